@@ -1,0 +1,8 @@
+"""Attacks, one idea a file: what a server can find out from what it sees."""
+
+from .base import Attack as Attack
+from .base import Attacker as Attacker
+from .base import Knowledge as Knowledge
+from .decoder import Decoder
+
+__all__ = ["Decoder"]

@@ -1,0 +1,95 @@
+"""The white-box reference: a decoder trained on the victim's own encoder. What it cannot read, few can."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..message import Message
+from ..metrics import ncc, ssim
+from ..seeds import derive, seeded
+from .base import Attack, Attacker, Knowledge, smashed
+from .readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader, Reader, fit, ridge
+
+READERS = ("ridge", "conv", "mlp")
+
+
+@dataclass(frozen=True, repr=False)
+class Decoder(Attack):
+    """White-box decoder: ridge, convolutional and MLP readers trained on the victim's own head; the best counts.
+
+    It trains on (guarded head(aux), aux), so it knows the guard, and is judged on private images it never saw. The
+    best reader is chosen on held-out auxiliary images, as an attacker would have to.
+    """
+
+    steps: int = 500
+    width: int = 48
+    hidden: int = 1024
+    readers: tuple[str, ...] = READERS
+    needs: ClassVar[tuple[str, ...]] = ("aux", "aux_labels", "encode", "undo")
+
+    def __post_init__(self) -> None:
+        if not self.readers or set(self.readers) - set(READERS):
+            raise ValueError(f"readers are among {', '.join(READERS)}; got {self.readers}")
+
+    def bar(self, data: str, net: str) -> tuple[str, float] | None:
+        # Measured for MNIST-5000 on MnistNet at both cuts.
+        return ("ssim", 0.90) if data.startswith("Digits") and net.startswith("MnistNet") else None
+
+    def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
+        return _Reading(self, knowledge, seed)
+
+
+class _Reading(Attacker):
+    def __init__(self, spec: Decoder, knowledge: Knowledge, seed: int):
+        assert knowledge.aux is not None and knowledge.aux_labels is not None and knowledge.encode is not None
+        self.undo = knowledge.undo
+        held = max(1, len(knowledge.aux) // 10)
+        seen, images = knowledge.encode(knowledge.aux, knowledge.aux_labels), knowledge.aux
+        self.scores: dict[str, float] = {}
+        self.read: Reader
+        for name in spec.readers:
+            with seeded(derive(seed, name), images.device):
+                reader = self._train(name, spec, seen[held:], images[held:], seen[:held], images[:held])
+            if reader is None:
+                continue
+            self.scores[name] = _quality(reader(seen[:held]), images[:held])
+            if self.scores[name] == max(self.scores.values()):
+                self.read, self.best = reader, name
+
+    def reconstruct(self, messages: Sequence[Message]) -> Tensor:
+        return self.read(smashed(messages))
+
+    def remarks(self) -> dict[str, object]:
+        return {
+            "reader": self.best,
+            "readers": {name: round(score, 4) for name, score in self.scores.items()},
+        }
+
+    def _train(
+        self, name: str, spec: Decoder, seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor
+    ) -> Reader | None:
+        image = tuple(images.shape[1:])
+        if name == "ridge":
+            return ridge(seen, images, held_seen, held_images)
+        if name == "mlp":
+            flat = seen.flatten(1)
+            mlp = fit(MLPReader(tuple(flat.shape[1:]), image, spec.hidden).to(seen), flat, images, steps=spec.steps)
+            return lambda z: mlp(z.flatten(1))
+        # A convolution reads a map: undo the guard's public transform first, if there is one.
+        maps = self._maps(seen)
+        if maps.dim() != 4:
+            return None
+        conv = fit(ConvReader(tuple(maps.shape[1:]), image, spec.width).to(seen), maps, images, steps=spec.steps)
+        return lambda z: conv(self._maps(z))
+
+    @torch.no_grad()
+    def _maps(self, seen: Tensor) -> Tensor:
+        return self.undo(seen) if self.undo is not None else seen
+
+
+def _quality(guess: Tensor, truth: Tensor) -> float:
+    measure = ssim if min(truth.shape[2:]) >= SMALLEST_FOR_SSIM else ncc
+    return float(measure(guess, truth).mean())

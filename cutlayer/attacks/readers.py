@@ -1,0 +1,105 @@
+"""Three ways to read an image out of smashed data: closed form, convolutional, and fully connected."""
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from ..metrics import ssim
+
+Reader = Callable[[Tensor], Tensor]
+SMALLEST_FOR_SSIM = 11
+
+
+def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor) -> Reader:
+    """Linear regression from what was sent to pixels; its strength is chosen on held-out auxiliary images."""
+    X, Y = seen.flatten(1).double(), images.flatten(1).double()
+    x_mean, y_mean = X.mean(0), Y.mean(0)
+    X, Y = X - x_mean, Y - y_mean
+    # The dual (n x n) or the primal (d x d) system, whichever is smaller; both give the same map.
+    dual = X.shape[1] > len(X)
+    gram = X @ X.T if dual else X.T @ X
+    scale = gram.diagonal().mean().clamp_min(1e-12)
+    best, best_error = torch.zeros(X.shape[1], Y.shape[1], dtype=X.dtype, device=X.device), float("inf")
+    for strength in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
+        factor, broken = torch.linalg.cholesky_ex(gram + strength * scale * torch.eye(len(gram)).to(gram))
+        if broken:
+            continue
+        weights = X.T @ torch.cholesky_solve(Y, factor) if dual else torch.cholesky_solve(X.T @ Y, factor)
+        error = float(
+            ((held_seen.flatten(1).double() - x_mean) @ weights + y_mean - held_images.flatten(1)).square().mean()
+        )
+        if error < best_error:
+            best, best_error = weights, error
+    shape = images.shape[1:]
+    return lambda z: ((z.flatten(1).double() - x_mean) @ best + y_mean).clamp(0, 1).to(z.dtype).reshape(-1, *shape)
+
+
+class ConvReader(nn.Module):
+    """Convolutions and up-sampling from the shape of the cut to the image."""
+
+    def __init__(self, cut: tuple[int, ...], image: tuple[int, ...], width: int):
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(cut[0], width, 3, padding=1), nn.ReLU()]
+        size = cut[1]
+        while size * 2 <= image[1]:
+            layers += [nn.Upsample(scale_factor=2), nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+            size *= 2
+        if (size, size) != tuple(image[1:]):
+            layers += [nn.Upsample(size=image[1:], mode="bilinear")]
+        layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, image[0], 3, padding=1)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layers(z).sigmoid()
+
+
+class MLPReader(nn.Module):
+    """Fully connected: no belief about where in the message a pixel lies (right for projections)."""
+
+    def __init__(self, cut: tuple[int, ...], image: tuple[int, ...], width: int):
+        super().__init__()
+        self.image = image
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(prod(cut), width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, prod(image)),
+        )
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layers(z).sigmoid().reshape(-1, *self.image)
+
+
+def fit(
+    reader: nn.Module, seen: Tensor, images: Tensor, *, steps: int, rate: float = 2e-3, batch: int = 64
+) -> Reader:
+    """Train `reader` on (seen, images). Inputs are standardised by what the attacker's own data gives."""
+    over = (0,) if seen.dim() == 2 else (0, 2, 3)
+    mean, std = seen.mean(over, keepdim=True), seen.std(over, keepdim=True).clamp_min(1e-6)
+    optimizer = torch.optim.Adam(reader.parameters(), rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    reader.train()
+    for _ in range(steps):
+        pick = torch.randint(len(seen), (batch,)).to(seen.device)
+        loss = _loss(reader((seen[pick] - mean) / std), images[pick])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    reader.eval()
+
+    @torch.no_grad()
+    def read(z: Tensor) -> Tensor:
+        return torch.cat([reader((chunk - mean) / std) for chunk in z.split(256)])
+
+    return read
+
+
+def _loss(guess: Tensor, truth: Tensor) -> Tensor:
+    error = (guess - truth).square().mean()
+    # The judge scores structure, so the strongest reader trains for it as well.
+    return error + 0.1 * (1 - ssim(guess, truth).mean()) if min(truth.shape[2:]) >= SMALLEST_FOR_SSIM else error

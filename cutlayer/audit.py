@@ -1,0 +1,168 @@
+"""Guards against attackers: train, observe what the server saw, attack, judge; one row a cell.
+
+A row counts only if the same attack succeeded on the unguarded cut in the same run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attacks import Attack
+from .data.base import Loaded, Parts, overlap, parts
+from .engines.local import LocalRun, Progress, as_batch
+from .guards import Guard, NoGuard
+from .guards.wcc import scatter_ratio
+from .judge import Scores, Victim, floors, judge, why_control_failed, why_invalid
+from .ledger import DOWN, UP
+from .lpips import LPIPS
+from .memory import client_memory
+from .plan import Plan, Task, cut_shapes, sides
+from .seeds import derive
+
+SCHEMA = 1
+AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside
+
+
+@dataclass(frozen=True)
+class Event:
+    """What an audit is doing, for whoever shows progress."""
+
+    what: str
+    done: float  # share of the whole audit
+
+
+@dataclass
+class Audit:
+    """The table and the pictures behind it."""
+
+    plan: Plan
+    sides: dict[str, Any]
+    floors: dict[str, Scores]
+    truth: Tensor
+    lpips_missing: str | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    pictures: dict[str, Tensor] = field(default_factory=dict)  # by `picture_key`: reconstructions of `truth`
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "plan": repr(self.plan),
+            "sides": self.sides,
+            "floors": self.floors,
+            "rows": self.rows,
+            "lpips_missing": self.lpips_missing,
+        }
+
+
+def audit(
+    plan: Plan,
+    loaded: Loaded,
+    *,
+    guards: Sequence[Guard],
+    attacks: Sequence[Attack],
+    seeds: Sequence[int] = (0,),
+    images: int = 256,
+    device: str = "cpu",
+    lpips: LPIPS | None = None,
+    lpips_missing: str | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Audit:
+    """Every guard against every attack, the unguarded cut first: it is the control of all others."""
+    guards = [NoGuard(), *(guard for guard in dict.fromkeys(guards) if guard != NoGuard())]
+    plan = _checked(plan, loaded, guards)
+    count = len(seeds) * len(guards) * (1 + len(attacks))
+    done = 0
+    result: Audit | None = None
+    for seed in seeds:
+        # The judge plays every party, so the private seed may be fixed: the table can be made again.
+        own = replace(plan, seed=seed, private_seed=derive(seed, "audit"))
+        data = parts(loaded, aux=own.aux, val=own.val, seed=seed)
+        _refuse_overlap(data)
+        controls: dict[str, str | None] = {}
+        for guard in guards:
+            run = _train(replace(own, guard=guard), data, len(loaded.classes), device, on_event, done, count)
+            done += 1
+            victim = Victim(run, images)
+            if result is None:
+                marks = floors(victim, data, seed, lpips)
+                result = Audit(plan, sides(own, run.task), marks, victim.truth.cpu(), lpips_missing)
+            facts = _facts(run, victim)
+            for attack in attacks:
+                on_event(Event(f"{attack} against {shown(guard)}", done / count))
+                row, pictures = judge(attack, victim, data, seed, lpips)
+                if guard == NoGuard():
+                    controls[repr(attack)] = why_control_failed(attack, row, result.floors["class_mean"], own)
+                reason = why_invalid(row, controls[repr(attack)])
+                result.rows.append({**facts, **row, "valid": reason is None, "why_invalid": reason})
+                result.pictures.setdefault(picture_key(result.rows[-1]), pictures)
+                done += 1
+    assert result is not None
+    return result
+
+
+def shown(guard: Guard) -> str:
+    return "none" if guard == NoGuard() else repr(guard)
+
+
+def picture_key(row: dict[str, Any]) -> str:
+    return f"{row['guard']} | {row['attack']}"
+
+
+def _train(
+    plan: Plan,
+    data: Parts,
+    classes: int,
+    device: str,
+    on_event: Callable[[Event], None],
+    done: int,
+    count: int,
+) -> LocalRun:
+    def show(progress: Progress) -> None:
+        share = progress.step / max(1, progress.steps)
+        on_event(Event(f"training with {shown(plan.guard)}", (done + share) / count))
+
+    run = LocalRun(plan, data, classes=classes, device=device)
+    run.train(on_step=show)
+    run.use_best()
+    return run
+
+
+def _checked(plan: Plan, loaded: Loaded, guards: Sequence[Guard]) -> Plan:
+    """The plan with auxiliary data set aside; guards that do not fit are refused before anything is trained."""
+    if not plan.aux:
+        plan = replace(plan, aux=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
+    task = Task(tuple(loaded.train.x.shape[1:]), len(loaded.classes))
+    if len(task.shape) != 3:
+        raise ValueError(f"an audit reconstructs images; this data has inputs of shape {task.shape}")
+    for guard in guards:
+        cut_shapes(replace(plan, guard=guard), task)
+    return plan
+
+
+def _refuse_overlap(data: Parts) -> None:
+    if common := overlap(data.private, data.aux):
+        raise ValueError(
+            f"{common} of the attacker's auxiliary images are also private ones: the score would be memory, not inversion"
+        )
+
+
+def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
+    """What a guard costs and keeps, whoever attacks it."""
+    accuracies = run.evaluate(run.parts.test)
+    batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch, len(run.samples[0]))))
+    memory = client_memory(victim.client, batch, cut_shapes(run.plan, run.task).u)
+    return {
+        "guard": shown(run.plan.guard),
+        "accuracy": mean(accuracies),
+        "accuracy_spread": max(accuracies) - min(accuracies),
+        "bytes_up": run.ledger.per_sample(UP),
+        "bytes_down": run.ledger.per_sample(DOWN),
+        "train_seconds": round(run.seconds, 2),
+        "client_memory": memory,
+        "within_over_total": scatter_ratio(victim.seen, victim.y),
+        "ledger": run.ledger.as_dict(),
+    }

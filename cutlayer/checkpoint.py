@@ -1,0 +1,62 @@
+"""One file a checkpoint: tensors in safetensors, position and history in its header, whole or not at all."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class CorruptCheckpoint(ValueError):
+    """A checkpoint that cannot be trusted."""
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write beside, then rename: a reader sees the old file or the new one, never half of one."""
+    from safetensors.torch import save_file
+
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    facts = {**facts, "digest": digest(on_cpu)}
+    beside = path.with_suffix(".writing")
+    save_file(on_cpu, beside, metadata={"cutlayer": json.dumps(facts)})
+    os.replace(beside, path)
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts, checked against the digest they were written with."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise FileNotFoundError(f"there is no checkpoint {path}; a run writes its first one before the first step")
+    try:
+        with safe_open(path, "pt") as file:
+            facts = json.loads((file.metadata() or {})["cutlayer"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise CorruptCheckpoint(f"{path} is damaged or not a cutlayer checkpoint: {error}") from error
+    if digest(tensors) != facts.pop("digest", None):
+        raise CorruptCheckpoint(f"{path} is damaged: its tensors do not match the digest in its header")
+    return tensors, facts
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names and bytes."""
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        sha.update(name.encode())
+        flat = tensors[name].contiguous().reshape(-1)
+        sha.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return sha.hexdigest()
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Atomic like `save`."""
+    beside = path.with_name(path.name + ".writing")
+    beside.touch(mode=mode)
+    os.chmod(beside, mode)
+    beside.write_text(text)
+    os.replace(beside, path)

@@ -1,0 +1,42 @@
+"""The learned 1x1 baseline: a convolution narrows the channels, the server's widens them again."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..seeds import derive, seeded
+from .base import Guard, Guarded, GuardModule, Shape, kept_width
+
+
+@dataclass(frozen=True, repr=False)
+class Bottleneck1x1(Guard):
+    """Learned 1x1 convolution to 1/ratio of the channels and back, trained by the task alone (baseline).
+
+    c' = max(1, floor(C / ratio)), as in LightSplit's Table IX: with few channels the real ratio is below the asked.
+    """
+
+    ratio: float
+
+    def out_shape(self, shape: Shape) -> Shape:
+        if len(shape) != 3:
+            raise ValueError(f"{self} needs a cut of channels x height x width; this one is {shape}")
+        kept_width(self, self.ratio, shape[0] * shape[1] * shape[2])
+        return (max(1, int(shape[0] // self.ratio)), *shape[1:])
+
+    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+        with seeded(private):
+            return _Narrow(nn.Conv2d(shape[0], self.out_shape(shape)[0], 1))
+
+    def lift(self, shape: Shape, public: int) -> nn.Module:
+        with seeded(derive(public, "lift")):
+            return nn.Conv2d(self.out_shape(shape)[0], shape[0], 1)
+
+
+class _Narrow(GuardModule):
+    def __init__(self, convolution: nn.Module):
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, z: Tensor, batch: Batch) -> Guarded:
+        return Guarded(self.convolution(z))

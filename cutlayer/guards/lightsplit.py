@@ -1,0 +1,74 @@
+"""LightSplit: an orthonormal random projection at the cut, lifted back by its transpose or by a learned MLP."""
+
+from dataclasses import dataclass
+from math import prod
+
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..seeds import seeded
+from .base import Guard, Guarded, GuardModule, Shape, kept_width
+from .projection import Dense, Fast, Projection
+
+
+@dataclass(frozen=True, repr=False)
+class LightSplit(Guard):
+    """Random projection to 1/ratio of the width; the server lifts it back (hidden=0: by Rᵀ; else learned).
+
+    LightSplit, Sec. IV: z̃ = Rᵀz with RᵀR = I, k = floor(d / ratio). The server learns Pz = RRᵀz exactly: this is
+    rank reduction, and R is public. `hidden` is the width m of LightSplit-L's lift (Eq. 7), 0 is LightSplit-F.
+    """
+
+    ratio: float
+    hidden: int = 0
+    projection: Dense | Fast = Fast()
+
+    def __post_init__(self) -> None:
+        if self.hidden < 0:
+            raise ValueError(f"{self}: hidden is the width of the learned lift, 0 for the fixed one")
+
+    def out_shape(self, shape: Shape) -> Shape:
+        return (kept_width(self, self.ratio, prod(shape)),)
+
+    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+        return _Project(self._projection(shape, public))
+
+    def lift(self, shape: Shape, public: int) -> nn.Module:
+        if not self.hidden:
+            return LiftBack(self._projection(shape, public), shape)
+        (kept,), width = self.out_shape(shape), prod(shape)
+        with seeded(public):
+            # Eq. 7 prints no biases; Table II's counts have them.
+            return nn.Sequential(
+                nn.Linear(kept, self.hidden),
+                nn.BatchNorm1d(self.hidden),
+                nn.ReLU(),
+                nn.Linear(self.hidden, width),
+                nn.Unflatten(1, shape),
+            )
+
+    def undo(self, shape: Shape, public: int) -> nn.Module:
+        return LiftBack(self._projection(shape, public), shape)
+
+    def _projection(self, shape: Shape, public: int) -> Projection:
+        return self.projection.build(prod(shape), self.out_shape(shape)[0], public)
+
+
+class _Project(GuardModule):
+    def __init__(self, projection: Projection):
+        super().__init__()
+        self.projection = projection
+
+    def forward(self, z: Tensor, batch: Batch) -> Guarded:
+        return Guarded(self.projection.down(z.flatten(1)))
+
+
+class LiftBack(nn.Module):
+    """ẑ = Rz̃, back in the shape of the cut (LightSplit-F)."""
+
+    def __init__(self, projection: Projection, shape: Shape):
+        super().__init__()
+        self.projection, self.shape = projection, shape
+
+    def forward(self, seen: Tensor) -> Tensor:
+        return self.projection.up(seen).reshape(len(seen), *self.shape)

@@ -1,0 +1,60 @@
+"""Random coordinates: the baseline every projection must beat."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..seeds import generator
+from .base import Guard, Guarded, GuardModule, Shape, kept_width
+
+
+@dataclass(frozen=True, repr=False)
+class Subset(Guard):
+    """A fixed random subset of the coordinates, 1/ratio of them (baseline: same rank, no arithmetic)."""
+
+    ratio: float
+
+    def out_shape(self, shape: Shape) -> Shape:
+        return (kept_width(self, self.ratio, prod(shape)),)
+
+    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+        return _Select(self._chosen(shape, public))
+
+    def lift(self, shape: Shape, public: int) -> nn.Module:
+        return PutBack(self._chosen(shape, public), shape)
+
+    def undo(self, shape: Shape, public: int) -> nn.Module:
+        return self.lift(shape, public)
+
+    def _chosen(self, shape: Shape, public: int) -> Tensor:
+        order = torch.randperm(prod(shape), generator=generator(public))
+        return order[: self.out_shape(shape)[0]].sort().values
+
+
+class _Select(GuardModule):
+    chosen: Tensor
+
+    def __init__(self, chosen: Tensor):
+        super().__init__()
+        self.register_buffer("chosen", chosen, persistent=False)
+
+    def forward(self, z: Tensor, batch: Batch) -> Guarded:
+        return Guarded(z.flatten(1)[:, self.chosen])
+
+
+class PutBack(nn.Module):
+    """The chosen coordinates at their places, zeros elsewhere."""
+
+    chosen: Tensor
+
+    def __init__(self, chosen: Tensor, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        self.register_buffer("chosen", chosen, persistent=False)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        whole = seen.new_zeros(len(seen), prod(self.shape))
+        return whole.index_copy(1, self.chosen, seen).reshape(len(seen), *self.shape)

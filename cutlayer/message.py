@@ -1,0 +1,60 @@
+"""What crosses the cut, and the two signatures everything on the way has."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import reduce
+
+from torch import Tensor
+
+
+class Kind(IntEnum):
+    """Why a message was sent. The numbers are the wire's; they never change meaning."""
+
+    FORWARD = 1  # z up, u down
+    BACKWARD = 2  # du up (vanilla: the scale of the loss), dz down
+    LOSS = 3  # vanilla: z and y up, the loss down
+    PREDICT = 4  # z up, u down; evaluation mode, nothing is held
+    WEIGHTS = 5  # client weights handed on by a relay
+
+
+@dataclass(frozen=True)
+class Message:
+    """One letter: kind, client, step and named tensors. Nobody writes into it, in process it shares memory."""
+
+    kind: Kind
+    client: int
+    step: int
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise ProtocolError(
+                f"{self} carries {sorted(self.tensors) or 'nothing'}, but {name!r} was expected"
+            ) from None
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} of client {self.client}, step {self.step}"
+
+    def reply(self, **tensors: Tensor) -> "Message":
+        """The answer to this message: same kind, client and step."""
+        return Message(self.kind, self.client, self.step, tensors)
+
+
+Handler = Callable[[Message], Message]
+Watcher = Callable[[Message, Handler], Message]
+
+
+class ProtocolError(RuntimeError):
+    """A message that does not fit the conversation it came in."""
+
+
+def through(watchers: Sequence[Watcher], handler: Handler) -> Handler:
+    """`handler` behind `watchers`; the first watcher sees a message first and its answer last."""
+
+    def behind(inner: Handler, watcher: Watcher) -> Handler:
+        return lambda message: watcher(message, inner)
+
+    return reduce(behind, reversed(watchers), handler)

@@ -1,0 +1,206 @@
+"""A run as plain objects: what is trained on what, cut where, guarded how. A recipe is a function that returns one."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from math import ceil
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .data.base import Source
+from .data.digits import Digits
+from .guards import Guard, NoGuard
+from .guards.base import Shape
+from .message import Handler
+from .nets.base import Net, count_macs, count_parameters, shapes
+from .nets.simple_cnn import SimpleCNN
+from .optimizers import Adam, Constant, Optimizer, Schedule
+from .partitions import IID, Partition
+from .remote import Remote
+from .rules import Latest, Rule
+from .seeds import derive, seeded
+from .server import Server
+from .spec import Spec
+from .split import Bypass, FillChannels, Rejoin, Split, UShaped
+from .turn import Client
+
+__all__ = ["Plan"]
+
+PARTS = ("head", "body", "tail")
+
+
+class Task(NamedTuple):
+    """What both sides must know of the data: the shape of one input and the number of classes."""
+
+    shape: Shape
+    classes: int
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(Spec):
+    """One run. Everything here may be shown to the server, except client-only guards and `private_seed`.
+
+    `seed` is public: it gives the body, the public maps of guards and the simulated partition. `private_seed` gives
+    heads, tails, batch order, keys and noise; it is never shown, and the server cannot compute it from `seed`.
+    """
+
+    net: Net = SimpleCNN()
+    data: Source = Digits()
+    protocol: type[Split] = UShaped
+    guard: Guard = NoGuard()
+    home: float = 0.5  # the share of channels that never leave (Bypass)
+    clients: int = 1
+    partition: Partition = IID()
+    shared: bool = True  # one head and tail handed on from client to client (SCH), or one per client (PCH)
+    rule: Rule = Latest()
+    turn: int = 1  # batches a client learns from before the next one takes over; 0: its whole epoch
+    epochs: int = 5
+    batch: int = 64
+    client_optimizer: Optimizer = Adam()
+    server_optimizer: Optimizer = Adam()
+    schedule: Schedule = Constant()
+    frozen: tuple[str, ...] = ()  # parts that do not train: head, body, tail
+    patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
+    val: float = 0.1  # share of the training data that chooses the best epoch
+    aux: int = 0  # training samples set aside as the attacker's own data
+    seed: int = 0
+    private_seed: int | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole = {"clients": 1, "turn": 0, "epochs": 0, "batch": 2, "patience": 0, "aux": 0}
+        for name, least in whole.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
+        if unknown := set(self.frozen) - set(PARTS):
+            raise ValueError(f"frozen names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
+        if not 0 < self.home < 1:
+            raise ValueError(f"home is the share of channels that stay with the client, in (0, 1); got {self.home}")
+        if not 0 <= self.val < 1:
+            raise ValueError(f"val is the share of training data for validation, in [0, 1); got {self.val}")
+        if self.patience and not self.val:
+            raise ValueError("early stopping needs validation data: give val a share above 0, or patience=0")
+
+    def public(self) -> "Plan":
+        """The server's copy: no client-only guards, no private seed."""
+        return replace(self, guard=self.guard.public_part(), private_seed=None)
+
+    def fingerprint(self) -> str:
+        """A hash of the public part, agreed on before the first step."""
+        return sha256(repr(self.public()).encode()).hexdigest()[:16]
+
+    def with_secrets(self) -> "Plan":
+        """This plan with a private seed; drawn afresh unless one was fixed (tests, audits)."""
+        if self.private_seed is not None:
+            return self
+        return replace(self, private_seed=secrets.randbits(63))
+
+
+class Cut(NamedTuple):
+    """Shapes along the way: z at the cut, what the guard reads of it, what is sent, u from the body."""
+
+    z: Shape
+    shared: Shape
+    sent: Shape
+    u: Shape
+
+
+def cut_shapes(plan: Plan, task: Task) -> Cut:
+    """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
+    plan.net.check(task.shape)
+    z, u = shapes(plan.net, task.shape)
+    shared = z
+    if plan.protocol is Bypass:
+        if z[0] < 2:
+            raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
+        shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
+    return Cut(z, shared, plan.guard.out_shape(shared), u)
+
+
+def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> Server:
+    """The server's side, from the public part alone: lift, body and, where labels travel, the classifier."""
+    cut = cut_shapes(plan, task)
+    guard = plan.guard.public_part()
+    parts: list[nn.Module] = [guard.lift(cut.shared, derive(plan.seed, "guard"))]
+    if plan.protocol is Bypass:
+        parts.append(FillChannels(cut.z[0]))
+    with seeded(derive(plan.seed, "body")):
+        body = plan.net.body(task.shape)
+        parts.append(body)
+        if not plan.protocol.labels_stay_home:
+            tail = plan.net.tail(task.shape, task.classes)
+            parts.append(tail)
+            if "tail" in plan.frozen:
+                freeze(tail)
+    if "body" in plan.frozen:
+        freeze(body)
+    whole = nn.Sequential(*parts).to(device)
+    return Server(whole, plan.server_optimizer.build(whole.parameters()), seed=plan.seed)
+
+
+def build_client(plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu") -> Client:
+    """One client's side. It never builds the body."""
+    if plan.private_seed is None:
+        raise ValueError("a client needs a private seed: plan.with_secrets()")
+    cut = cut_shapes(plan, task)
+    own = derive(plan.private_seed, "client", number)
+    # Shared heads start alike on every client; own heads do not.
+    start = derive(plan.private_seed, "start", 0 if plan.shared else number)
+    guard = plan.guard.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"))
+    with seeded(derive(start, "head")):
+        head = plan.net.head(task.shape)
+    if "head" in plan.frozen:
+        freeze(head)
+    with seeded(derive(start, "tail")):
+        tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
+        if "tail" in plan.frozen and tail is not None:
+            freeze(tail)
+        if plan.protocol is Bypass:
+            assert tail is not None
+            home = (cut.z[0] - cut.shared[0], *cut.z[1:])
+            split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=Rejoin(home, cut.u))
+        else:
+            split = plan.protocol(head, tail, guard)
+    split.to(device)
+    return Client(number, split, plan.client_optimizer.build(split.parameters()), Remote(number, send))
+
+
+def sides(plan: Plan, task: Task) -> dict[str, Any]:
+    """The unguarded network per side: parameters and multiply-accumulates of one sample, and the cut's shape."""
+    z, u = shapes(plan.net, task.shape)
+    with torch.random.fork_rng(devices=[]):
+        head, body, tail = (
+            plan.net.head(task.shape),
+            plan.net.body(task.shape),
+            plan.net.tail(task.shape, task.classes),
+        )
+    at_home = plan.protocol.labels_stay_home
+    client_parameters = count_parameters(head) + (count_parameters(tail) if at_home else 0)
+    client_macs = count_macs(head, task.shape) + (count_macs(tail, u) if at_home else 0)
+    server_parameters = count_parameters(body) + (0 if at_home else count_parameters(tail))
+    server_macs = count_macs(body, z) + (0 if at_home else count_macs(tail, u))
+    return {
+        "cut": list(z),
+        "client": {"parameters": client_parameters, "macs": client_macs},
+        "server": {"parameters": server_parameters, "macs": server_macs},
+    }
+
+
+def freeze(module: nn.Module) -> None:
+    """No gradients, and BatchNorm normalises by the batch without remembering it.
+
+    With `track_running_stats` off torch keeps the buffers, leaves them alone while training and still uses them in
+    evaluation.
+    """
+    module.requires_grad_(False)
+    for inner in module.modules():
+        if isinstance(inner, nn.modules.batchnorm._BatchNorm):
+            inner.track_running_stats = False
+
+
+def steps_per_epoch(sizes: Sequence[int], batch: int) -> int:
+    """Batches in an epoch over clients of these sizes (a last batch of one joins the one before)."""
+    return sum(max(1, ceil(size / batch) - (size > batch and size % batch == 1)) for size in sizes)

@@ -1,0 +1,104 @@
+"""The server: a body and its optimizer behind one door, `handle`."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .message import Handler, Kind, Message, ProtocolError
+from .seeds import derive, seeded
+
+
+class _Held(NamedTuple):
+    """A forward pass that waits for its gradient."""
+
+    step: int
+    z: Tensor
+    u: Tensor
+    updates: int
+
+
+class Server:
+    """Answers FORWARD, LOSS, BACKWARD and PREDICT. It steps its optimizer at BACKWARD.
+
+    BACKWARD is not idempotent, so the last answer to each client is kept: a retried message gets the same
+    answer and no second optimizer step.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        criterion: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        seed: int = 0,
+    ):
+        self.body, self.optimizer, self.criterion, self.seed = body, optimizer, criterion, seed
+        self.updates = 0
+        self._held: dict[int, _Held] = {}
+        self._answered: dict[int, tuple[Message, Message]] = {}
+        self._device = next((p.device for p in body.parameters()), torch.device("cpu"))
+        self._doors: dict[Kind, Handler] = {
+            Kind.FORWARD: self._forward,
+            Kind.LOSS: self._loss,
+            Kind.BACKWARD: self._backward,
+            Kind.PREDICT: self._predict,
+        }
+
+    @torch.enable_grad()
+    def handle(self, message: Message) -> Message:
+        """Answer one message. In process the caller sits inside its own forward pass: gradients are on here."""
+        if message.kind not in self._doors:
+            raise ProtocolError(f"a server does not answer {message}")
+        if message.kind is Kind.PREDICT:
+            return self._predict(message)
+        asked, answer = self._answered.get(message.client, (None, None))
+        if asked is not None and answer is not None and (asked.kind, asked.step) == (message.kind, message.step):
+            return answer
+        answer = self._doors[message.kind](message)
+        self._answered[message.client] = (message, answer)
+        return answer
+
+    def _forward(self, message: Message) -> Message:
+        z = message["z"].detach().requires_grad_()
+        self.body.train()
+        with seeded(derive(self.seed, "server", message.client, message.step), self._device):
+            u = self.body(z)
+        self._held[message.client] = _Held(message.step, z, u, self.updates)
+        return message.reply(u=u.detach())
+
+    def _loss(self, message: Message) -> Message:
+        z = message["z"].detach().requires_grad_()
+        self.body.train()
+        with seeded(derive(self.seed, "server", message.client, message.step), self._device):
+            loss = self.criterion(self.body(z), message["y"])
+        self._held[message.client] = _Held(message.step, z, loss, self.updates)
+        return message.reply(loss=loss.detach())
+
+    def _backward(self, message: Message) -> Message:
+        held = self._held.pop(message.client, None)
+        if held is None or held.step != message.step:
+            waiting = f"step {held.step} is waiting" if held else "no step is waiting"
+            raise ProtocolError(f"{message} has no forward pass to belong to: {waiting}")
+        if held.updates != self.updates:
+            raise ProtocolError(
+                f"{message} comes after {self.updates - held.updates} update(s) of the body by other clients: "
+                "its graph is gone. Give each client its own body, or answer one client from FORWARD to BACKWARD"
+            )
+        du = message["du"]
+        if du.shape != held.u.shape:
+            raise ProtocolError(f"{message}: du has shape {tuple(du.shape)}, u had {tuple(held.u.shape)}")
+        held.u.backward(du)
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.updates += 1
+        assert held.z.grad is not None
+        return message.reply(dz=held.z.grad)
+
+    @torch.no_grad()
+    def _predict(self, message: Message) -> Message:
+        self.body.eval()
+        return message.reply(u=self.body(message["z"]))

@@ -1,0 +1,123 @@
+"""The client's network, one class a protocol: the lines that make each protocol different."""
+
+from functools import reduce
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
+
+from .batch import Batch
+from .guards.base import GuardModule
+from .remote import Remote
+
+__all__ = ["Bypass", "UShaped", "Vanilla"]
+
+
+class Output(NamedTuple):
+    """Logits, and the penalties that guards add to the loss, by name."""
+
+    logits: Tensor
+    penalty: dict[str, Tensor]
+
+
+class Split(nn.Module):
+    """Head, guard and tail. An ordinary module: `split.loss(batch, server).backward()` crosses the cut."""
+
+    labels_stay_home: ClassVar[bool] = True
+
+    def __init__(self, head: nn.Module, tail: nn.Module | None = None, guard: GuardModule | None = None):
+        super().__init__()
+        self.head, self.tail, self.guard = head, tail or nn.Identity(), guard or GuardModule()
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        raise NotImplementedError
+
+    def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
+        """The loss term by term: "task", and one entry for every guard that adds a penalty."""
+        logits, penalty = self(batch, server)
+        return {"task": cross_entropy(logits, batch.y), **penalty}
+
+    def loss(self, batch: Batch, server: Remote) -> Tensor:
+        return reduce(torch.add, self.terms(batch, server).values())
+
+    def share(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(what the guard may see, what stays home) of a cut activation."""
+        return z, None
+
+    def send(self, batch: Batch) -> Tensor:
+        """What leaves the client for this batch, without sending it: the server's whole view of these inputs."""
+        return self.guard(self.share(self.head(batch.x))[0], batch).seen
+
+
+class UShaped(Split):
+    """The labels stay home: features come back and the client finishes."""
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        seen, penalty, kept = self.guard(self.head(batch.x), batch)
+        return Output(self.tail(self.guard.restore(server.body(seen), kept)), penalty)
+
+
+class Bypass(Split):
+    """Some channels never leave the client; they rejoin what the server returns."""
+
+    def __init__(
+        self,
+        head: nn.Module,
+        tail: nn.Module,
+        guard: GuardModule | None = None,
+        *,
+        sent: int,
+        rejoin: nn.Module,
+    ):
+        super().__init__(head, tail, guard)
+        self.sent, self.rejoin = sent, rejoin
+
+    def share(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        return z[:, : self.sent].contiguous(), z[:, self.sent :]
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        shared, home = self.share(self.head(batch.x))
+        seen, penalty, kept = self.guard(shared, batch)
+        u = self.guard.restore(server.body(seen), kept)
+        return Output(self.tail(u + self.rejoin(home)), penalty)
+
+
+class Vanilla(Split):
+    """The labels travel with the smashed data, and the server owns the loss."""
+
+    labels_stay_home = False
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        seen, penalty, _ = self.guard(self.head(batch.x), batch)
+        return Output(server.body(seen), penalty)
+
+    def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
+        seen, penalty, _ = self.guard(self.head(batch.x), batch)
+        return {"task": server.loss(seen, batch.y), **penalty}
+
+
+class Rejoin(nn.Module):
+    """The home stream of a bypass: channels that stayed, pooled to the shape of u and mixed into its width."""
+
+    def __init__(self, home: tuple[int, ...], u: tuple[int, ...]):
+        super().__init__()
+        self.size: Any = u[1:]
+        self.mix = nn.Conv2d(home[0], u[0], 1) if self.size else nn.Linear(home[0], u[0])
+
+    def forward(self, home: Tensor) -> Tensor:
+        if self.size:
+            return self.mix(adaptive_avg_pool2d(home, self.size))
+        return self.mix(home.flatten(2).mean(2) if home.dim() > 2 else home)
+
+
+class FillChannels(nn.Module):
+    """The server's side of a bypass: zeros where the channels are that stayed home."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, shared: Tensor) -> Tensor:
+        missing = shared.new_zeros(len(shared), self.channels - shared.shape[1], *shared.shape[2:])
+        return torch.cat([shared, missing], dim=1)
