@@ -145,9 +145,7 @@ def _checked(plan: Plan, loaded: Loaded, guards: Sequence[Guard]) -> Plan:
 
 def _refuse_overlap(data: Parts) -> None:
     if common := overlap(data.private, data.aux):
-        raise ValueError(
-            f"{common} of the attacker's auxiliary images are also private ones: the score would be memory, not inversion"
-        )
+        raise ValueError(f"{common} of the attacker's auxiliary images are also private: the score would be memory")
 
 
 def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from functools import reduce
 
 from torch import Tensor
 
+from .errors import ProtocolError
+
 
 class Kind(IntEnum):
     """Why a message was sent. The numbers are the wire's; they never change meaning."""
@@ -45,10 +47,6 @@ class Message:
 
 Handler = Callable[[Message], Message]
 Watcher = Callable[[Message, Handler], Message]
-
-
-class ProtocolError(RuntimeError):
-    """A message that does not fit the conversation it came in."""
 
 
 def through(watchers: Sequence[Watcher], handler: Handler) -> Handler:

@@ -1,4 +1,4 @@
-"""A run as plain objects: what is trained on what, cut where, guarded how. A recipe is a function that returns one."""
+"""A run as plain objects: what is trained on what, cut where, guarded how. A recipe returns one."""
 
 import secrets
 from collections.abc import Sequence

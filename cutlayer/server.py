@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .message import Handler, Kind, Message, ProtocolError
+from .errors import ProtocolError
+from .message import Handler, Kind, Message
 from .seeds import derive, seeded
 
 

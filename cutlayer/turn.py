@@ -9,15 +9,12 @@ import torch
 from torch import Tensor
 
 from .batch import Batch
+from .errors import NonFinite
 from .remote import Remote
 from .seeds import seeded
 from .split import Split
 
 State = dict[str, Tensor]  # weights and optimizer state by name: what a relay hands on
-
-
-class NonFinite(RuntimeError):
-    """Training left the numbers; the message names the step and the term."""
 
 
 @dataclass

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..batch import Batch, epoch_batches
 from ..data.base import Parts, Samples
+from ..errors import NonFinite
 from ..ledger import DOWN, UP, Ledger
 from ..message import Handler, Kind, Message, Watcher, through
 from ..optimizers import set_rate
@@ -18,7 +19,7 @@ from ..plan import Plan, Task, build_client, build_server, steps_per_epoch
 from ..rounds import turns
 from ..rules import Update
 from ..seeds import derive
-from ..turn import Client, NonFinite, State, export, learn, load, load_optimizer, optimizer_state, predict
+from ..turn import Client, State, export, learn, load, load_optimizer, optimizer_state, predict
 
 EVALUATION_BATCH = 500
 

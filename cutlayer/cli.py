@@ -1,0 +1,330 @@
+"""The command `cutlayer`. Heavy imports happen inside commands: `--help` loads no torch."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .cli_options import (
+    PLAN_FIELDS,
+    AsJson,
+    Attacks,
+    Aux,
+    BatchSize,
+    ClientOptimizer,
+    Clients,
+    Data,
+    DataDir,
+    Device,
+    Epochs,
+    Freeze,
+    Guards,
+    Home,
+    Net,
+    OneGuard,
+    Out,
+    Partition,
+    Patience,
+    PrivateSeed,
+    Protocol,
+    Recipe,
+    Resume,
+    Schedule,
+    Seed,
+    ServerOptimizer,
+    Shared,
+    Threads,
+    Turn,
+    Val,
+)
+from .terminal import Bar, Stop, figures, say
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Split learning that trains, guards, attacks and audits the cut.\n\n"
+    "A network is cut: clients keep the first layers (head) and, in the U shape, the last (tail) with the labels; a "
+    "server runs the body. Start with [bold]cutlayer demo[/bold].",
+)
+
+
+@app.command()
+def demo(out: Out = None, as_json: AsJson = False, threads: Threads = None) -> None:
+    """Train a small split model with and without guards, attack each, and write a report. About two minutes.
+
+    Needs no data and no network: it uses 5,000 MNIST digits that come inside an installed package.
+    """
+    from .demo import demo_guards, demo_plan
+
+    _audit(demo_plan(), demo_guards(), [], out=out, as_json=as_json, threads=threads, command="cutlayer demo")
+
+
+@app.command()
+def train(
+    plan: Recipe = None,
+    net: Net = None,
+    data: Data = None,
+    protocol: Protocol = None,
+    guard: OneGuard = None,
+    home: Home = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    shared: Shared = None,
+    turn: Turn = None,
+    epochs: Epochs = None,
+    batch: BatchSize = None,
+    client_optimizer: ClientOptimizer = None,
+    server_optimizer: ServerOptimizer = None,
+    schedule: Schedule = None,
+    frozen: Freeze = None,
+    patience: Patience = None,
+    val: Val = None,
+    aux: Aux = None,
+    seed: Seed = None,
+    private_seed: PrivateSeed = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    resume: Resume = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a split model in this process and write history, checkpoints and the result.
+
+    [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
+    Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
+    """
+    changes = {name: value for name, value in locals().items() if name in PLAN_FIELDS and value is not None}
+    _prepare(threads, device)
+    from . import runs
+    from .typed import change, read_plan
+
+    if resume is not None:
+        if changes:
+            raise ValueError(f"--resume goes on with the plan of {resume}; leave out --{next(iter(changes))}")
+        chosen = runs.load_plan(resume, read_plan(plan) if plan else None)
+    else:
+        chosen = change(read_plan(plan), changes)
+    folder = resume or runs.new_folder(out, "train")
+    with Bar() as bar, Stop() as stop:
+        result = runs.train(
+            chosen,
+            folder,
+            data_dir=data_dir,
+            device=device,
+            resume=resume is not None,
+            on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
+            on_epoch=bar.note,
+            stop=stop,
+        )
+    if as_json:
+        print(json.dumps({**result, "out": str(folder)}))
+        return
+    say(
+        f"test accuracy {result['accuracy']:.4f} after {result['epochs']} epochs, {result['seconds']:.1f} s of training"
+    )
+    say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+    for side in ("client", "server"):
+        own = result["sides"][side]
+        say(f"{side}: {own['parameters']:,} parameters, {own['macs']:,} multiply-accumulates a sample")
+    say(f"results in {folder}")
+
+
+@app.command()
+def audit(
+    plan: Recipe = None,
+    guard: Guards = None,
+    attack: Attacks = None,
+    seeds: Annotated[int, typer.Option(help="Repeat everything with this many seeds.")] = 1,
+    images: Annotated[int, typer.Option(help="Private images to reconstruct and score.")] = 256,
+    net: Net = None,
+    data: Data = None,
+    protocol: Protocol = None,
+    home: Home = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    shared: Shared = None,
+    turn: Turn = None,
+    epochs: Epochs = None,
+    batch: BatchSize = None,
+    client_optimizer: ClientOptimizer = None,
+    server_optimizer: ServerOptimizer = None,
+    schedule: Schedule = None,
+    frozen: Freeze = None,
+    patience: Patience = None,
+    val: Val = None,
+    aux: Aux = None,
+    seed: Seed = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train with each guard, attack what the server saw, and put accuracy, leakage, bytes and cost side by side.
+
+    [bold]cutlayer audit --guard 'LightSplit(ratio=8)' --guard 'Chain(LightSplit(ratio=8), WCC(weight=0.01))'[/bold]
+    Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG.
+    """
+    changes = {name: value for name, value in locals().items() if name in PLAN_FIELDS and value is not None}
+    changes.pop("guard", None)
+    _prepare(threads, device)
+    from .spec import spec
+    from .typed import change, read_guard, read_plan
+
+    if seeds < 1 or images < 2:
+        raise ValueError("--seeds is at least 1 and --images at least 2")
+    chosen = change(read_plan(plan), changes)
+    guards = [read_guard(text) for text in guard or []] or [chosen.guard]
+    attacks = [spec(text, "attacks") for text in attack or []]
+    _audit(
+        chosen, guards, attacks, seeds=seeds, images=images, device=device, threads=threads, data_dir=data_dir,
+        out=out, as_json=as_json, command="cutlayer " + _quoted(sys.argv[1:]),
+    )  # fmt: skip
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which entries; default: all. A prefix is enough: inproc")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
+    _prepare(1, "cpu")
+    from . import bench as room
+    from . import runs
+
+    folder = runs.new_folder(out, "bench")
+    with Bar() as bar:
+        rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(rows, indent=1))
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        say(
+            f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   ({row['value']:.4g} {row['unit']}; goal {row['goal']})"
+        )
+    say(f"written to {folder / 'bench.json'}")
+
+
+@app.command("list")
+def list_things(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="guards, attacks, nets, data, partitions, optimizers, protocols, rules, codecs, projections or bench"
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """What can be typed where a spec is asked for, with one line about each."""
+    from .spec import HOMES, names, summary
+
+    if kind == "bench":
+        from .bench import ENTRIES
+
+        rows = [{"name": name, "summary": summary(entry)} for name, entry in ENTRIES.items()]
+    elif kind in HOMES:
+        rows = [{"name": name, "summary": summary(thing)} for name, thing in names(kind).items()]
+    else:
+        raise ValueError(f"there is no list of {kind!r}; there is {', '.join([*HOMES, 'bench'])}")
+    if as_json:
+        print(json.dumps(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        print(f"{row['name']:{width}}  {row['summary']}")
+
+
+# ------------------------------------------------------------------ what the commands share
+def _audit(
+    plan: "Plan",
+    guards: list[Any],
+    attacks: list[Any],
+    *,
+    command: str,
+    out: Path | None,
+    as_json: bool,
+    seeds: int = 1,
+    images: int = 256,
+    device: str = "cpu",
+    threads: int | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    _prepare(threads, device)
+    from . import report, runs
+    from .attacks import Decoder
+    from .audit import audit as run_audit
+    from .lpips import find_weights, load_lpips, why_no_lpips
+
+    folder = runs.new_folder(out, "audit")
+    loaded = plan.data.load(data_dir)
+    weights = find_weights(data_dir)
+    with Bar() as bar:
+        result = run_audit(
+            plan,
+            loaded,
+            guards=guards,
+            attacks=attacks or [Decoder()],
+            seeds=range(plan.seed, plan.seed + seeds),
+            images=images,
+            device=device,
+            lpips=load_lpips(weights).to(device) if weights else None,
+            lpips_missing=None if weights else why_no_lpips(),
+            on_event=lambda event: bar.show(event.what, event.done),
+        )
+    report.write(result, folder, command)
+    if as_json:
+        print(json.dumps({**result.as_dict(), "out": str(folder)}))
+        return
+    report.print_table(result)
+    say(f"open {folder / 'report.html'}")
+
+
+def _prepare(threads: int | None, device: str) -> None:
+    import torch
+
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is cpu or cuda; got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no GPU here; leave the option out to use the CPU")
+
+
+def _quoted(arguments: list[str]) -> str:
+    import shlex
+
+    return shlex.join(arguments)
+
+
+def main() -> None:
+    """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
+    from .errors import USER_ERRORS
+
+    try:
+        app()
+    except KeyboardInterrupt:
+        say("interrupted; nothing was left half-written")
+        sys.exit(130)
+    except USER_ERRORS as error:
+        say(f"error: {error}")
+        sys.exit(130 if type(error).__name__ == "Interrupted" else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The options of the command line, each written once: name, help and type."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# ------------------------------------------------------------------ options that are fields of a Plan
+_PLAN = "The plan"
+_SPEC = " See: cutlayer list "
+Recipe = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PLAN]",
+        help="A plan to start from: FILE.py:FUNCTION (a recipe), or text such as 'Plan(epochs=3)'. "
+        "The options below change single fields of it.",
+    ),
+]
+Net = Annotated[
+    str | None, typer.Option(help="Network, e.g. 'ResNet18(depth=2)'." + _SPEC + "nets", rich_help_panel=_PLAN)
+]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Data set, e.g. CIFAR10 or 'Npz(path=\"my.npz\")'." + _SPEC + "data", rich_help_panel=_PLAN),
+]
+Protocol = Annotated[str | None, typer.Option(help="Vanilla, UShaped or Bypass.", rich_help_panel=_PLAN)]
+Home = Annotated[
+    float | None, typer.Option(help="Bypass: share of the channels that never leave.", rich_help_panel=_PLAN)
+]
+Clients = Annotated[int | None, typer.Option(help="How many clients learn in turn.", rich_help_panel=_PLAN)]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        help="Who holds what: IID, 'Dirichlet(alpha=0.3)', 'Labels(m=2)', ByIdentity.", rich_help_panel=_PLAN
+    ),
+]
+Shared = Annotated[
+    bool | None,
+    typer.Option("--shared/--own", help="One head handed on (SCH), or one per client (PCH).", rich_help_panel=_PLAN),
+]
+Turn = Annotated[
+    int | None, typer.Option(help="Batches a client learns from per turn; 0: its whole epoch.", rich_help_panel=_PLAN)
+]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.", rich_help_panel=_PLAN)]
+BatchSize = Annotated[int | None, typer.Option("--batch", help="Samples per step.", rich_help_panel=_PLAN)]
+ClientOptimizer = Annotated[
+    str | None, typer.Option(help="e.g. 'SGD(lr=0.05, momentum=0.9)'." + _SPEC + "optimizers", rich_help_panel=_PLAN)
+]
+ServerOptimizer = Annotated[str | None, typer.Option(help="The same, for the body.", rich_help_panel=_PLAN)]
+Schedule = Annotated[str | None, typer.Option(help="Constant, Cosine or 'Steps(every=30)'.", rich_help_panel=_PLAN)]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--freeze", help="A part that does not train: head, body or tail. Repeatable.", rich_help_panel=_PLAN
+    ),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(help="Stop after so many epochs without a better validation accuracy.", rich_help_panel=_PLAN),
+]
+Val = Annotated[
+    float | None, typer.Option(help="Share of the training data used for validation.", rich_help_panel=_PLAN)
+]
+Aux = Annotated[
+    int | None, typer.Option(help="Training samples set aside as the attacker's own data.", rich_help_panel=_PLAN)
+]
+Seed = Annotated[int | None, typer.Option(help="Public seed: body, public maps, partition.", rich_help_panel=_PLAN)]
+
+OneGuard = Annotated[
+    str | None, typer.Option(help="Guard, e.g. 'LightSplit(ratio=8)'." + _SPEC + "guards", rich_help_panel=_PLAN)
+]
+PrivateSeed = Annotated[
+    int | None,
+    typer.Option(
+        help="Fix the clients' secrets (heads, batch order, keys) for a reproducible experiment. Default: drawn afresh and kept in private.json."
+    ),
+]
+
+# ------------------------------------------------------------------ options of every command
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads for torch (default: all cores).")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with data sets; else $CUTLAYER_DATA, else ./data.")]
+Out = Annotated[Path | None, typer.Option(help="A new folder for the results. Default: runs/<command>-<time>.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Guards = Annotated[
+    list[str] | None,
+    typer.Option(help="A guard to audit. Repeatable. The unguarded cut is always there." + _SPEC + "guards"),
+]
+Attacks = Annotated[
+    list[str] | None, typer.Option(help="An attack. Repeatable. Default: Decoder." + _SPEC + "attacks")
+]
+Resume = Annotated[
+    Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
+]
+
+# Which of the options above are fields of a plan, and where the names they take are listed.
+PLAN_FIELDS = {
+    "net": "nets", "data": "data", "protocol": "protocols", "guard": "guards", "home": "", "clients": "",
+    "partition": "partitions", "shared": "", "turn": "", "epochs": "", "batch": "", "client_optimizer": "optimizers",
+    "server_optimizer": "optimizers", "schedule": "optimizers", "frozen": "", "patience": "", "val": "", "aux": "",
+    "seed": "", "private_seed": "",
+}  # fmt: skip

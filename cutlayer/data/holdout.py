@@ -1,0 +1,81 @@
+"""Who may see which samples: private, validation, auxiliary (an attacker's) and test, never shared."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cutlayer.data.samples import Loaded, Samples
+from cutlayer.seeds import derive, generator
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A data set cut into disjoint parts; `val` and `aux` may be empty."""
+
+    private: Samples  # what the clients train on
+    val: Samples
+    aux: Samples  # training samples set aside for an attacker
+    test: Samples
+
+
+def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
+    """Set `aux` training samples aside for an attacker and a share `val` of the rest for validation."""
+    total = len(loaded.train)
+    if not 0 <= aux < total:
+        raise ValueError(
+            f"aux is how many of the {total} training samples an attacker holds, 0 to {total - 1}; got {aux}"
+        )
+    if not 0 <= val < 1:
+        raise ValueError(f"val is the share of the remaining samples held out, in [0, 1); got {val}")
+    held = round(val * (total - aux))
+    if held == total - aux or (val > 0 and held == 0):
+        raise ValueError(
+            f"val={val} of the {total - aux} samples that aux={aux} leaves is {held} for validation and "
+            f"{total - aux - held} for training: lower aux, load more samples, or set val=0"
+        )
+    rows = torch.arange(total)
+    attacker = stratified(loaded.train.y, aux, derive(seed, "aux"))
+    rest = _without(rows, attacker)
+    validation = rest[stratified(loaded.train.y[rest], held, derive(seed, "val"))]
+    return Parts(
+        private=loaded.train[_without(rest, validation)],
+        val=loaded.train[validation],
+        aux=loaded.train[attacker],
+        test=loaded.test,
+    )
+
+
+def stratified(y: Tensor, count: int, seed: int) -> Tensor:
+    """`count` rows, sorted, in which each class has its share of `y` to within one row."""
+    order = torch.randperm(len(y), generator=generator(seed))
+    labels, sizes = y.unique(return_counts=True)
+    share = sizes.double() * count / max(len(y), 1)
+    quota = share.floor().long()
+    # Largest remainder: what rounding down left over goes to the classes that lost most by it.
+    short = (quota - share).argsort(stable=True)[: count - int(quota.sum())]
+    quota[short] += 1
+    ranked = y[order]
+    picked = [order[ranked == label][:size] for label, size in zip(labels, quota.tolist(), strict=True)]
+    return torch.cat([*picked, order[:0]]).sort().values
+
+
+def overlap(a: Samples, b: Samples) -> int:
+    """How many distinct images occur, value for value, in both `a` and `b`."""
+    if a.x.shape[1:] != b.x.shape[1:]:
+        return 0
+    # The same picture may be kept as bytes here and as floats there.
+    as_bytes = a.x.dtype != b.x.dtype
+    return len(_fingerprints(a, as_bytes) & _fingerprints(b, as_bytes))
+
+
+def _fingerprints(samples: Samples, as_bytes: bool) -> set[bytes]:
+    x = samples.x
+    if as_bytes and x.is_floating_point():
+        x = (x * 255).round().clamp(0, 255).to(torch.uint8)
+    return {hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in x.numpy()}
+
+
+def _without(rows: Tensor, taken: Tensor) -> Tensor:
+    return rows[~torch.isin(rows, taken)]

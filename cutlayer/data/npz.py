@@ -1,0 +1,115 @@
+"""Your own data: one NumPy archive of plain arrays."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cutlayer.data.base import CorruptData, Loaded, Samples, Source, find, stratified
+from cutlayer.seeds import derive
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, repr=False)
+class Npz(Source):
+    """Your own samples, any shape, from an .npz file: x, y, optionally x_test, y_test, s_NAME, identity.
+
+    x is (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features), in bytes or in floats from 0 to 1. `s_NAME`
+    is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
+    `s_NAME_test` and `identity_test`. Without x_test a tenth of every class is set aside. An array `classes`
+    of strings names the labels.
+    """
+
+    path: str
+    limit: int | None = None
+
+    def read(self, folder: Path | None) -> Loaded:
+        # A path typed at a prompt is meant from where one stands, as for any other command.
+        typed = Path(self.path).expanduser()
+        path = typed if typed.is_file() else find(folder, self.path)
+        arrays = _arrays(path)
+        for wanted in ("x", "y") if "x_test" not in arrays else ("x", "y", "y_test"):
+            if wanted not in arrays:
+                raise CorruptData(path, f"it has no array {wanted!r}, only {', '.join(sorted(arrays)) or 'none'}")
+        train = _samples(path, arrays, "")
+        test = _samples(path, arrays, "_test") if "x_test" in arrays else train
+        # Checked before a test set is carved out, so that a complaint counts rows as the file does.
+        loaded = Loaded(train, test, _classes(path, arrays, torch.cat([train.y.flatten(), test.y.flatten()])))
+        return loaded if "x_test" in arrays else _carve(loaded)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        # Pickled objects could run code; plain arrays cannot.
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("a single array, not an archive: write it with numpy.savez")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except (EOFError, OSError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise CorruptData(path, f"not an .npz archive of plain arrays ({error})") from error
+
+
+def _samples(path: Path, arrays: Arrays, end: str) -> Samples:
+    attributes = {name for name in arrays if name.startswith("s_") and name.endswith("_test") == bool(end)}
+    return Samples(
+        _images(path, arrays[f"x{end}"]),
+        _numbers(path, f"y{end}", arrays),
+        {name[2:].removesuffix("_test"): _numbers(path, name, arrays) for name in sorted(attributes)},
+        _numbers(path, f"identity{end}", arrays) if f"identity{end}" in arrays else None,
+    )
+
+
+def _images(path: Path, x: np.ndarray) -> Tensor:
+    if x.dtype.kind == "f":
+        x = x.astype(np.float32, copy=False)
+    elif x.dtype == np.uint8 or (x.dtype.kind in "iu" and not ((x < 0) | (x > 255)).any()):
+        x = x.astype(np.uint8, copy=False)
+    else:
+        raise CorruptData(path, f"images must be whole numbers 0..255 or floats 0..1; found other {x.dtype}")
+    if x.ndim not in (2, 3, 4):
+        raise CorruptData(path, f"x must be (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features); it is {x.shape}")
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(x))
+
+
+def _numbers(path: Path, name: str, arrays: Arrays) -> Tensor:
+    values = arrays[name]
+    if values.dtype.kind not in "biuf":
+        raise CorruptData(path, f"{name} must hold numbers, not {values.dtype}")
+    # What is not whole stays as it is, for the check of the loaded set to name the row.
+    whole = values.dtype.kind != "f" or (np.isfinite(values).all() and (values == values.round()).all())
+    return torch.from_numpy(values.astype(np.int64 if whole else np.float32))
+
+
+def _carve(loaded: Loaded) -> Loaded:
+    pool = loaded.train
+    if len(pool) < 2:
+        raise ValueError("one sample cannot be both trained on and tested: give more, or give x_test and y_test")
+    test = torch.zeros(len(pool), dtype=torch.bool)
+    test[stratified(pool.y, max(1, round(len(pool) / 10)), derive(0, "npz", "test"))] = True
+    return replace(loaded, train=pool[~test], test=pool[test])
+
+
+def _classes(path: Path, arrays: Arrays, y: Tensor) -> tuple[str, ...]:
+    if "classes" in arrays:
+        return tuple(str(name) for name in arrays["classes"].tolist())
+    present = y.unique()
+    # One stray label would otherwise invent thousands of classes. Labels that are wrong in themselves
+    # (negative, fractional) are left to the check of the loaded set.
+    gap = (present != torch.arange(len(present))).nonzero()
+    if len(gap) and not y.is_floating_point() and present[0] >= 0:
+        raise ValueError(
+            f"labels of {path} must run from 0 without a gap, but {int(gap[0])} is missing and "
+            f"{int(present[-1])} is there: number them again, or name every class in an array `classes`"
+        )
+    return tuple(map(str, range(len(present))))

@@ -1,0 +1,107 @@
+"""Samples in memory: images as bytes, whole-number labels, and what else is known about each row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rows that belong together. Images stay uint8 in memory; `images` converts the rows of one batch."""
+
+    x: Tensor  # uint8 or float32; N,C,H,W or N,features
+    y: Tensor  # int64
+    s: Mapping[str, Tensor] = field(default_factory=dict)  # sensitive attributes by name
+    identity: Tensor | None = None  # who each row is about or belongs to
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: Tensor) -> "Samples":
+        return Samples(
+            self.x[index],
+            self.y[index],
+            {name: values[index] for name, values in self.s.items()},
+            None if self.identity is None else self.identity[index],
+        )
+
+    def images(self, index: Tensor | None = None) -> Tensor:
+        """The rows as float32: bytes become [0, 1], floats stay as they are."""
+        x = self.x if index is None else self.x[index]
+        return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A whole data set, checked once here so that nothing behind it has to check again."""
+
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name, samples in (("train", self.train), ("test", self.test)):
+            _check_lengths(name, samples)
+            _check_labels(name, samples.y, len(self.classes))
+            _check_values(name, samples)
+        if self.train.x.shape[1:] != self.test.x.shape[1:]:
+            raise ValueError(
+                f"train and test must have one shape; train rows are {_shape(self.train.x)}, "
+                f"test rows {_shape(self.test.x)}"
+            )
+
+
+def _check_lengths(name: str, samples: Samples) -> None:
+    if not len(samples):
+        raise ValueError(f"the {name} set is empty: it needs at least one sample")
+    columns = {"labels": samples.y, **{f"values of attribute {key!r}": v for key, v in samples.s.items()}}
+    if samples.identity is not None:
+        columns["identities"] = samples.identity
+    for what, values in columns.items():
+        if values.dim() != 1:
+            raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}")
+        if len(values) != len(samples):
+            raise ValueError(f"the {name} set has {len(samples)} images but {len(values)} {what}")
+
+
+def _check_labels(name: str, y: Tensor, classes: int) -> None:
+    if y.is_floating_point() and (row := _first(y != y.round())) is not None:
+        raise ValueError(f"label {y[row].item()} at {name} row {row} is not a whole number")
+    if y.dtype != torch.int64:
+        raise ValueError(f"{name} labels must be int64; got {y.dtype}: convert them with y.long()")
+    if (row := _first((y < 0) | (y >= classes))) is not None:
+        raise ValueError(
+            f"label {y[row].item()} at {name} row {row} is out of range: "
+            f"the set has {classes} classes 0..{classes - 1}"
+        )
+
+
+def _check_values(name: str, samples: Samples) -> None:
+    columns = {"x": samples.x, **{f"attribute {key!r}": values for key, values in samples.s.items()}}
+    for what, values in columns.items():
+        # aminmax hands NaN on, so it tests every value without a mask as large as the set.
+        if values.is_floating_point() and not all(torch.isfinite(end) for end in values.aminmax()):
+            row = _first(~torch.isfinite(values.flatten(1) if values.dim() > 1 else values[:, None]).all(1))
+            raise ValueError(f"{what} at {name} row {row} holds NaN or Inf: repair or drop that row")
+    x = samples.x
+    if x.dtype not in (torch.uint8, torch.float32) or x.dim() not in (2, 4):
+        raise ValueError(
+            f"{name} x must be uint8 or float32 of shape (N, C, H, W) or (N, features); "
+            f"got {x.dtype} of shape {tuple(x.shape)}"
+        )
+    if x.dim() == 4 and x.is_floating_point() and (x.min() < 0 or x.max() > 1):
+        raise ValueError(
+            f"{name} images given as floats must lie in [0, 1]; found {x.min():.3g} to {x.max():.3g}: "
+            "rescale them, or give bytes (uint8)"
+        )
+
+
+def _first(wrong: Tensor) -> int | None:
+    rows = wrong.nonzero()
+    return int(rows[0]) if len(rows) else None
+
+
+def _shape(x: Tensor) -> str:
+    return "x".join(map(str, x.shape[1:]))

@@ -1,0 +1,18 @@
+"""What `cutlayer demo` shows: one small model, unguarded and guarded, on digits that come with a package."""
+
+from .data.digits import Digits
+from .guards import WCC, Chain, Guard, LightSplit, Subset
+from .nets.simple_cnn import SimpleCNN
+from .plan import Plan
+
+
+def demo_plan() -> Plan:
+    return Plan(net=SimpleCNN(), data=Digits(), epochs=6, aux=2000)
+
+
+def demo_guards() -> list[Guard]:
+    return [
+        Subset(ratio=8),
+        LightSplit(ratio=8),
+        Chain(LightSplit(ratio=8), WCC(weight=0.01)),
+    ]

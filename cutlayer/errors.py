@@ -1,0 +1,16 @@
+"""Errors that tell a user what to do. The command line prints them as one sentence, without a trace."""
+
+
+class ProtocolError(RuntimeError):
+    """A message that does not fit the conversation it came in."""
+
+
+class NonFinite(RuntimeError):
+    """Training left the numbers; the message names the step and the term."""
+
+
+class Interrupted(RuntimeError):
+    """The user stopped a run; its state is on disk."""
+
+
+USER_ERRORS = (ValueError, OSError, ProtocolError, NonFinite, Interrupted)

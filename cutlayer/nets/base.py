@@ -1,0 +1,97 @@
+"""What a network is here: three parts that are built apart, and figures that need no weights and no data."""
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from cutlayer.spec import Spec
+
+Shape = tuple[int, ...]  # one sample: the batch dimension is left out everywhere
+
+
+class Net(Spec, ABC):
+    """A network in three parts. `shape` is always the shape of the network's input, e.g. `(1, 28, 28)`.
+
+    Each method builds its own part and nothing else: a server never holds a head, a client never a body.
+    """
+
+    @abstractmethod
+    def head(self, shape: Shape) -> nn.Module:
+        """The client's first layers: input to `z`."""
+
+    @abstractmethod
+    def body(self, shape: Shape) -> nn.Module:
+        """The server's layers: `z` to `u`."""
+
+    @abstractmethod
+    def tail(self, shape: Shape, classes: int) -> nn.Module:
+        """The last layers, on the client in the U shape: `u` to one score a class."""
+
+    @abstractmethod
+    def check(self, shape: Shape) -> None:
+        """Raise ValueError if the network cannot take inputs of this shape."""
+
+
+class Shapes(NamedTuple):
+    """What crosses the cut, one sample: the head's output and the body's output."""
+
+    z: Shape
+    u: Shape
+
+
+def shapes(net: Net, shape: Shape) -> Shapes:
+    """The shapes of `z` and `u`, from a run without storage or arithmetic; draws no random number."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        head, body = net.head(shape).to("meta"), net.body(shape).to("meta")
+    z = out_shape(head, shape)
+    return Shapes(z, out_shape(body, z))
+
+
+def out_shape(module: nn.Module, shape: Shape) -> Shape:
+    """The shape of one sample after `module`."""
+    return tuple(_one_sample(module, shape).shape[1:])
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Trained numbers; buffers such as running means are not counted."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def count_macs(module: nn.Module, shape: Shape) -> int:
+    """Multiply-accumulates of one sample in convolutions and matrix products, written as modules or not."""
+    with FlopCounterMode(display=False) as counter:
+        _one_sample(module, shape)
+    return counter.get_total_flops() // 2  # torch counts the multiplication and the addition
+
+
+def check_image(name: str, shape: Shape, smallest: int, published: Shape) -> None:
+    """Raise unless `shape` is an image of at least `smallest` pixels a side."""
+    if len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < smallest:
+        raise ValueError(
+            f"{name} reads (channels, height, width) of at least {smallest}x{smallest} pixels, "
+            f"published for {published}; got {tuple(shape)}"
+        )
+
+
+def normalise(kind: str, channels: int) -> nn.Module:
+    """A normalisation layer. GroupNorm keeps samples apart, so clients can share one pass of the body."""
+    # 32 groups as in Wu & He 2018, or the most that divide both (20 channels: 4 groups).
+    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(math.gcd(32, channels), channels)
+
+
+def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Raise unless `value` is one of `allowed`; `name` says what it is."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {' or '.join(map(repr, allowed))}; got {value!r}")
+
+
+def _one_sample(module: nn.Module, shape: Shape) -> Tensor:
+    # A copy, in eval mode and without storage: the caller's module keeps its mode, statistics and hooks.
+    twin = copy.deepcopy(module).to("meta").eval()
+    with torch.no_grad(), torch.device("meta"):
+        return twin(torch.empty(1, *shape))

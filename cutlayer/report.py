@@ -1,0 +1,164 @@
+"""An audit as files: audit.json, one self-contained report.html, and its plots as PNG."""
+
+import base64
+import io
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import __version__
+from .audit import Audit, picture_key
+from .verdict import GRADES, guards_of, strongest, verdict
+
+SHOWN = 10  # pictures a row of the grid
+INK, SOFT = "#1d2733", "#8a97a6"
+
+
+def write(audit: Audit, folder: Path, command: str) -> None:
+    """All files at once: they are made beside the folder and moved in when the last one is whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
+    data = {**audit.as_dict(), "version": __version__, "command": command}
+    files = {
+        "audit.json": json.dumps(data, indent=1).encode(),
+        "report.html": html(audit, pictures, command).encode(),
+        **pictures,
+    }
+    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+        for name, content in files.items():
+            (Path(beside) / name).write_bytes(content)
+        folder.mkdir(exist_ok=True)
+        for name in files:
+            (Path(beside) / name).replace(folder / name)
+
+
+def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
+    """The report. Everything is inside the one file."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(loader=PackageLoader("cutlayer", "."), autoescape=True, undefined=StrictUndefined)
+    guards = guards_of(audit.rows)
+    return environment.get_template("report.html.j2").render(
+        audit=audit,
+        guards=[{"guard": guard, "verdict": verdict(audit.rows, audit.floors, guard)} for guard in guards],
+        images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
+        command=command,
+        version=__version__,
+        torch_version=torch.__version__,
+        grades=GRADES,
+        foreground=any(row["fg_ssim"] is not None for row in audit.rows),
+        several=len(audit.rows) > len(guards),
+    )
+
+
+def print_table(audit: Audit) -> None:
+    """The table for a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for column in ("guard", "accuracy", "SSIM", "PSNR", "NCC", "LPIPS", "bytes up", "down", "verdict"):
+        table.add_column(column, justify="left" if column in ("guard", "verdict") else "right")
+    for guard in guards_of(audit.rows):
+        judged = verdict(audit.rows, audit.floors, guard)
+        row = judged.row or next(r for r in audit.rows if r["guard"] == guard)
+        lpips = "-" if row["lpips"] is None else f"{row['lpips']:.3f}"
+        table.add_row(
+            guard, f"{row['accuracy']:.3f}", f"{row['ssim']:.3f}", f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", lpips,
+            f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}", judged.grade,
+        )  # fmt: skip
+    for name, floor in audit.floors.items():
+        lpips = "-" if floor["lpips"] is None else f"{floor['lpips']:.3f}"
+        table.add_row(
+            f"floor: {name.replace('_', ' ')}", "", f"{floor['ssim']:.3f}", f"{floor['psnr']:.1f}",
+            f"{floor['ncc']:.3f}", lpips, "", "", "", style="dim",
+        )  # fmt: skip
+    console = Console(file=sys.stderr)
+    console.print(table)
+    if audit.lpips_missing:
+        console.print(f"LPIPS: {audit.lpips_missing}", style="dim", highlight=False)
+
+
+def tradeoff(audit: Audit) -> bytes:
+    """Accuracy against leakage; the size of a mark is the bytes it costs."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(8.4, 4.6))
+    floor = max(f["ssim"] or 0.0 for f in audit.floors.values())
+    axes.axvspan(0, floor, color="#e9f3ec", lw=0)
+    axes.text(
+        floor / 2,
+        0.02,
+        "no better than\nguessing",
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        color=SOFT,
+        size=8,
+    )
+    rows = [strongest(audit.rows, guard) for guard in guards_of(audit.rows)]
+    known = [row for row in rows if row is not None]
+    most = max((row["bytes_up"] + row["bytes_down"] for row in known), default=1.0)
+    for row in known:
+        total = row["bytes_up"] + row["bytes_down"]
+        colour = "#c2452d" if row["guard"] == "none" else "#2f6db3"
+        axes.scatter(row["ssim"], row["accuracy"], s=60 + 900 * total / most, color=colour, alpha=0.55, lw=0)
+        axes.annotate(
+            f"{row['guard']}\n{total / 1000:.1f} kB a sample", (row["ssim"], row["accuracy"]), xytext=(0, 22),
+            textcoords="offset points", ha="center", size=8, color=INK,
+        )  # fmt: skip
+    accuracies = [row["accuracy"] for row in known] or [0.0, 1.0]
+    middle, half = (min(accuracies) + max(accuracies)) / 2, max(0.02, (max(accuracies) - min(accuracies)) * 0.9)
+    axes.set_ylim(max(0.0, middle - half), min(1.02, middle + 1.4 * half))
+    axes.set_xlim(0, 1.05)
+    axes.set_xlabel("leakage: SSIM of the best reconstruction (left is better)")
+    axes.set_ylabel("test accuracy (up is better)")
+    return _png(figure, plt)
+
+
+def reconstructions(audit: Audit) -> bytes:
+    """Originals on top, then what the strongest attacker makes of each guard's messages."""
+    plt = _pyplot()
+    lines: list[tuple[str, Tensor]] = [("original", audit.truth)]
+    for guard in guards_of(audit.rows):
+        row = strongest(audit.rows, guard) or next(r for r in audit.rows if r["guard"] == guard)
+        mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"
+        lines.append((f"{_wrapped(guard)}\n{mark}", audit.pictures[picture_key(row)]))
+    count = min(SHOWN, len(audit.truth))
+    figure, grid = plt.subplots(len(lines), count, figsize=(count * 0.85 + 2.2, len(lines) * 0.9), squeeze=False)
+    for (label, images), line in zip(lines, grid, strict=True):
+        for place, axes in enumerate(line):
+            picture = images[place].clamp(0, 1).permute(1, 2, 0).squeeze(-1)
+            axes.imshow(picture, cmap="gray" if picture.dim() == 2 else None, vmin=0, vmax=1, interpolation="nearest")
+            axes.set_axis_off()
+        line[0].text(-0.15, 0.5, label, transform=line[0].transAxes, ha="right", va="center", size=8, color=INK)
+    figure.subplots_adjust(
+        left=2.1 / (count * 0.85 + 2.2), right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.08
+    )
+    return _png(figure, plt, tight=False)
+
+
+def _wrapped(text: str, width: int = 24) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width))
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": SOFT, "font.size": 10}
+    return plt
+
+
+def _png(figure: Any, plt: Any, tight: bool = True) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=150, bbox_inches="tight" if tight else None)
+    plt.close(figure)
+    return buffer.getvalue()

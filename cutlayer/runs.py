@@ -1,0 +1,125 @@
+"""A run on disk: plan, secrets, history, checkpoints and result, each file whole or not there.
+
+plan.json            what was asked for, and the fingerprint of the public part
+private.json         the clients' private seed (readable by its owner alone)
+history.jsonl        one line an epoch
+last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
+result.json          accuracy, bytes, time, once it is finished
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from . import __version__, checkpoint
+from .data.base import parts
+from .engines.local import LocalRun, Progress
+from .errors import Interrupted
+from .ledger import DOWN, UP
+from .plan import Plan, sides
+from .spec import spec
+
+
+def new_folder(out: Path | None, kind: str) -> Path:
+    """Where results go. A folder that already holds something is refused: results are never overwritten."""
+    folder = out or Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and is not empty: choose another --out, or --resume a training run")
+    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
+    if not os.access(above, os.W_OK):
+        raise PermissionError(f"no permission to write in {above}: choose another --out")
+    return folder
+
+
+def load_plan(folder: Path, given: Plan | None = None) -> Plan:
+    """The plan a folder was started with, secrets included. A recipe's own network must be `given` again."""
+    path = folder / "plan.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} is not a training run: there is no {path.name} in it")
+    try:
+        text = json.loads(path.read_text())["plan"]
+        secret = json.loads((folder / "private.json").read_text())["private_seed"]
+    except (ValueError, KeyError, OSError) as error:
+        raise ValueError(f"{folder} cannot be resumed: {error}") from error
+    if given is not None and repr(given) != text:
+        raise ValueError(f"{folder} was started with another plan: {text}")
+    try:
+        return replace(given or spec(text, "plans"), private_seed=secret)
+    except ValueError as error:
+        raise ValueError(f"{folder} was started by a recipe; name it again before --resume ({error})") from error
+
+
+def train(
+    plan: Plan,
+    folder: Path,
+    *,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    resume: bool = False,
+    on_start: Callable[[LocalRun], None] = lambda run: None,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+    on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Run `plan` in `folder`, from the start or from where it was left, and return the result."""
+    loaded = plan.data.load(data_dir)
+    run = LocalRun(
+        plan, parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed), classes=len(loaded.classes), device=device
+    )
+    if resume:
+        run.restore(*checkpoint.load(folder / "last.safetensors"))
+    else:
+        _begin(run, folder)
+    on_start(run)
+
+    def keep() -> None:
+        if run.best.epoch == run.epoch:
+            _save(run, folder, "best")
+        _save(run, folder, "last")
+        on_epoch(run.history[-1])
+
+    if not run.train(on_step=on_step, on_epoch=keep, stop=stop):
+        _save(run, folder, "last")
+        raise Interrupted(f"stopped after step {run.step}; go on with: cutlayer train --resume {folder}")
+    return _finish(run, folder)
+
+
+def _begin(run: LocalRun, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = {"version": __version__, "plan": repr(run.plan), "fingerprint": run.plan.fingerprint()}
+    checkpoint.write_text(folder / "plan.json", json.dumps(plan, indent=1))
+    secret = json.dumps({"private_seed": run.plan.private_seed})
+    checkpoint.write_text(folder / "private.json", secret, mode=0o600)
+    _save(run, folder, "last")
+
+
+def _save(run: LocalRun, folder: Path, name: str) -> None:
+    checkpoint.save(folder / f"{name}.safetensors", *run.snapshot())
+    lines = "".join(json.dumps(row) + "\n" for row in run.history)
+    checkpoint.write_text(folder / "history.jsonl", lines)
+
+
+def _finish(run: LocalRun, folder: Path) -> dict[str, Any]:
+    last = run.evaluate(run.parts.test)
+    run.use_best()
+    used = run.evaluate(run.parts.test)
+    result = {
+        "plan": repr(run.plan),
+        "accuracy": sum(used) / len(used),
+        "accuracy_spread": max(used) - min(used),
+        "accuracy_last": sum(last) / len(last),
+        "best_epoch": run.best.epoch,
+        "epochs": run.epoch,
+        "steps": run.step,
+        "seconds": round(run.seconds, 3),
+        "bytes_up": run.ledger.per_sample(UP),
+        "bytes_down": run.ledger.per_sample(DOWN),
+        "ledger": run.ledger.as_dict(),
+        "sides": sides(run.plan, run.task),
+    }
+    checkpoint.write_text(folder / "result.json", json.dumps(result, indent=1))
+    return result

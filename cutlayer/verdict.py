@@ -1,0 +1,65 @@
+"""What the figures of an audit mean, in words: pure functions from rows to sentences."""
+
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+
+# Share of the unguarded leak (SSIM above the best floor) that is still there, and what we call it.
+GRADES = ((0.10, "hides"), (0.35, "blunts"), (0.70, "weakens"), (float("inf"), "does not protect"))
+
+
+class Verdict(NamedTuple):
+    """One guard: its strongest valid attacker, how much of the leak that one still gets, and a sentence."""
+
+    row: Row | None
+    leak: float | None
+    grade: str
+    sentence: str
+
+
+def strongest(rows: list[Row], guard: str) -> Row | None:
+    """The row that counts for a guard: the best valid attacker, over all attacks and seeds."""
+    valid = [row for row in rows if row["guard"] == guard and row["valid"]]
+    return max(valid, key=lambda row: row["value"], default=None)
+
+
+def guards_of(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(row["guard"] for row in rows))
+
+
+def leak_share(value: float, control: float, floor: float) -> float:
+    """How much of what the unguarded cut gives away is still given away: 1 all of it, 0 no more than the floor."""
+    return max(0.0, (value - floor) / max(1e-9, control - floor))
+
+
+def verdict(rows: list[Row], floors: dict[str, dict[str, float | None]], guard: str) -> Verdict:
+    row, control = strongest(rows, guard), strongest(rows, "none")
+    if row is None or control is None:
+        reasons = {r["why_invalid"] for r in rows if r["guard"] == guard and r["why_invalid"]}
+        return Verdict(
+            None, None, "unknown", f"No valid attack, so nothing can be said: {'; '.join(sorted(reasons))}."
+        )
+    floor = max(f["ssim"] or 0.0 for f in floors.values())
+    if guard == "none":
+        return Verdict(row, 1.0, "open", (
+            f"Without a guard the server rebuilds private images at SSIM {row['ssim']:.2f} "
+            f"(the best guess without looking reaches {floor:.2f})."
+        ))  # fmt: skip
+    leak = leak_share(row["ssim"], control["ssim"], floor)
+    grade = next(name for limit, name in GRADES if leak <= limit)
+    points = 100 * (row["accuracy"] - control["accuracy"])
+    ratio = (control["bytes_up"] + control["bytes_down"]) / (row["bytes_up"] + row["bytes_down"])
+    return Verdict(row, leak, grade, (
+        f"{_opening(grade)} The server still rebuilds images at SSIM {row['ssim']:.2f} "
+        f"against {control['ssim']:.2f} unguarded: {100 * leak:.0f} % of the leak is left. "
+        f"Accuracy {points:+.1f} points, {ratio:.1f}x fewer bytes over all messages of a step."
+    ))  # fmt: skip
+
+
+def _opening(grade: str) -> str:
+    return {
+        "hides": "Hides the images from this attacker.",
+        "blunts": "Blunts the attack.",
+        "weakens": "Weakens the attack, no more.",
+        "does not protect": "Does not protect.",
+    }[grade]
