@@ -26,7 +26,7 @@ class Client:
     optimizer: torch.optim.Optimizer | None
     remote: Remote
     steps: int = 0
-    last_terms: dict[str, float] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)  # the largest value of each term of the loss so far
 
 
 def learn(client: Client, batch: Batch) -> dict[str, float]:
@@ -43,7 +43,7 @@ def learn(client: Client, batch: Batch) -> dict[str, float]:
         client.optimizer.step()
         client.optimizer.zero_grad()
     client.steps += 1
-    client.last_terms = values
+    client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
     return values
 
 
@@ -57,7 +57,8 @@ def predict(client: Client, batches: Iterable[Batch]) -> Tensor:
 def export(client: Client) -> State:
     """Copies of everything the next client needs to go on: weights, statistics and optimizer state."""
     state = {f"net.{name}": tensor.detach().clone() for name, tensor in client.split.state_dict().items()}
-    return state | optimizer_state(client.optimizer)
+    # In the order of names: frames pad between tensors, and a resumed relay must count the same bytes.
+    return dict(sorted((state | optimizer_state(client.optimizer)).items()))
 
 
 def load(client: Client, state: Mapping[str, Tensor]) -> None:
@@ -90,18 +91,19 @@ def load_optimizer(optimizer: torch.optim.Optimizer | None, state: Mapping[str, 
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
+def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:
+    """The error for a run whose numbers are gone. The term that grew largest while it was a number did it."""
+    culprit = max(peaks, key=lambda name: peaks[name], default="task")
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in peaks.items()) or "none, this is the first step"
+    remedy = "the learning rate" if culprit == "task" else f"the learning rate or the weight of {culprit}"
+    return NonFinite(f"{where}; {culprit} did it. Largest values before: {shown}. Lower {remedy}.")
+
+
 def _check(client: Client, values: Mapping[str, float]) -> None:
-    broken = [name for name, value in values.items() if not isfinite(value)]
-    if not broken:
-        return
-    # When the activations themselves are gone every term is; the one that was largest before drove them there.
-    culprit = max(broken, key=lambda name: abs(client.last_terms.get(name, 0.0)))
-    before = (
-        ", ".join(f"{name} {value:.4g}" for name, value in client.last_terms.items())
-        or "none, this is the first step"
-    )
-    raise NonFinite(
-        f"training turned non-finite at step {client.steps} of client {client.number}: {culprit} is "
-        f"{values[culprit]}. Terms at the step before: {before}. Lower the learning rate"
-        + (f" or the weight of {culprit}." if culprit != "task" else ".")
-    )
+    broken = {name: value for name, value in values.items() if not isfinite(value)}
+    if broken:
+        where = f"training turned non-finite at step {client.steps} of client {client.number}"
+        which = ", ".join(f"{name} is {value}" for name, value in broken.items())
+        # A single broken term is the culprit; if all are, the activations went before them.
+        peaks = client.peaks if len(broken) == len(values) else {name: client.peaks.get(name, 0.0) for name in broken}
+        raise lost_numbers(f"{where} ({which})", peaks)

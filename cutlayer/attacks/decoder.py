@@ -24,8 +24,8 @@ class Decoder(Attack):
     best reader is chosen on held-out auxiliary images, as an attacker would have to.
     """
 
-    steps: int = 500
-    width: int = 48
+    steps: int = 400
+    width: int = 64
     hidden: int = 1024
     readers: tuple[str, ...] = READERS
     needs: ClassVar[tuple[str, ...]] = ("aux", "aux_labels", "encode", "undo")

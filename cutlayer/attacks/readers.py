@@ -37,52 +37,70 @@ def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor) 
 
 
 class ConvReader(nn.Module):
-    """Convolutions and up-sampling from the shape of the cut to the image."""
+    """Convolutions at the size of the cut, then up to the size of the image."""
 
     def __init__(self, cut: tuple[int, ...], image: tuple[int, ...], width: int):
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(cut[0], width, 3, padding=1), nn.ReLU()]
+        layers: list[nn.Module] = [nn.Conv2d(cut[0], width, 3, padding=1), _bend()]
+        layers += [nn.Conv2d(width, width, 3, padding=1), _bend()]
         size = cut[1]
         while size * 2 <= image[1]:
-            layers += [nn.Upsample(scale_factor=2), nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
-            size *= 2
-        if (size, size) != tuple(image[1:]):
-            layers += [nn.Upsample(size=image[1:], mode="bilinear")]
-        layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, image[0], 3, padding=1)]
-        self.layers = nn.Sequential(*layers)
+            narrower = max(16, width // 4)  # most of the work stays at the small size
+            layers += [nn.ConvTranspose2d(width, narrower, 4, 2, 1), _bend()]
+            width, size = narrower, size * 2
+        layers += [*_fit_to(size, image[1:]), nn.Conv2d(width, width, 5, padding=2), _bend()]
+        layers += [nn.Conv2d(width, image[0], 3, padding=1)]
+        self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.layers(z).sigmoid()
+        return self.layers(z.contiguous(memory_format=torch.channels_last)).sigmoid()
 
 
 class MLPReader(nn.Module):
-    """Fully connected: no belief about where in the message a pixel lies (right for projections)."""
+    """Fully connected, then polished by convolutions: no belief about where in a message a pixel lies.
 
-    def __init__(self, cut: tuple[int, ...], image: tuple[int, ...], width: int):
+    That is what a projection asks for: it mixes all positions.
+    """
+
+    def __init__(self, cut: tuple[int, ...], image: tuple[int, ...], width: int, polish: int = 16):
         super().__init__()
         self.image = image
-        self.layers = nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(prod(cut), width),
-            nn.ReLU(),
-            nn.Linear(width, width),
-            nn.ReLU(),
-            nn.Linear(width, prod(image)),
+        self.layers = nn.Sequential(nn.Linear(prod(cut), width), _bend(), nn.Linear(width, prod(image)))
+        self.polish = nn.Sequential(
+            nn.Conv2d(image[0], polish, 5, padding=2),
+            _bend(),
+            nn.Conv2d(polish, polish, 5, padding=2),
+            _bend(),
+            nn.Conv2d(polish, image[0], 5, padding=2),
         )
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.layers(z).sigmoid().reshape(-1, *self.image)
+        rough = self.layers(z.flatten(1)).reshape(-1, *self.image)
+        return (rough + self.polish(rough)).sigmoid()
+
+
+def _bend() -> nn.Module:
+    # A plain ReLU died on projected inputs: every reader then returned one blank picture.
+    return nn.LeakyReLU(0.1)
+
+
+def _fit_to(size: int, image: tuple[int, ...]) -> list[nn.Module]:
+    """The last step to the image's size. A small rest was cut off by unpadded convolutions: put it back as a border,
+    which keeps every pixel where it was; a large one is a scale."""
+    rest = image[0] - size
+    if image[0] == image[1] and 0 <= rest <= size // 4:
+        return [nn.ZeroPad2d((rest // 2, rest - rest // 2, rest // 2, rest - rest // 2))] if rest else []
+    return [nn.Upsample(size=image, mode="bilinear")]
 
 
 def fit(
-    reader: nn.Module, seen: Tensor, images: Tensor, *, steps: int, rate: float = 2e-3, batch: int = 64
+    reader: nn.Module, seen: Tensor, images: Tensor, *, steps: int, rate: float = 3e-3, batch: int = 32
 ) -> Reader:
     """Train `reader` on (seen, images). Inputs are standardised by what the attacker's own data gives."""
     over = (0,) if seen.dim() == 2 else (0, 2, 3)
     mean, std = seen.mean(over, keepdim=True), seen.std(over, keepdim=True).clamp_min(1e-6)
     optimizer = torch.optim.Adam(reader.parameters(), rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
-    reader.train()
     for _ in range(steps):
         pick = torch.randint(len(seen), (batch,)).to(seen.device)
         loss = _loss(reader((seen[pick] - mean) / std), images[pick])
@@ -90,7 +108,6 @@ def fit(
         loss.backward()
         optimizer.step()
         schedule.step()
-    reader.eval()
 
     @torch.no_grad()
     def read(z: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..batch import Batch, epoch_batches
 from ..data.base import Parts, Samples
-from ..errors import NonFinite
 from ..ledger import DOWN, UP, Ledger
 from ..message import Handler, Kind, Message, Watcher, through
 from ..optimizers import set_rate
@@ -19,7 +18,7 @@ from ..plan import Plan, Task, build_client, build_server, steps_per_epoch
 from ..rounds import turns
 from ..rules import Update
 from ..seeds import derive
-from ..turn import Client, State, export, learn, load, load_optimizer, optimizer_state, predict
+from ..turn import Client, State, export, learn, load, load_optimizer, lost_numbers, optimizer_state, predict
 
 EVALUATION_BATCH = 500
 
@@ -162,9 +161,12 @@ class LocalRun:
     def _refuse_non_finite_weights(self) -> None:
         for name, tensor in self._tensors().items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise NonFinite(
-                    f"after step {self.step} the weights are non-finite ({name}). Lower the learning rate."
-                )
+                raise lost_numbers(f"the weights are non-finite after step {self.step} ({name})", self._peaks())
+
+    def _peaks(self) -> dict[str, float]:
+        """The largest value of each term over all clients."""
+        names = {name for client in self.clients for name in client.peaks}
+        return {name: max(client.peaks.get(name, 0.0) for client in self.clients) for name in sorted(names)}
 
     # ---------------------------------------------------------------- evaluation
     def evaluate(self, samples: Samples) -> list[float]:

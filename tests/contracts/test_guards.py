@@ -1,0 +1,111 @@
+"""Laws that hold for every guard. A new guard adds one line to GUARDS in toys.py."""
+
+import pickle
+import struct
+
+import pytest
+import torch
+from toys import GUARDS, SECRET, TASK, batches, split_and_whole, states, tiny_plan
+
+from cutlayer.guards import WCC, Chain, LightSplit
+from cutlayer.message import Kind
+from cutlayer.plan import build_client, build_server, cut_shapes
+from cutlayer.seeds import derive
+from cutlayer.spec import spec
+from cutlayer.turn import learn
+
+CUT = (4, 5, 5)
+all_guards = pytest.mark.parametrize("guard", GUARDS, ids=repr)
+
+
+@all_guards
+def test_its_text_is_itself(guard):
+    assert spec(repr(guard), "guards") == guard
+    assert hash(spec(repr(guard))) == hash(guard)
+
+
+@all_guards
+def test_it_sends_the_shape_it_promises_and_lifts_it_back(guard):
+    z = torch.randn(6, *CUT)
+    module = guard.build(CUT, public=1, private=2)
+    seen = module(z, batches(1)[0]).seen
+    assert tuple(seen.shape[1:]) == guard.out_shape(CUT)
+    assert guard.lift(CUT, public=1)(seen).shape == z.shape
+    undo = guard.undo(CUT, public=1)
+    assert undo is None or undo(seen).shape == z.shape
+
+
+@all_guards
+def test_it_is_a_function_of_its_seeds_and_the_step(guard):
+    z, batch = torch.randn(6, *CUT), batches(1)[0]
+    first, second = (guard.build(CUT, public=1, private=2)(z, batch).seen for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@all_guards
+def test_the_server_builds_the_same_lift_from_the_public_part(guard):
+    ours, theirs = guard.lift(CUT, public=1), guard.public_part().lift(CUT, public=1)
+    seen = torch.randn(6, *guard.out_shape(CUT))
+    assert torch.equal(ours(seen), theirs(seen))
+
+
+@all_guards
+def test_nothing_of_the_client_is_in_what_the_server_gets(guard):
+    """U-shaped: messages hold what the guard let through and du; server state holds neither data nor secrets."""
+    plan = tiny_plan(guard=guard)
+    client, server, *_ = split_and_whole(plan)
+    heard = []
+    send = client.remote._send
+    client.remote._send = lambda message: (heard.append(message), send(message))[1]
+    fed = batches(3)
+    for batch in fed:
+        learn(client, batch)
+    assert [message.kind for message in heard] == [Kind.FORWARD, Kind.BACKWARD] * 3
+    assert {name for message in heard for name in message.tensors} == {"z", "du"}
+    kept = pickle.dumps([server.body.state_dict(), server.optimizer.state_dict(), plan.public(), server.seed, heard])
+    for batch in fed:
+        assert batch.x.numpy().tobytes() not in kept
+        assert batch.y.numpy().tobytes() not in kept
+    for secret in (SECRET, derive(SECRET, "client", 0), derive(SECRET, "start", 0)):
+        assert secret.to_bytes(8, "little") not in kept
+        assert str(secret).encode() not in kept
+    assert b"WCC" not in kept
+    assert struct.pack(">d", 0.17) not in kept, "0.17 is the weight of WCC; pickle writes floats big endian"
+
+
+@all_guards
+def test_the_servers_start_does_not_depend_on_any_secret(guard):
+    one, other = (build_server(tiny_plan(guard=guard, private_seed=secret), TASK) for secret in (1, 2))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.body.state_dict().values(), other.body.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("inner", [None, LightSplit(ratio=4)], ids=repr)
+def test_wcc_is_invisible_at_the_first_step(inner):
+    """At equal z̃ the server receives and learns the same, bit for bit, whatever the weight."""
+    seen = []
+    for weight in (0.0, 0.5):
+        wcc = WCC(weight=weight)
+        client, server, *_ = split_and_whole(tiny_plan(guard=Chain(inner, wcc) if inner else wcc))
+        heard, send = [], client.remote._send
+        client.remote._send = lambda message, heard=heard, send=send: (heard.append(message), send(message))[1]
+        learn(client, batches(1)[0])
+        seen.append((heard, states(client, server)))
+    (without, quiet), (with_it, loud) = seen
+    for a, b in zip(without, with_it, strict=True):
+        assert a.tensors.keys() == b.tensors.keys()
+        assert all(torch.equal(a[name], b[name]) for name in a.tensors)
+    assert all(torch.equal(quiet[name], loud[name]) for name in quiet if name.startswith("server."))
+    assert not all(torch.equal(quiet[name], loud[name]) for name in quiet if name.startswith("client.")), (
+        "WCC acts at home"
+    )
+
+
+@all_guards
+def test_what_a_relay_hands_on_fits_another_clients_guard(guard):
+    plan = tiny_plan(guard=guard, clients=2)
+    one, two = (build_client(plan, TASK, number, lambda message: message) for number in (0, 1))
+    two.split.load_state_dict(one.split.state_dict())
+    assert cut_shapes(plan, TASK).z == CUT

@@ -1,0 +1,104 @@
+"""Split training is training: bit for bit the unsplit network, for every protocol, guard and frozen part."""
+
+import pytest
+import torch
+from toys import GUARDS, TASK, Here, batches, split_and_whole, states, tiny_plan
+
+from cutlayer.batch import Batch
+from cutlayer.nets.mnist_net import MnistNet
+from cutlayer.nets.resnet import ResNet18
+from cutlayer.nets.simple_cnn import SimpleCNN
+from cutlayer.optimizers import SGD, Adam
+from cutlayer.plan import Task
+from cutlayer.seeds import seeded
+from cutlayer.split import Bypass, UShaped, Vanilla
+from cutlayer.turn import learn
+
+PROTOCOLS = [Vanilla, UShaped, Bypass]
+FROZEN = [(), ("head",), ("body",), ("head", "tail")]
+
+
+def learn_whole(twin, twin_server, batch):
+    """A plain training step: one forward, one backward, both optimizers."""
+    twin.split.train()
+    twin_server.body.train()
+    with seeded(batch.seed):
+        loss = twin.split.loss(batch, Here(twin_server.body))
+        loss.backward()
+    for optimizer in (twin.optimizer, twin_server.optimizer):
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def check(plan, steps, task=TASK, feed=None):
+    client, server, twin, twin_server = split_and_whole(plan, task)
+    start = {name: t.clone() for name, t in states(client, server).items()}
+    for batch in feed or batches(steps):
+        learn(client, batch)
+        learn_whole(twin, twin_server, batch)
+    ours, theirs = states(client, server), states(twin, twin_server)
+    different = [name for name in ours if not torch.equal(ours[name], theirs[name])]
+    assert not different
+    moved = {name.split(".")[0] for name in ours if not torch.equal(ours[name], start[name])}
+    assert moved, "nothing was learnt: the equality would be empty"
+
+
+@pytest.mark.parametrize("frozen", FROZEN, ids=lambda frozen: "+".join(frozen) or "all-train")
+@pytest.mark.parametrize("guard", GUARDS, ids=repr)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+def test_float32(protocol, guard, frozen):
+    check(tiny_plan(protocol=protocol, guard=guard, frozen=frozen), steps=20)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("guard", GUARDS, ids=repr)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+def test_float64(protocol, guard):
+    check(tiny_plan(protocol=protocol, guard=guard), steps=20)
+
+
+def test_adam_keeps_its_moments_per_side():
+    check(tiny_plan(guard=GUARDS[-1], client_optimizer=Adam(), server_optimizer=Adam(amsgrad=True)), steps=20)
+
+
+@pytest.mark.parametrize(
+    ("net", "task"),
+    [
+        (SimpleCNN(depth=2), Task((1, 28, 28), 10)),
+        (MnistNet(cut=4), Task((1, 28, 28), 10)),
+        (ResNet18(depth=2), Task((3, 32, 32), 10)),
+    ],
+    ids=repr,
+)
+def test_the_networks_of_the_papers(net, task):
+    draw = torch.Generator().manual_seed(0)
+    feed = [
+        Batch(torch.rand(4, *task.shape, generator=draw), torch.randint(10, (4,), generator=draw), seed=n)
+        for n in (0, 1)
+    ]
+    check(tiny_plan(net=net, server_optimizer=SGD(lr=0.01)), steps=2, task=task, feed=feed)
+
+
+def test_frozen_parts_stay_bit_identical():
+    client, server, *_ = split_and_whole(tiny_plan(frozen=("head", "body"), guard=GUARDS[3]))
+    head = {name: t.clone() for name, t in client.split.head.state_dict().items()}
+    body = {name: t.clone() for name, t in server.body[1].state_dict().items()}
+    lift = server.body[0][0].weight.clone()
+    for batch in batches(3):
+        learn(client, batch)
+    assert all(torch.equal(t, head[name]) for name, t in client.split.head.state_dict().items())
+    assert all(torch.equal(t, body[name]) for name, t in server.body[1].state_dict().items())
+    assert not torch.equal(server.body[0][0].weight, lift), "the lift trains although the body does not"
+
+
+def test_twice_the_loss_is_twice_the_gradient():
+    grads = []
+    for scale in (1.0, 2.0):
+        client, server, *_ = split_and_whole(tiny_plan(protocol=Vanilla))
+        server.optimizer = None
+        (client.split.loss(batches(1)[0], client.remote) * scale).backward()
+        grads.append([p.grad for p in [*client.split.parameters(), *server.body.parameters()] if p.grad is not None])
+    assert len(grads[0]) > 6
+    for single, double in zip(*grads, strict=True):
+        torch.testing.assert_close(double, 2 * single)
