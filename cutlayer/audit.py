@@ -43,6 +43,7 @@ class Audit:
     sides: dict[str, Any]
     floors: dict[str, Scores]
     truth: Tensor
+    labels: Tensor
     lpips_missing: str | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Tensor] = field(default_factory=dict)  # by `picture_key`: reconstructions of `truth`
@@ -89,7 +90,7 @@ def audit(
             victim = Victim(run, images)
             if result is None:
                 marks = floors(victim, data, seed, lpips)
-                result = Audit(plan, sides(own, run.task), marks, victim.truth.cpu(), lpips_missing)
+                result = Audit(plan, sides(own, run.task), marks, victim.truth.cpu(), victim.y.cpu(), lpips_missing)
             facts = _facts(run, victim)
             for attack in attacks:
                 on_event(Event(f"{attack} against {shown(guard)}", done / count))

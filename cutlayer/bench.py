@@ -78,7 +78,7 @@ def machine() -> str:
 
 
 def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
-    """Median time of a step, split and unsplit alternating. The weights must stay bit-equal, or nothing is claimed."""
+    """Median time of a step, split and unsplit alternating. Weights that differ make the comparison void."""
     from .batch import Batch
 
     rate = SGD(lr=0.01)

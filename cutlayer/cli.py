@@ -62,9 +62,11 @@ def demo(out: Out = None, as_json: AsJson = False, threads: Threads = None) -> N
 
     Needs no data and no network: it uses 5,000 MNIST digits that come inside an installed package.
     """
-    from .demo import demo_guards, demo_plan
+    from .demo import demo_attacks, demo_guards, demo_plan
 
-    _audit(demo_plan(), demo_guards(), [], out=out, as_json=as_json, threads=threads, command="cutlayer demo")
+    _audit(
+        demo_plan(), demo_guards(), demo_attacks(), out=out, as_json=as_json, threads=threads, command="cutlayer demo"
+    )
 
 
 @app.command()
@@ -128,9 +130,7 @@ def train(
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
         return
-    say(
-        f"test accuracy {result['accuracy']:.4f} after {result['epochs']} epochs, {result['seconds']:.1f} s of training"
-    )
+    say(f"test accuracy {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
     for side in ("client", "server"):
         own = result["sides"][side]
@@ -217,7 +217,8 @@ def bench(
         return
     for row in rows:
         say(
-            f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   ({row['value']:.4g} {row['unit']}; goal {row['goal']})"
+            f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
+            f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
         )
     say(f"written to {folder / 'bench.json'}")
 

@@ -72,7 +72,8 @@ OneGuard = Annotated[
 PrivateSeed = Annotated[
     int | None,
     typer.Option(
-        help="Fix the clients' secrets (heads, batch order, keys) for a reproducible experiment. Default: drawn afresh and kept in private.json."
+        help="Fix the clients' secrets (heads, batch order, keys) for a reproducible experiment. "
+        "Default: drawn afresh and kept in private.json."
     ),
 ]
 

@@ -1,5 +1,6 @@
 """What `cutlayer demo` shows: one small model, unguarded and guarded, on digits that come with a package."""
 
+from .attacks import Attack, Decoder
 from .data.digits import Digits
 from .guards import WCC, Chain, Guard, LightSplit, Subset
 from .nets.simple_cnn import SimpleCNN
@@ -7,7 +8,7 @@ from .plan import Plan
 
 
 def demo_plan() -> Plan:
-    return Plan(net=SimpleCNN(), data=Digits(), epochs=6, aux=2000)
+    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux=2000)
 
 
 def demo_guards() -> list[Guard]:
@@ -16,3 +17,7 @@ def demo_guards() -> list[Guard]:
         LightSplit(ratio=8),
         Chain(LightSplit(ratio=8), WCC(weight=0.01)),
     ]
+
+
+def demo_attacks() -> list[Attack]:
+    return [Decoder(steps=300)]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cutlayer.lpips import foreground_lpips
+from .lpips import foreground_lpips
 
 CHUNK = 256  # images scored at once: ten thousand fit in memory
 WINDOW = 11  # SSIM's Gaussian window, in pixels per side

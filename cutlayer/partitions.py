@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.data.base import Samples
-from cutlayer.seeds import derive, generator
-from cutlayer.spec import Spec
+from .data.base import Samples
+from .seeds import derive, generator
+from .spec import Spec
 
 __all__ = ["IID", "ByIdentity", "Dirichlet", "Labels"]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from . import __version__
 from .audit import Audit, picture_key
-from .verdict import GRADES, guards_of, strongest, verdict
+from .verdict import guards_of, strongest, verdict
 
-SHOWN = 10  # pictures a row of the grid
+SHOWN = 10  # pictures in a line of the grid
 INK, SOFT = "#1d2733", "#8a97a6"
 
 
@@ -50,8 +50,6 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         command=command,
         version=__version__,
         torch_version=torch.__version__,
-        grades=GRADES,
-        foreground=any(row["fg_ssim"] is not None for row in audit.rows),
         several=len(audit.rows) > len(guards),
     )
 
@@ -78,44 +76,52 @@ def print_table(audit: Audit) -> None:
             f"floor: {name.replace('_', ' ')}", "", f"{floor['ssim']:.3f}", f"{floor['psnr']:.1f}",
             f"{floor['ncc']:.3f}", lpips, "", "", "", style="dim",
         )  # fmt: skip
-    console = Console(file=sys.stderr)
+    # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
+    console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 140)
     console.print(table)
     if audit.lpips_missing:
         console.print(f"LPIPS: {audit.lpips_missing}", style="dim", highlight=False)
 
 
 def tradeoff(audit: Audit) -> bytes:
-    """Accuracy against leakage; the size of a mark is the bytes it costs."""
+    """Accuracy against leakage; the area of a mark is the bytes it costs. Numbered, so that 15 rows stay legible."""
     plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(8.4, 4.6))
+    figure, axes = plt.subplots(figsize=(9.6, 4.4))
     floor = max(f["ssim"] or 0.0 for f in audit.floors.values())
     axes.axvspan(0, floor, color="#e9f3ec", lw=0)
     axes.text(
         floor / 2,
-        0.02,
+        0.03,
         "no better than\nguessing",
         transform=axes.get_xaxis_transform(),
         ha="center",
         color=SOFT,
-        size=8,
+        size=9,
     )
-    rows = [strongest(audit.rows, guard) for guard in guards_of(audit.rows)]
-    known = [row for row in rows if row is not None]
+    known = [row for guard in guards_of(audit.rows) if (row := strongest(audit.rows, guard)) is not None]
     most = max((row["bytes_up"] + row["bytes_down"] for row in known), default=1.0)
-    for row in known:
+    for number, row in enumerate(known):
         total = row["bytes_up"] + row["bytes_down"]
-        colour = "#c2452d" if row["guard"] == "none" else "#2f6db3"
-        axes.scatter(row["ssim"], row["accuracy"], s=60 + 900 * total / most, color=colour, alpha=0.55, lw=0)
-        axes.annotate(
-            f"{row['guard']}\n{total / 1000:.1f} kB a sample", (row["ssim"], row["accuracy"]), xytext=(0, 22),
-            textcoords="offset points", ha="center", size=8, color=INK,
-        )  # fmt: skip
+        colour = "#c2452d" if row["guard"] == "none" else plt.cm.viridis(0.1 + 0.75 * number / max(1, len(known) - 1))
+        label = f"{number}  {_wrapped(row['guard'], 34)}\n     {total / 1000:.1f} kB a sample"
+        axes.scatter(
+            row["ssim"], row["accuracy"], s=80 + 900 * total / most, color=colour, alpha=0.55, lw=0, label=label
+        )
+        axes.text(
+            row["ssim"], row["accuracy"], str(number), ha="center", va="center", size=9, color=INK, weight="bold"
+        )
     accuracies = [row["accuracy"] for row in known] or [0.0, 1.0]
-    middle, half = (min(accuracies) + max(accuracies)) / 2, max(0.02, (max(accuracies) - min(accuracies)) * 0.9)
-    axes.set_ylim(max(0.0, middle - half), min(1.02, middle + 1.4 * half))
+    middle, half = (min(accuracies) + max(accuracies)) / 2, max(0.03, (max(accuracies) - min(accuracies)) * 0.9)
+    axes.set_ylim(max(0.0, middle - half), min(1.03, middle + half))
     axes.set_xlim(0, 1.05)
     axes.set_xlabel("leakage: SSIM of the best reconstruction (left is better)")
     axes.set_ylabel("test accuracy (up is better)")
+    if not known:
+        axes.text(0.5, 0.5, "no valid attack", transform=axes.transAxes, ha="center", color=SOFT, size=14)
+        return _png(figure, plt)
+    legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelspacing=0.9)
+    for handle in legend.legend_handles:
+        handle.set_sizes([60])
     return _png(figure, plt)
 
 
@@ -127,18 +133,27 @@ def reconstructions(audit: Audit) -> bytes:
         row = strongest(audit.rows, guard) or next(r for r in audit.rows if r["guard"] == guard)
         mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"
         lines.append((f"{_wrapped(guard)}\n{mark}", audit.pictures[picture_key(row)]))
-    count = min(SHOWN, len(audit.truth))
-    figure, grid = plt.subplots(len(lines), count, figsize=(count * 0.85 + 2.2, len(lines) * 0.9), squeeze=False)
+    chosen = _one_of_each(audit.labels)[:SHOWN]
+    wide = len(chosen) * 0.85 + 2.2
+    figure, grid = plt.subplots(len(lines), len(chosen), figsize=(wide, len(lines) * 0.9), squeeze=False)
     for (label, images), line in zip(lines, grid, strict=True):
-        for place, axes in enumerate(line):
-            picture = images[place].clamp(0, 1).permute(1, 2, 0).squeeze(-1)
+        for index, axes in zip(chosen, line, strict=True):
+            picture = images[index].clamp(0, 1).permute(1, 2, 0).squeeze(-1)
             axes.imshow(picture, cmap="gray" if picture.dim() == 2 else None, vmin=0, vmax=1, interpolation="nearest")
             axes.set_axis_off()
         line[0].text(-0.15, 0.5, label, transform=line[0].transAxes, ha="right", va="center", size=8, color=INK)
-    figure.subplots_adjust(
-        left=2.1 / (count * 0.85 + 2.2), right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.08
-    )
+    figure.subplots_adjust(left=2.1 / wide, right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.08)
     return _png(figure, plt, tight=False)
+
+
+def _one_of_each(labels: Tensor) -> list[int]:
+    """Row numbers, ordered so that the first ones show every class once."""
+    times: dict[int, int] = {}
+    order = []
+    for row, label in enumerate(labels.tolist()):
+        times[label] = times.get(label, 0) + 1
+        order.append((times[label], label, row))
+    return [row for _, _, row in sorted(order)]
 
 
 def _wrapped(text: str, width: int = 24) -> str:

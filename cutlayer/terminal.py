@@ -42,10 +42,16 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        console = Console(stderr=True)
         self.progress = Progress(
-            BarColumn(30), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn(), TextColumn("{task.description}"),
-            console=Console(stderr=True), transient=True,
-        )  # fmt: skip
+            BarColumn(30),
+            TextColumn("{task.percentage:3.0f} %"),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self.task = self.progress.add_task("starting", total=1.0)
         self.progress.start()
         return self

@@ -47,12 +47,12 @@ def verdict(rows: list[Row], floors: dict[str, dict[str, float | None]], guard: 
         ))  # fmt: skip
     leak = leak_share(row["ssim"], control["ssim"], floor)
     grade = next(name for limit, name in GRADES if leak <= limit)
-    points = 100 * (row["accuracy"] - control["accuracy"])
+    points = f"{100 * (row['accuracy'] - control['accuracy']):+.1f}".replace("-", "−")
     ratio = (control["bytes_up"] + control["bytes_down"]) / (row["bytes_up"] + row["bytes_down"])
     return Verdict(row, leak, grade, (
         f"{_opening(grade)} The server still rebuilds images at SSIM {row['ssim']:.2f} "
         f"against {control['ssim']:.2f} unguarded: {100 * leak:.0f} % of the leak is left. "
-        f"Accuracy {points:+.1f} points, {ratio:.1f}x fewer bytes over all messages of a step."
+        f"Accuracy {points} points, {ratio:.1f}x fewer bytes over all messages of a step."
     ))  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from toys import TASK, batches, split_and_whole, tiny_plan
 from torch import nn
+from toys import TASK, batches, split_and_whole, tiny_plan
 
 from cutlayer.errors import ProtocolError
 from cutlayer.message import Kind, Message, through

@@ -59,6 +59,11 @@ class _Reading(Attacker):
             if self.scores[name] == max(self.scores.values()):
                 self.read, self.best = reader, name
 
+        if not self.scores:
+            raise ValueError(
+                f"{spec} has no reader for messages of shape {tuple(seen.shape[1:])}: add 'mlp' or 'ridge'"
+            )
+
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         return self.read(smashed(messages))
 

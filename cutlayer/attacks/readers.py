@@ -20,7 +20,7 @@ def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor) 
     # The dual (n x n) or the primal (d x d) system, whichever is smaller; both give the same map.
     dual = X.shape[1] > len(X)
     gram = X @ X.T if dual else X.T @ X
-    scale = gram.diagonal().mean().clamp_min(1e-12)
+    scale = (gram.trace() / len(X)).clamp_min(1e-12)  # the trace is the same in both forms
     best, best_error = torch.zeros(X.shape[1], Y.shape[1], dtype=X.dtype, device=X.device), float("inf")
     for strength in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
         factor, broken = torch.linalg.cholesky_ex(gram + strength * scale * torch.eye(len(gram)).to(gram))

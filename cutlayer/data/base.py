@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 
-from cutlayer.data.files import CorruptData, MissingData, find
-from cutlayer.data.holdout import Parts, overlap, parts, stratified
-from cutlayer.data.samples import Loaded, Samples
-from cutlayer.seeds import derive
-from cutlayer.spec import Spec
+from ..seeds import derive
+from ..spec import Spec
+from .files import CorruptData, MissingData, find
+from .holdout import Parts, overlap, parts, stratified
+from .samples import Loaded, Samples
 
 __all__ = [
     "CorruptData",

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
-from cutlayer.data.base import CorruptData, Loaded, Samples, Source, find
+from .base import CorruptData, Loaded, Samples, Source, find
 
 BATCH = 10_000
 SHAPE = (3, 32, 32)
@@ -85,6 +84,8 @@ def _read_sheets(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
 
 def _tiles(content: bytes) -> np.ndarray:
     colours, height, width = SHAPE
+    from PIL import Image  # only this form of the data needs it
+
     with Image.open(io.BytesIO(content), formats=["WEBP"]) as image:
         if image.size != (GRID * width, GRID * height):
             raise OSError(f"a sheet is {image.size} pixels, not {(GRID * width, GRID * height)}")

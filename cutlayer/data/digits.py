@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cutlayer.data.base import CorruptData, Loaded, MissingData, Samples, Source, stratified
-from cutlayer.seeds import derive, generator
+from ..seeds import derive, generator
+from .base import CorruptData, Loaded, MissingData, Samples, Source, stratified
 
 SIDE = 28
 TEST = 500

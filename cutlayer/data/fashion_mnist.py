@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutlayer.data.base import Loaded, Source
-from cutlayer.data.idx import read_split
+from .base import Loaded, Source
+from .idx import read_split
 
 HOMES = ("fashion-mnist", "FashionMNIST/raw")
 ORIGIN = "These are the four IDX files of github.com/zalandoresearch/fashion-mnist (MIT licence), zipped or not."

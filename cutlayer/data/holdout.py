@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutlayer.data.samples import Loaded, Samples
-from cutlayer.seeds import derive, generator
+from ..seeds import derive, generator
+from .samples import Loaded, Samples
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cutlayer.data.files import CorruptData, find
-from cutlayer.data.samples import Samples
+from .files import CorruptData, find
+from .samples import Samples
 
 SIDE = 28
 CHUNK = 1 << 20  # gzip hands out copies: small ones keep the peak at the size of the array

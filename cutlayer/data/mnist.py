@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutlayer.data.base import Loaded, Source
-from cutlayer.data.idx import read_split
+from .base import Loaded, Source
+from .idx import read_split
 
 HOMES = ("mnist", "MNIST/raw")
 ORIGIN = "These are the four official IDX files of MNIST, zipped or not, as torchvision also keeps them."

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.data.base import CorruptData, Loaded, Samples, Source, find, stratified
-from cutlayer.seeds import derive
+from ..seeds import derive
+from .base import CorruptData, Loaded, Samples, Source, find, stratified
 
 Arrays = Mapping[str, np.ndarray]
 

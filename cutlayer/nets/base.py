@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from cutlayer.spec import Spec
+from ..spec import Spec
 
 Shape = tuple[int, ...]  # one sample: the batch dimension is left out everywhere
 

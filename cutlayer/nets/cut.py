@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from cutlayer.nets.trace import read_forward
+from .trace import read_forward
 
 HEAD, BODY, TAIL = 0, 1, 2
 

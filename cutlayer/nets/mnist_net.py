@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import nn
 
-from cutlayer.nets.base import Net, Shape, check_choice, check_image
+from .base import Net, Shape, check_choice, check_image
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from cutlayer.nets.base import Net, Shape, out_shape
-from cutlayer.nets.cut import Parts, cut
+from .base import Net, Shape, out_shape
+from .cut import Parts, cut
 
 
 @dataclass(frozen=True, repr=False)

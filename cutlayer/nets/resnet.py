@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from cutlayer.nets.base import Net, Shape, check_choice, check_image, normalise
+from .base import Net, Shape, check_choice, check_image, normalise
 
 
 @dataclass(frozen=True, repr=False)

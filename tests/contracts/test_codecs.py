@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cutlayer import wire
 from cutlayer.codecs import BY_TAG, Raw
 from cutlayer.message import Kind, Message
+from cutlayer.seeds import generator
 from cutlayer.spec import spec
 
 CODECS = [Raw()]
@@ -36,7 +37,7 @@ def same(a, b):
 def tensors():
     shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
     return st.builds(
-        lambda shape, dtype, seed: torch.randn(shape, generator=torch.Generator().manual_seed(seed)).mul(50).to(dtype),
+        lambda shape, dtype, seed: torch.randn(shape, generator=generator(seed)).mul(50).to(dtype),
         shapes, st.sampled_from(DTYPES), st.integers(0, 99),
     )  # fmt: skip
 

@@ -1,0 +1,34 @@
+"""Digits in a minute: the plan of `cutlayer demo`, and smaller ones to start from."""
+
+from dataclasses import replace
+
+from cutlayer.data import Digits
+from cutlayer.guards import WCC, Chain, LightSplit
+from cutlayer.nets import SimpleCNN
+from cutlayer.partitions import Dirichlet
+from cutlayer.plan import Plan
+
+
+def demo() -> Plan:
+    """What `cutlayer demo` trains, unguarded; 2,000 digits are set aside for the attacker."""
+    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux=2000)
+
+
+def quick() -> Plan:
+    """Seconds, not accuracy: to see that everything runs."""
+    return replace(demo(), data=Digits(limit=600), epochs=1, aux=0)
+
+
+def guarded() -> Plan:
+    """The demo's strongest guard. The weight of WCC stays with the client."""
+    return replace(demo(), guard=Chain(LightSplit(ratio=8), WCC(weight=0.01)))
+
+
+def relay() -> Plan:
+    """Five clients with skewed labels hand one head on, a batch each."""
+    return replace(demo(), clients=5, partition=Dirichlet(alpha=0.5))
+
+
+def own_heads() -> Plan:
+    """The same five clients, each with a head and a tail of its own: no weights travel."""
+    return replace(relay(), shared=False)

@@ -1,0 +1,93 @@
+"""The settings of the LightSplit paper: accuracy (Table IX, L2H-SCH, IID, ratio 8) and UnSplit's victims (App. A-C).
+
+From the paper: networks and cuts (Table II), ten clients that take turns batch by batch (Alg. 1), at most 2,000
+epochs with a patience of 200 (Table XVII), the widths of LightSplit-L's lift (Table II), the optimizer of the
+UnSplit runs (App. A-C).
+
+Not in the paper, so ours: the optimizer and batch size of the accuracy runs (it points to another work), and the
+validation data. The paper reports the best test accuracy over epochs; we choose the epoch on a tenth of the training
+data, so expect a little less.
+"""
+
+from dataclasses import replace
+
+from cutlayer.data import CIFAR10, MNIST, FashionMNIST
+from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
+from cutlayer.guards.projection import Dense
+from cutlayer.nets import MnistNet, ResNet18, SimpleCNN
+from cutlayer.optimizers import Adam
+from cutlayer.plan import Plan
+
+# The text draws R from a Gaussian, Alg. 1 from U(0,1): Dense(uniform=True) is the latter.
+FIXED = LightSplit(ratio=8, projection=Dense())
+
+
+# ------------------------------------------------------------------ Fashion-MNIST, SimpleCNN, d = 2880, k = 360
+def fashion_mnist() -> Plan:
+    """Raw: the unguarded cut."""
+    return Plan(net=SimpleCNN(depth=2), data=FashionMNIST(), clients=10, epochs=2000, patience=200)
+
+
+def fashion_mnist_f() -> Plan:
+    """LightSplit-F: the server lifts back by R."""
+    return replace(fashion_mnist(), guard=FIXED)
+
+
+def fashion_mnist_l() -> Plan:
+    """LightSplit-L: a learned lift of width 128."""
+    return replace(fashion_mnist(), guard=replace(FIXED, hidden=128))
+
+
+def fashion_mnist_1x1() -> Plan:
+    """Learned 1x1. 20 channels become 2, so the real ratio is 10."""
+    return replace(fashion_mnist(), guard=Bottleneck1x1(ratio=8))
+
+
+# ------------------------------------------------------------------ CIFAR-10, ResNet-18, d = 4096, k = 512
+def cifar10() -> Plan:
+    """Raw. L2H moves the first block to the client; `extra=True` is the other reading of Table II."""
+    return Plan(net=ResNet18(depth=2), data=CIFAR10(), clients=10, epochs=2000, patience=200)
+
+
+def cifar10_f() -> Plan:
+    """LightSplit-F."""
+    return replace(cifar10(), guard=FIXED)
+
+
+def cifar10_l() -> Plan:
+    """LightSplit-L: a learned lift of width 512."""
+    return replace(cifar10(), guard=replace(FIXED, hidden=512))
+
+
+def cifar10_1x1() -> Plan:
+    """Learned 1x1: 64 channels become 8."""
+    return replace(cifar10(), guard=Bottleneck1x1(ratio=8))
+
+
+# ------------------------------------------------------------------ UnSplit's victims: one client, 20 epochs
+def unsplit_cut2() -> Plan:
+    """MnistNet cut after its first pool, d = 1152. For Fashion-MNIST add --data FashionMNIST."""
+    adam = Adam(lr=1e-3, amsgrad=True)
+    return Plan(
+        net=MnistNet(cut=2), data=MNIST(), epochs=20, batch=64, val=0.0, client_optimizer=adam, server_optimizer=adam
+    )
+
+
+def unsplit_cut4() -> Plan:
+    """MnistNet cut after its second ReLU, d = 1024."""
+    return replace(unsplit_cut2(), net=MnistNet(cut=4))
+
+
+def unsplit_cut2_f() -> Plan:
+    """LightSplit-F at the shallow cut, k = 144."""
+    return replace(unsplit_cut2(), guard=FIXED)
+
+
+def unsplit_cut2_wcc() -> Plan:
+    """The same with within-class compaction, lambda = 0.1."""
+    return replace(unsplit_cut2(), guard=Chain(FIXED, WCC(weight=0.1)))
+
+
+def unsplit_cut4_f() -> Plan:
+    """LightSplit-F at the deeper cut, k = 128."""
+    return replace(unsplit_cut4(), guard=FIXED)

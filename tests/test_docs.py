@@ -1,0 +1,169 @@
+"""What README and docs say is tried out: Python runs, commands parse, links and make targets exist."""
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from typer.main import get_command
+
+from cutlayer import __version__, bench, cli
+from cutlayer.attacks import Attack
+from cutlayer.cli_options import PLAN_FIELDS
+from cutlayer.guards import Guard
+from cutlayer.spec import HOMES, names, spec
+from cutlayer.typed import change, read_guard, read_plan
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+torch.set_num_threads(1)
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> Iterator[tuple[int, str]]:
+    """(line of the page, text) of each block in one of `languages`."""
+    text = page.read_text()
+    for found in BLOCK.finditer(text):
+        if found[1] in languages:
+            yield text.count("\n", 0, found.start(2)), found[2]
+
+
+@cache
+def run_page(page: Path) -> dict[str, Any]:
+    """The names a page's Python leaves behind, all its blocks run in order in an empty folder."""
+    made: dict[str, Any] = {"__name__": f"docs_{page.stem}"}
+    with TemporaryDirectory() as folder, contextlib.chdir(folder), torch.random.fork_rng():
+        torch.manual_seed(0)
+        for line, text in blocks(page, "python"):
+            # Empty lines in front: a traceback then shows the line of the page.
+            exec(compile("\n" * line + text, str(page), "exec"), made)
+    return made
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """(page, words) of each line that starts with `cutlayer`."""
+    lines = [
+        (page_name(page), line.removeprefix("$ "))
+        for page in PAGES
+        for _, text in blocks(page, "console", "bash")
+        for line in text.splitlines()
+    ]
+    return [(page, shlex.split(line)) for page, line in lines if line.startswith("cutlayer ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=page_name)
+def test_the_python_of_a_page_runs(page):
+    assert run_page(page)
+
+
+def test_the_examples_of_readme_learn_something():
+    assert run_page(ROOT / "README.md")["accuracy"] > 0.15, "a tenth would be chance"
+
+
+def typed_id(part: str | list[str]) -> str:
+    return part if isinstance(part, str) else " ".join(part[1:])
+
+
+@pytest.mark.parametrize(("page", "words"), commands(), ids=typed_id)
+def test_a_command_of_a_page_can_be_typed(page, words):
+    """Options exist and take such values, specs can be read, recipes are there."""
+    _, name, *rest = words
+    known = get_command(cli.app).commands
+    assert name in known, f"{page}: there is no command {name}"
+    typed = known[name].make_context(name, rest).params  # refuses unknown options and wrong types
+    if name in ("train", "audit"):
+        with contextlib.chdir(ROOT):
+            read_everything(typed)
+    if name == "list":
+        assert typed["kind"] in [*HOMES, "bench"]
+
+
+def read_everything(typed: dict[str, Any]) -> None:
+    """Read all that was typed for a training or an audit, as the command would."""
+    changes = {key: value for key, value in typed.items() if key in PLAN_FIELDS and value is not None}
+    guards = changes.pop("guard", [])
+    change(read_plan(typed["plan"]), changes)
+    for text in [guards] if isinstance(guards, str) else guards:
+        assert isinstance(read_guard(text), Guard)
+    for text in typed.get("attack") or []:
+        assert isinstance(spec(text, "attacks"), Attack)
+
+
+def test_every_command_has_an_example():
+    shown = {words[1] for page, words in commands() if page == "README.md"}
+    assert shown == set(get_command(cli.app).commands)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert not missing
+
+
+def test_make_targets_of_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    wanted = set(re.findall(r"make (\w+)", (ROOT / "README.md").read_text()))
+    assert {target for target in wanted if not re.search(rf"^{target}:", makefile, re.MULTILINE)} == set()
+
+
+def test_readme_starts_with_what_it_is_and_the_two_commands():
+    top = (ROOT / "README.md").read_text().split("\n## ")[0]
+    assert top.index("make demo") < top.index("make test")
+
+
+def test_every_guard_is_on_its_page():
+    text = (ROOT / "docs/guards.md").read_text()
+    assert [name for name in names("guards") if f"`{name}(" not in text] == []
+
+
+def test_every_protocol_is_on_its_page():
+    text = (ROOT / "docs/protocols.md").read_text()
+    assert [name for name in names("protocols") if f"`{name}`" not in text] == []
+
+
+def test_every_field_of_audit_json_is_on_its_page():
+    page = ROOT / "docs/audit.md"
+    described = set(re.findall(r"`(\w+)`", page.read_text()))
+    assert fields(run_page(page)["written"]) - described == set()
+
+
+def fields(data: Any) -> set[str]:
+    """All keys of nested JSON."""
+    if isinstance(data, dict):
+        return set(data) | {key for value in data.values() for key in fields(value)}
+    return {key for value in data for key in fields(value)} if isinstance(data, list) else set()
+
+
+def test_benchmarks_that_are_named_exist():
+    for _, words in commands():
+        if words[1] == "bench":
+            wanted = [word for word in words[2:] if not word.startswith("-")]
+            assert all(any(entry.startswith(word) for entry in bench.ENTRIES) for word in wanted)
+
+
+def test_pages_speak_of_the_project_alone():
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        assert not re.search(r"/work\b|\.\./shared|pypi\.org", page.read_text()), page
+
+
+def test_the_changelog_knows_this_version():
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_licence_is_the_standard_text():
+    """The digest of the Apache License 2.0 as its authors publish it, appendix included."""
+    digest = sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+    assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"

@@ -1,0 +1,112 @@
+"""Which room may import which: dependencies point one way, and the core needs torch and numpy alone."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cutlayer
+
+ROOT = Path(cutlayer.__file__).parent
+
+# Each room may import the rooms named here (and itself). Plug-ins know messages, figures and their own base: never an
+# engine, never each other.
+BASIC = {"spec", "seeds", "errors", "batch", "message"}
+ALLOWED = {
+    "errors": set(),
+    "spec": set(),
+    "seeds": set(),
+    "batch": {"seeds"},
+    "message": {"errors"},
+    "codecs": {"spec"},
+    "rules": {"spec"},
+    "lpips": set(),
+    "metrics": {"lpips"},
+    "nets": {"spec"},
+    "data": {"spec", "seeds"},
+    "partitions": {"spec", "seeds", "data"},
+    "optimizers": {"spec"},
+    "guards": BASIC,
+    "attacks": BASIC | {"metrics"},
+    "wire": {"message", "codecs"},
+    "ledger": {"message", "wire"},
+    "remote": {"message"},
+    "server": {"message", "errors", "seeds"},
+    "split": {"batch", "guards", "remote"},
+    "turn": {"batch", "errors", "remote", "seeds", "split"},
+    "rounds": set(),
+    "memory": {"batch", "message", "remote", "turn"},
+    "plan": {
+        "spec", "seeds", "message", "data", "guards", "nets", "optimizers", "partitions", "remote", "rules", "server",
+        "split", "turn",
+    },
+    "checkpoint": set(),
+    "engines": {"batch", "data", "ledger", "message", "optimizers", "plan", "rounds", "rules", "seeds", "turn"},
+    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "plan", "spec"},
+    "judge": {"attacks", "batch", "data", "engines", "lpips", "message", "metrics", "plan", "seeds", "split", "turn"},
+    "audit": {"attacks", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "plan", "seeds"},
+    "verdict": set(),
+    "report": {"audit", "verdict"},
+    "bench": {"batch", "guards", "nets", "optimizers", "plan", "turn"},
+    "demo": {"attacks", "data", "guards", "nets", "plan"},
+    "cli_options": set(),
+    "terminal": set(),
+    "typed": {"cli_options", "guards", "plan", "spec"},
+    "cli": {
+        "attacks", "audit", "bench", "cli_options", "demo", "errors", "lpips", "plan", "report", "runs", "spec",
+        "terminal", "typed",
+    },
+}  # fmt: skip
+
+
+def imported(file):
+    """Rooms of this package that a file imports, wherever in it the import stands."""
+    inside = file.relative_to(ROOT).parts
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = [*inside[: len(inside) - node.level], *(node.module or "").split(".")]
+                base = [part for part in base if part]
+            elif (node.module or "").split(".")[0] == "cutlayer":
+                base = node.module.split(".")[1:]
+            else:
+                continue
+            yield from [base[0]] if base else [alias.name for alias in node.names if alias.name != "__version__"]
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
+def test_dependencies_point_one_way(file):
+    room = file.relative_to(ROOT).parts[0].removesuffix(".py")
+    if room != "__init__":
+        assert set(imported(file)) - {room} <= ALLOWED[room]
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_help_loads_no_torch():
+    done = run("import sys, cutlayer.cli; print('torch' in sys.modules, 'numpy' in sys.modules)")
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_the_core_imports_with_torch_and_numpy_alone():
+    done = run(
+        "import sys\n"
+        "class Gone:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in 'typer rich PIL matplotlib safetensors mlxtend pandas sklearn'.split():\n"
+        "            raise ImportError(name + ' is not installed')\n"
+        "sys.meta_path.insert(0, Gone())\n"
+        "import cutlayer.audit, cutlayer.bench, cutlayer.report, cutlayer.runs, cutlayer.demo\n"
+        "from cutlayer.spec import names, HOMES\n"
+        "print(sum(len(names(kind)) for kind in HOMES) > 20)"
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_nothing_depends_on_torchvision():
+    for file in ROOT.rglob("*.py"):
+        assert "import torchvision" not in file.read_text()

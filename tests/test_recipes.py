@@ -1,0 +1,144 @@
+"""Every recipe gives a plan that fits its data, and one of them runs from the command line to a result."""
+
+import inspect
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from cutlayer.data import CIFAR10, MNIST, Digits, FashionMNIST
+from cutlayer.data.base import Source
+from cutlayer.demo import demo_guards, demo_plan
+from cutlayer.nets import count_parameters
+from cutlayer.plan import Plan, Task, build_client, build_server, cut_shapes
+
+ROOT = Path(__file__).parents[1]
+
+# The shapes are known without the files, so recipes are checked where the data is not.
+TASKS: dict[type[Source], Task] = {
+    Digits: Task((1, 28, 28), 10),
+    MNIST: Task((1, 28, 28), 10),
+    FashionMNIST: Task((1, 28, 28), 10),
+    CIFAR10: Task((3, 32, 32), 10),
+}
+
+
+def functions(file: Path) -> dict[str, Callable[[], Plan]]:
+    """The public functions written in a recipe file, loaded as the command line loads it."""
+    made = runpy.run_path(str(file))
+    return {
+        name: thing
+        for name, thing in made.items()
+        if inspect.isfunction(thing) and thing.__module__ == "<run_path>" and not name.startswith("_")
+    }
+
+
+RECIPES = {
+    f"{file.name}:{name}": recipe
+    for file in sorted((ROOT / "recipes").glob("*.py"))
+    for name, recipe in functions(file).items()
+}
+
+
+def plan_of(name: str) -> Plan:
+    return RECIPES[name]()
+
+
+def task_of(plan: Plan) -> Task:
+    return TASKS[type(plan.data)]
+
+
+def test_there_are_recipes_of_every_file():
+    files = {name.partition(":")[0] for name in RECIPES}
+    assert files == {"digits.py", "lightsplit.py", "own_model.py"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_plan_that_fits_its_data(name):
+    plan = plan_of(name)
+    assert isinstance(plan, Plan)
+    cut = cut_shapes(plan, task_of(plan))
+    # Both sides can be built, and what the body gives is what the tail reads.
+    server = build_server(plan.public(), task_of(plan))
+    client = build_client(plan.with_secrets(), task_of(plan), 0, server.handle)
+    assert all(side > 0 for shape in cut for side in shape)
+    assert count_parameters(client.split) > 0
+    assert count_parameters(server.body) > 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_is(name):
+    assert RECIPES[name].__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "z", "sent"),
+    [
+        ("fashion_mnist", (20, 12, 12), (20, 12, 12)),
+        ("fashion_mnist_f", (20, 12, 12), (360,)),
+        ("fashion_mnist_l", (20, 12, 12), (360,)),
+        ("fashion_mnist_1x1", (20, 12, 12), (2, 12, 12)),
+        ("cifar10", (64, 8, 8), (64, 8, 8)),
+        ("cifar10_f", (64, 8, 8), (512,)),
+        ("cifar10_l", (64, 8, 8), (512,)),
+        ("cifar10_1x1", (64, 8, 8), (8, 8, 8)),
+        ("unsplit_cut2", (8, 12, 12), (8, 12, 12)),
+        ("unsplit_cut2_f", (8, 12, 12), (144,)),
+        ("unsplit_cut2_wcc", (8, 12, 12), (144,)),
+        ("unsplit_cut4", (16, 8, 8), (16, 8, 8)),
+        ("unsplit_cut4_f", (16, 8, 8), (128,)),
+    ],
+)
+def test_lightsplit_cuts_and_widths_are_the_papers(name, z, sent):
+    """Tables II and IX; App. A-C gives k = 144 and 128."""
+    plan = plan_of(f"lightsplit.py:{name}")
+    cut = cut_shapes(plan, task_of(plan))
+    assert (cut.z, cut.sent) == (z, sent)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("fashion_mnist_l", 417_984), ("cifar10_l", 2_364_928)])
+def test_the_learned_lift_has_the_parameters_of_table_ii(name, parameters):
+    plan = plan_of(f"lightsplit.py:{name}")
+    body = build_server(plan.public(), task_of(plan)).body
+    assert isinstance(body, nn.Sequential)
+    assert count_parameters(body[0]) == parameters
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("lightsplit.py:unsplit")])
+def test_unsplits_victims_train_as_app_a_c_says(name):
+    plan = plan_of(name)
+    for optimizer in (plan.client_optimizer, plan.server_optimizer):
+        assert repr(optimizer) == "Adam(amsgrad=True)"
+        assert optimizer.lr == 1e-3
+    assert (plan.epochs, plan.batch, plan.clients) == (20, 64, 1)
+
+
+def test_the_demos_plan_is_a_recipe_too():
+    assert plan_of("digits.py:demo") == demo_plan()
+    assert plan_of("digits.py:guarded").guard in demo_guards()
+
+
+def test_a_recipe_runs_from_the_command_line(tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/digits.py:quick", "--out", str(out)]
+    done = subprocess.run(
+        [*command, "--threads", "1", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["plan"] == repr(plan_of("digits.py:quick"))
+    assert result["accuracy"] > 0.3, "a tenth would be chance"
+    assert json.loads((out / "result.json").read_text())["accuracy"] == result["accuracy"]
+    assert {file.name for file in out.iterdir()} >= {"plan.json", "private.json", "history.jsonl", "last.safetensors"}
