@@ -30,6 +30,10 @@ types: setup
 unit: setup
 	$(BIN)/python -m pytest
 
+# Full counts of what the tests show a slice of; the figures go to docs/evidence.
+campaign: setup
+	$(BIN)/python -m pytest -m campaign
+
 bench: setup
 	$(BIN)/cutlayer bench
 

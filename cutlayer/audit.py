@@ -24,6 +24,7 @@ from .plan import Plan, Task, cut_shapes, sides
 from .seeds import derive
 
 SCHEMA = 1
+SMALLEST = 11  # pixels: one window of SSIM
 AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside
 
 
@@ -40,7 +41,6 @@ class Audit:
     """The table and the pictures behind it."""
 
     plan: Plan
-    sides: dict[str, Any]
     floors: dict[str, Scores]
     truth: Tensor
     labels: Tensor
@@ -52,7 +52,6 @@ class Audit:
         return {
             "schema": SCHEMA,
             "plan": repr(self.plan),
-            "sides": self.sides,
             "floors": self.floors,
             "rows": self.rows,
             "lpips_missing": self.lpips_missing,
@@ -78,6 +77,7 @@ def audit(
     count = len(seeds) * len(guards) * (1 + len(attacks))
     done = 0
     result: Audit | None = None
+    per_seed: list[dict[str, Scores]] = []
     for seed in seeds:
         # The judge plays every party, so the private seed may be fixed: the table can be made again.
         own = replace(plan, seed=seed, private_seed=derive(seed, "audit"))
@@ -88,20 +88,23 @@ def audit(
             run = _train(replace(own, guard=guard), data, len(loaded.classes), device, on_event, done, count)
             done += 1
             victim = Victim(run, images)
-            if result is None:
+            if guard == NoGuard():
                 marks = floors(victim, data, seed, lpips)
-                result = Audit(plan, sides(own, run.task), marks, victim.truth.cpu(), victim.y.cpu(), lpips_missing)
+                per_seed.append(marks)
+            if result is None:
+                result = Audit(plan, {}, victim.truth.cpu(), victim.y.cpu(), lpips_missing)
             facts = _facts(run, victim)
             for attack in attacks:
                 on_event(Event(f"{attack} against {shown(guard)}", done / count))
                 row, pictures = judge(attack, victim, data, seed, lpips)
                 if guard == NoGuard():
-                    controls[repr(attack)] = why_control_failed(attack, row, result.floors["class_mean"], own)
+                    controls[repr(attack)] = why_control_failed(attack, row, marks["class_mean"], own)
                 reason = why_invalid(row, controls[repr(attack)])
                 result.rows.append({**facts, **row, "valid": reason is None, "why_invalid": reason})
                 result.pictures.setdefault(picture_key(result.rows[-1]), pictures)
                 done += 1
     assert result is not None
+    result.floors = _average(per_seed)
     return result
 
 
@@ -139,9 +142,23 @@ def _checked(plan: Plan, loaded: Loaded, guards: Sequence[Guard]) -> Plan:
     task = Task(tuple(loaded.train.x.shape[1:]), len(loaded.classes))
     if len(task.shape) != 3:
         raise ValueError(f"an audit reconstructs images; this data has inputs of shape {task.shape}")
+    if min(task.shape[1:]) < SMALLEST:
+        raise ValueError(f"SSIM needs images of at least {SMALLEST} pixels a side; these are {task.shape[1:]}")
     for guard in guards:
         cut_shapes(replace(plan, guard=guard), task)
     return plan
+
+
+def _average(per_seed: list[dict[str, Scores]]) -> dict[str, Scores]:
+    """The mean of every floor over the seeds."""
+    first = per_seed[0]
+    return {
+        name: {
+            figure: None if value is None else mean(marks[name][figure] or 0.0 for marks in per_seed)
+            for figure, value in first[name].items()
+        }
+        for name in first
+    }
 
 
 def _refuse_overlap(data: Parts) -> None:
@@ -160,6 +177,8 @@ def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
         "accuracy_spread": max(accuracies) - min(accuracies),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
+        "bytes_weights": run.ledger.weights_per_sample(),
+        "sides": sides(run.plan, run.task),
         "train_seconds": round(run.seconds, 2),
         "client_memory": memory,
         "within_over_total": scatter_ratio(victim.seen, victim.y),

@@ -20,7 +20,7 @@ from .cli_options import (
     DataDir,
     Device,
     Epochs,
-    Freeze,
+    Frozen,
     Guards,
     Home,
     Net,
@@ -86,7 +86,7 @@ def train(
     client_optimizer: ClientOptimizer = None,
     server_optimizer: ServerOptimizer = None,
     schedule: Schedule = None,
-    frozen: Freeze = None,
+    frozen: Frozen = None,
     patience: Patience = None,
     val: Val = None,
     aux: Aux = None,
@@ -110,9 +110,7 @@ def train(
     from .typed import change, read_plan
 
     if resume is not None:
-        if changes:
-            raise ValueError(f"--resume goes on with the plan of {resume}; leave out --{next(iter(changes))}")
-        chosen = runs.load_plan(resume, read_plan(plan) if plan else None)
+        chosen = runs.load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
     else:
         chosen = change(read_plan(plan), changes)
     folder = resume or runs.new_folder(out, "train")
@@ -158,7 +156,7 @@ def audit(
     client_optimizer: ClientOptimizer = None,
     server_optimizer: ServerOptimizer = None,
     schedule: Schedule = None,
-    frozen: Freeze = None,
+    frozen: Frozen = None,
     patience: Patience = None,
     val: Val = None,
     aux: Aux = None,
@@ -183,7 +181,7 @@ def audit(
     if seeds < 1 or images < 2:
         raise ValueError("--seeds is at least 1 and --images at least 2")
     chosen = change(read_plan(plan), changes)
-    guards = [read_guard(text) for text in guard or []] or [chosen.guard]
+    guards = [chosen.guard, *(read_guard(text) for text in guard or [])]
     attacks = [spec(text, "attacks") for text in attack or []]
     _audit(
         chosen, guards, attacks, seeds=seeds, images=images, device=device, threads=threads, data_dir=data_dir,
@@ -291,7 +289,7 @@ def _audit(
         )
     report.write(result, folder, command)
     if as_json:
-        print(json.dumps({**result.as_dict(), "out": str(folder)}))
+        print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
         return
     report.print_table(result)
     say(f"open {folder / 'report.html'}")
@@ -300,6 +298,8 @@ def _audit(
 def _prepare(threads: int | None, device: str) -> None:
     import torch
 
+    if threads is not None and threads < 1:
+        raise ValueError(f"--threads is a whole number from 1 up; got {threads}")
     torch.set_num_threads(threads or os.cpu_count() or 1)
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device is cpu or cuda; got {device!r}")

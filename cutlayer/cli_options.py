@@ -11,7 +11,7 @@ _SPEC = " See: cutlayer list "
 Recipe = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PLAN]",
+        metavar="PLAN",
         help="A plan to start from: FILE.py:FUNCTION (a recipe), or text such as 'Plan(epochs=3)'. "
         "The options below change single fields of it.",
     ),
@@ -48,10 +48,10 @@ ClientOptimizer = Annotated[
 ]
 ServerOptimizer = Annotated[str | None, typer.Option(help="The same, for the body.", rich_help_panel=_PLAN)]
 Schedule = Annotated[str | None, typer.Option(help="Constant, Cosine or 'Steps(every=30)'.", rich_help_panel=_PLAN)]
-Freeze = Annotated[
+Frozen = Annotated[
     list[str] | None,
     typer.Option(
-        "--freeze", help="A part that does not train: head, body or tail. Repeatable.", rich_help_panel=_PLAN
+        "--frozen", help="A part that does not train: head, body or tail. Repeatable.", rich_help_panel=_PLAN
     ),
 ]
 Patience = Annotated[
@@ -64,7 +64,13 @@ Val = Annotated[
 Aux = Annotated[
     int | None, typer.Option(help="Training samples set aside as the attacker's own data.", rich_help_panel=_PLAN)
 ]
-Seed = Annotated[int | None, typer.Option(help="Public seed: body, public maps, partition.", rich_help_panel=_PLAN)]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Public seed: body, public maps, partition. A run is repeated exactly by this and --private-seed.",
+        rich_help_panel=_PLAN,
+    ),
+]
 
 OneGuard = Annotated[
     str | None, typer.Option(help="Guard, e.g. 'LightSplit(ratio=8)'." + _SPEC + "guards", rich_help_panel=_PLAN)
@@ -98,6 +104,6 @@ Resume = Annotated[
 PLAN_FIELDS = {
     "net": "nets", "data": "data", "protocol": "protocols", "guard": "guards", "home": "", "clients": "",
     "partition": "partitions", "shared": "", "turn": "", "epochs": "", "batch": "", "client_optimizer": "optimizers",
-    "server_optimizer": "optimizers", "schedule": "optimizers", "frozen": "", "patience": "", "val": "", "aux": "",
+    "server_optimizer": "optimizers", "schedule": "schedules", "frozen": "", "patience": "", "val": "", "aux": "",
     "seed": "", "private_seed": "",
 }  # fmt: skip

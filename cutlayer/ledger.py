@@ -38,6 +38,11 @@ class Ledger:
         total = sum(self.bytes[kind.name, direction] for kind in TRAINING)
         return total / max(1, self.samples["training"])
 
+    def weights_per_sample(self) -> float:
+        """Bytes of relayed client weights, both directions, per training sample: what sharing heads costs."""
+        total = sum(count for (kind, _), count in self.bytes.items() if kind == Kind.WEIGHTS.name)
+        return total / max(1, self.samples["training"])
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: one row per kind and direction."""
         rows = [

@@ -1,15 +1,14 @@
-"""Optimizers and learning-rate schedules as specs: each side of the cut builds its own."""
+"""Optimizers as specs: each side of the cut builds its own."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import cos, pi
 
 import torch
 from torch import nn
 
 from .spec import Spec
 
-__all__ = ["SGD", "Adam", "Constant", "Cosine", "Steps"]
+__all__ = ["SGD", "Adam"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,8 +18,8 @@ class Optimizer(Spec):
     lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < float("inf"):
-            raise ValueError(f"the learning rate is a number above 0; got {self.lr}")
+        if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
+            raise ValueError(f"the learning rate is a number above 0; got {self.lr!r}")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
         """The torch optimizer over what trains, or None where nothing does."""
@@ -56,38 +55,6 @@ class Adam(Optimizer):
 
     def _build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, self.lr, weight_decay=self.weight_decay, amsgrad=self.amsgrad)
-
-
-@dataclass(frozen=True, repr=False)
-class Constant(Spec):
-    """The same learning rate throughout."""
-
-    def factor(self, epoch: int, epochs: int) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True, repr=False)
-class Cosine(Spec):
-    """Half a cosine from the full rate down to `floor` of it at the last epoch."""
-
-    floor: float = 0.0
-
-    def factor(self, epoch: int, epochs: int) -> float:
-        return self.floor + (1 - self.floor) * 0.5 * (1 + cos(pi * epoch / max(1, epochs)))
-
-
-@dataclass(frozen=True, repr=False)
-class Steps(Spec):
-    """The rate times `factor_per_step` every `every` epochs."""
-
-    every: int
-    factor_per_step: float = 0.1
-
-    def factor(self, epoch: int, epochs: int) -> float:
-        return self.factor_per_step ** (epoch // self.every)
-
-
-Schedule = Constant | Cosine | Steps
 
 
 def set_rate(optimizer: torch.optim.Optimizer | None, rate: float) -> None:

@@ -126,8 +126,8 @@ class ByIdentity(Partition):
     def _owners(self, samples: Samples, clients: int, seed: int) -> Tensor:
         if samples.identity is None:
             raise ValueError(
-                "ByIdentity needs samples that say whom they belong to; these do not: "
-                "choose a source with identities (an .npz file with an array `identity`) or IID()"
+                "ByIdentity needs samples that say whom they belong to; these do not: choose a source with "
+                "identities (Faces with its identity, an .npz file with an array `identity`) or IID()"
             )
         people, who = samples.identity.unique(return_inverse=True)
         if len(people) < clients:

@@ -9,18 +9,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from .batch import Batch
 from .data.base import Source
 from .data.digits import Digits
 from .guards import Guard, NoGuard
 from .guards.base import Shape
 from .message import Handler
-from .nets.base import Net, count_macs, count_parameters, shapes
+from .nets.base import Net, count_parameters, shapes
 from .nets.simple_cnn import SimpleCNN
-from .optimizers import Adam, Constant, Optimizer, Schedule
+from .optimizers import Adam, Optimizer
 from .partitions import IID, Partition
 from .remote import Remote
 from .rules import Latest, Rule
+from .schedules import Constant, Schedule
 from .seeds import derive, seeded
 from .server import Server
 from .spec import Spec
@@ -75,6 +78,11 @@ class Plan(Spec):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: cutlayer list {_LISTS[name]}")
+        if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
+            raise ValueError(f"protocol is Vanilla, UShaped or Bypass; got {self.protocol!r}")
         if unknown := set(self.frozen) - set(PARTS):
             raise ValueError(f"frozen names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
         if not 0 < self.home < 1:
@@ -97,6 +105,25 @@ class Plan(Spec):
         if self.private_seed is not None:
             return self
         return replace(self, private_seed=secrets.randbits(63))
+
+
+_KINDS: dict[str, Any] = {
+    "net": Net,
+    "data": Source,
+    "guard": Guard,
+    "partition": Partition,
+    "rule": Rule,
+    "client_optimizer": Optimizer,
+    "server_optimizer": Optimizer,
+    "schedule": Schedule,
+}
+_LISTS = {
+    **{name: f"{name}s" for name in ("net", "guard", "partition", "rule")},
+    "data": "data",
+    "client_optimizer": "optimizers",
+    "server_optimizer": "optimizers",
+    "schedule": "schedules",
+}
 
 
 class Cut(NamedTuple):
@@ -169,23 +196,24 @@ def build_client(plan: Plan, task: Task, number: int, send: Handler, device: tor
 
 
 def sides(plan: Plan, task: Task) -> dict[str, Any]:
-    """The unguarded network per side: parameters and multiply-accumulates of one sample, and the cut's shape."""
-    z, u = shapes(plan.net, task.shape)
-    with torch.random.fork_rng(devices=[]):
-        head, body, tail = (
-            plan.net.head(task.shape),
-            plan.net.body(task.shape),
-            plan.net.tail(task.shape, task.classes),
-        )
-    at_home = plan.protocol.labels_stay_home
-    client_parameters = count_parameters(head) + (count_parameters(tail) if at_home else 0)
-    client_macs = count_macs(head, task.shape) + (count_macs(tail, u) if at_home else 0)
-    server_parameters = count_parameters(body) + (0 if at_home else count_parameters(tail))
-    server_macs = count_macs(body, z) + (0 if at_home else count_macs(tail, u))
+    """Per side, guard included: parameters, and multiply-accumulates of predicting one sample."""
+    plan = replace(plan, private_seed=0)  # any weights will do
+    server = build_server(plan, task)
+    client = build_client(plan, task, 0, server.handle)
+    cut = cut_shapes(plan, task)
+    batch = Batch(torch.zeros(1, *task.shape), torch.zeros(1, dtype=torch.long))
+    with torch.no_grad(), FlopCounterMode(display=False) as both:
+        client.split.eval()(batch, client.remote)
+    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+        server.body.eval()(torch.zeros(1, *cut.sent))
     return {
-        "cut": list(z),
-        "client": {"parameters": client_parameters, "macs": client_macs},
-        "server": {"parameters": server_parameters, "macs": server_macs},
+        "cut": list(cut.z),
+        "sent": list(cut.sent),
+        "client": {
+            "parameters": count_parameters(client.split),
+            "macs": (both.get_total_flops() - alone.get_total_flops()) // 2,
+        },
+        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // 2},
     }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import __version__
 from .audit import Audit, picture_key
-from .verdict import guards_of, strongest, verdict
+from .verdict import blind_guess, guards_of, strongest, total_bytes, verdict
 
 SHOWN = 10  # pictures in a line of the grid
 INK, SOFT = "#1d2733", "#8a97a6"
@@ -23,9 +23,8 @@ def write(audit: Audit, folder: Path, command: str) -> None:
     """All files at once: they are made beside the folder and moved in when the last one is whole."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
-    data = {**audit.as_dict(), "version": __version__, "command": command}
     files = {
-        "audit.json": json.dumps(data, indent=1).encode(),
+        "audit.json": json.dumps(as_data(audit, command), indent=1).encode(),
         "report.html": html(audit, pictures, command).encode(),
         **pictures,
     }
@@ -35,6 +34,11 @@ def write(audit: Audit, folder: Path, command: str) -> None:
         folder.mkdir(exist_ok=True)
         for name in files:
             (Path(beside) / name).replace(folder / name)
+
+
+def as_data(audit: Audit, command: str) -> dict[str, Any]:
+    """What audit.json holds."""
+    return {**audit.as_dict(), "version": __version__, "command": command}
 
 
 def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
@@ -50,6 +54,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         command=command,
         version=__version__,
         torch_version=torch.__version__,
+        total_bytes=total_bytes,
         several=len(audit.rows) > len(guards),
     )
 
@@ -71,9 +76,10 @@ def print_table(audit: Audit) -> None:
             f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}", judged.grade,
         )  # fmt: skip
     for name, floor in audit.floors.items():
+        label = "unaligned decoder" if name == "unaligned" else f"floor: {name.replace('_', ' ')}"
         lpips = "-" if floor["lpips"] is None else f"{floor['lpips']:.3f}"
         table.add_row(
-            f"floor: {name.replace('_', ' ')}", "", f"{floor['ssim']:.3f}", f"{floor['psnr']:.1f}",
+            label, "", f"{floor['ssim']:.3f}", f"{floor['psnr']:.1f}",
             f"{floor['ncc']:.3f}", lpips, "", "", "", style="dim",
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
@@ -87,7 +93,7 @@ def tradeoff(audit: Audit) -> bytes:
     """Accuracy against leakage; the area of a mark is the bytes it costs. Numbered, so that 15 rows stay legible."""
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(9.6, 4.4))
-    floor = max(f["ssim"] or 0.0 for f in audit.floors.values())
+    floor = blind_guess(audit.floors)
     axes.axvspan(0, floor, color="#e9f3ec", lw=0)
     axes.text(
         floor / 2,
@@ -99,9 +105,9 @@ def tradeoff(audit: Audit) -> bytes:
         size=9,
     )
     known = [row for guard in guards_of(audit.rows) if (row := strongest(audit.rows, guard)) is not None]
-    most = max((row["bytes_up"] + row["bytes_down"] for row in known), default=1.0)
+    most = max((total_bytes(row) for row in known), default=1.0)
     for number, row in enumerate(known):
-        total = row["bytes_up"] + row["bytes_down"]
+        total = total_bytes(row)
         colour = "#c2452d" if row["guard"] == "none" else plt.cm.viridis(0.1 + 0.75 * number / max(1, len(known) - 1))
         label = f"{number}  {_wrapped(row['guard'], 34)}\n     {total / 1000:.1f} kB a sample"
         axes.scatter(

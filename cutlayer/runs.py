@@ -50,7 +50,9 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     try:
         return replace(given or spec(text, "plans"), private_seed=secret)
     except ValueError as error:
-        raise ValueError(f"{folder} was started by a recipe; name it again before --resume ({error})") from error
+        raise ValueError(
+            f"{folder} was started by a recipe: give the same recipe and options beside --resume ({error})"
+        ) from error
 
 
 def train(
@@ -84,8 +86,17 @@ def train(
 
     if not run.train(on_step=on_step, on_epoch=keep, stop=stop):
         _save(run, folder, "last")
-        raise Interrupted(f"stopped after step {run.step}; go on with: cutlayer train --resume {folder}")
+        again = "" if _typable(run.plan) else "with the same recipe and options, and "
+        raise Interrupted(f"stopped after step {run.step}; go on {again}with: cutlayer train --resume {folder}")
     return _finish(run, folder)
+
+
+def _typable(plan: Plan) -> bool:
+    """Whether the text of a plan is enough to build it again; a recipe's own network is not."""
+    try:
+        return bool(spec(repr(plan), "plans") == plan)
+    except ValueError:
+        return False
 
 
 def _begin(run: LocalRun, folder: Path) -> None:
@@ -118,6 +129,7 @@ def _finish(run: LocalRun, folder: Path) -> dict[str, Any]:
         "seconds": round(run.seconds, 3),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
+        "bytes_weights": run.ledger.weights_per_sample(),
         "ledger": run.ledger.as_dict(),
         "sides": sides(run.plan, run.task),
     }

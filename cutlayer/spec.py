@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import difflib
 import importlib
+import inspect
 from typing import Any
 
 # Every folder or module whose `__all__` names things a person may type.
@@ -21,6 +22,7 @@ HOMES = {
     "data": "cutlayer.data",
     "partitions": "cutlayer.partitions",
     "optimizers": "cutlayer.optimizers",
+    "schedules": "cutlayer.schedules",
     "protocols": "cutlayer.split",
     "plans": "cutlayer.plan",
 }
@@ -68,9 +70,13 @@ def _build(node: ast.expr, text: str, kind: str | None = None) -> Any:
         arguments = [_build(argument, text) for argument in node.args]
         keywords = {keyword.arg: _build(keyword.value, text) for keyword in node.keywords if keyword.arg}
         try:
-            return thing(*arguments, **keywords)
+            inspect.signature(thing).bind(*arguments, **keywords)
         except TypeError as error:
             raise ValueError(f"{thing.__name__} takes {_signature(thing)}; got {text!r}") from error
+        try:
+            return thing(*arguments, **keywords)
+        except TypeError as error:
+            raise ValueError(f"{text!r} has a value of the wrong type: {error}") from error
     if isinstance(node, ast.Name):
         thing = _find(node, text, kind)
         # A protocol is a module that needs its parts; a plan names the class. Everything else is made.

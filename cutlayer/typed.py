@@ -2,6 +2,7 @@
 
 import runpy
 from dataclasses import replace
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ def read_plan(text: str | None) -> Plan:
     """A plan from FILE.py:FUNCTION, from its text, or the defaults."""
     if text is None:
         return Plan()
-    file, colon, function = text.rpartition(":")
-    if colon and file.endswith(".py"):
-        return _recipe(Path(file), function)
+    file, _, function = text.partition(".py:")
+    if function or text.endswith((".py", ".py:")):
+        return _recipe(Path(file.removesuffix(".py:").removesuffix(".py") + ".py"), function)
     plan = spec(text, "plans")
     if not isinstance(plan, Plan):
         raise ValueError(f"{text!r} is not a plan: write FILE.py:FUNCTION or 'Plan(epochs=3)'")
@@ -27,14 +28,15 @@ def read_plan(text: str | None) -> Plan:
 def _recipe(file: Path, function: str) -> Plan:
     if not file.exists():
         raise FileNotFoundError(f"there is no recipe {file}")
-    made = runpy.run_path(str(file))
-    if function not in made:
-        offers = [
-            name
-            for name, thing in made.items()
-            if callable(thing) and getattr(thing, "__module__", "") == "<run_path>"
-        ]
-        raise ValueError(f"{file} has no function {function!r}; it has {', '.join(offers) or 'none'}")
+    try:
+        made = runpy.run_path(str(file))
+    except (ImportError, SyntaxError) as error:
+        raise ValueError(f"the recipe {file} cannot be run: {error}") from error
+    own = {name for name, thing in made.items() if isfunction(thing) and thing.__module__ == "<run_path>"}
+    offers = sorted(name for name in own if not name.startswith("_"))
+    if function not in offers:
+        asked = f"has no function {function!r}" if function else "needs a function's name behind it"
+        raise ValueError(f"{file} {asked}; it has {', '.join(f'{file}:{name}' for name in offers) or 'none'}")
     plan = made[function]()
     if not isinstance(plan, Plan):
         raise ValueError(f"{file}:{function} returned {type(plan).__name__}; a recipe returns a Plan")

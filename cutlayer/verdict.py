@@ -3,6 +3,13 @@
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
+Floors = dict[str, dict[str, float | None]]
+
+# A picture made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
+BLIND = ("blank", "mean", "class_mean")
+LEAST_LEAK = (
+    0.05  # SSIM the unguarded cut must give away above the best blind guess before shares of it mean anything
+)
 
 # Share of the unguarded leak (SSIM above the best floor) that is still there, and what we call it.
 GRADES = ((0.10, "hides"), (0.35, "blunts"), (0.70, "weakens"), (float("inf"), "does not protect"))
@@ -23,6 +30,11 @@ def strongest(rows: list[Row], guard: str) -> Row | None:
     return max(valid, key=lambda row: row["value"], default=None)
 
 
+def total_bytes(row: Row) -> float:
+    """Bytes a training sample costs: all messages of its step, both ways, and its share of relayed weights."""
+    return row["bytes_up"] + row["bytes_down"] + row["bytes_weights"]
+
+
 def guards_of(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(row["guard"] for row in rows))
 
@@ -32,27 +44,37 @@ def leak_share(value: float, control: float, floor: float) -> float:
     return max(0.0, (value - floor) / max(1e-9, control - floor))
 
 
-def verdict(rows: list[Row], floors: dict[str, dict[str, float | None]], guard: str) -> Verdict:
+def blind_guess(floors: Floors) -> float:
+    """SSIM of the best picture that needs no message."""
+    return max(floors[name]["ssim"] or 0.0 for name in BLIND if name in floors)
+
+
+def verdict(rows: list[Row], floors: Floors, guard: str) -> Verdict:
     row, control = strongest(rows, guard), strongest(rows, "none")
     if row is None or control is None:
         reasons = {r["why_invalid"] for r in rows if r["guard"] == guard and r["why_invalid"]}
         return Verdict(
             None, None, "unknown", f"No valid attack, so nothing can be said: {'; '.join(sorted(reasons))}."
         )
-    floor = max(f["ssim"] or 0.0 for f in floors.values())
+    floor = blind_guess(floors)
+    if control["ssim"] < floor + LEAST_LEAK:
+        return Verdict(row, None, "unknown", (
+            f"Even unguarded the images come back at SSIM {control['ssim']:.2f} only, hardly above a blind guess "
+            f"({floor:.2f}): this cut leaks too little for this attacker to compare guards with."
+        ))  # fmt: skip
     if guard == "none":
         return Verdict(row, 1.0, "open", (
             f"Without a guard the server rebuilds private images at SSIM {row['ssim']:.2f} "
-            f"(the best guess without looking reaches {floor:.2f})."
+            f"(a blind guess reaches {floor:.2f})."
         ))  # fmt: skip
     leak = leak_share(row["ssim"], control["ssim"], floor)
     grade = next(name for limit, name in GRADES if leak <= limit)
     points = f"{100 * (row['accuracy'] - control['accuracy']):+.1f}".replace("-", "−")
-    ratio = (control["bytes_up"] + control["bytes_down"]) / (row["bytes_up"] + row["bytes_down"])
+    ratio = total_bytes(control) / total_bytes(row)
     return Verdict(row, leak, grade, (
         f"{_opening(grade)} The server still rebuilds images at SSIM {row['ssim']:.2f} "
         f"against {control['ssim']:.2f} unguarded: {100 * leak:.0f} % of the leak is left. "
-        f"Accuracy {points} points, {ratio:.1f}x fewer bytes over all messages of a step."
+        f"Accuracy {points} points, {ratio:.1f}x fewer bytes over everything that travels."
     ))  # fmt: skip
 
 

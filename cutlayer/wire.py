@@ -50,6 +50,8 @@ class WireError(ValueError):
 def encode(message: Message, codec: Codec | None = None) -> bytearray:
     """The frame of `message`, one allocation and one copy of every tensor."""
     codec = codec or Raw()
+    if not (0 <= message.client < 1 << 32 and 0 <= message.step < 1 << 64):
+        raise WireError(f"{message} cannot be framed: client is a u32, step a u64")
     table = bytearray(_COUNT.pack(len(message.tensors)))
     buffers = []
     for name, tensor in message.tensors.items():
@@ -127,6 +129,8 @@ def _entry(name: str, tensor: Tensor, tag: int, format: int, count: int) -> byte
     if tensor.dtype not in _DTYPES:
         raise WireError(f"tensor {name!r} has dtype {tensor.dtype}, which does not travel")
     spelled = name.encode()
+    if len(spelled) > 255:
+        raise WireError(f"a tensor's name has at most 255 bytes; got {len(spelled)}")
     fixed = _ENTRY.pack(_DTYPES.index(tensor.dtype), tag, format, tensor.dim(), count)
     return bytes([len(spelled)]) + spelled + fixed + struct.pack(f"<{tensor.dim()}I", *tensor.shape)
 

@@ -110,7 +110,14 @@ def test_the_row_of_a_guard_is_its_strongest_valid_attacker():
     [(0.95, "does not protect"), (0.6, "weakens"), (0.45, "blunts"), (0.31, "hides"), (0.1, "hides")],
 )
 def test_verdicts(ssim, grade):
-    base = {"valid": True, "why_invalid": None, "accuracy": 0.9, "bytes_up": 8.0, "bytes_down": 8.0}
+    base = {
+        "valid": True,
+        "why_invalid": None,
+        "accuracy": 0.9,
+        "bytes_up": 8.0,
+        "bytes_down": 8.0,
+        "bytes_weights": 0.0,
+    }
     rows = [
         {**base, "guard": "none", "ssim": 0.9, "value": 0.9},
         {**base, "guard": "g", "ssim": ssim, "value": ssim, "bytes_up": 4.0},
@@ -137,3 +144,27 @@ def test_the_white_box_holds_no_tail_and_no_data(result):
         torch.equal(a, m.running_mean)
         for a, m in zip(stats, [m for m in box.split.modules() if hasattr(m, "running_mean")], strict=True)
     )
+
+
+def two_rows(unguarded, guarded):
+    base = {
+        "valid": True,
+        "why_invalid": None,
+        "accuracy": 0.9,
+        "bytes_up": 8.0,
+        "bytes_down": 8.0,
+        "bytes_weights": 0.0,
+    }
+    return [{**base, "guard": g, "ssim": s, "value": s} for g, s in (("none", unguarded), ("g", guarded))]
+
+
+def test_a_cut_that_hardly_leaks_gives_no_verdict():
+    """Otherwise a share of nearly nothing would read as protection."""
+    judged = verdict(two_rows(0.35, 0.34), {"class_mean": {"ssim": 0.34}, "unaligned": {"ssim": 0.39}}, "g")
+    assert judged.grade == "unknown" and "leaks too little" in judged.sentence
+
+
+def test_the_unaligned_decoder_is_no_floor():
+    low = verdict(two_rows(0.9, 0.6), {"class_mean": {"ssim": 0.3}, "unaligned": {"ssim": 0.1}}, "g").leak
+    high = verdict(two_rows(0.9, 0.6), {"class_mean": {"ssim": 0.3}, "unaligned": {"ssim": 0.55}}, "g").leak
+    assert low == high == pytest.approx(0.5)

@@ -90,7 +90,7 @@ def test_bench_writes_ratios(run, tmp_path):
         (["train", "--device", "tpu"], "--device is cpu or cuda"),
         (["train", "nothing.py:plan"], "there is no recipe nothing.py"),
         (["train", "--resume", "/nowhere"], "not a training run"),
-        (["train", "--freeze", "neck"], "head, body, tail"),
+        (["train", "--frozen", "neck"], "head, body, tail"),
         (["audit", "--attack", "Decodr"], "did you mean Decoder"),
         (["audit", "--guard", "Bottleneck1x1(ratio=-1)"], "ratio"),
         (["audit", "--images", "0"], "--images at least 2"),
@@ -124,7 +124,7 @@ def test_a_recipe_is_a_function_that_returns_a_plan(run, tmp_path):
     code, out, err = run("train", f"{recipe}:small", "--batch", "50", "--out", tmp_path / "a", "--json")
     assert code == 0, err
     assert json.loads(out)["plan"] == "Plan(data=Digits(limit=200), epochs=1, batch=50)"
-    for function, words in (("tall", "it has small, wrong"), ("wrong", "a recipe returns a Plan")):
+    for function, words in (("tall", "mine.py:small, "), ("wrong", "a recipe returns a Plan")):
         code, _, err = run("train", f"{recipe}:{function}")
         assert code == 1 and words in err
 

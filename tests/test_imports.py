@@ -28,6 +28,7 @@ ALLOWED = {
     "data": {"spec", "seeds"},
     "partitions": {"spec", "seeds", "data"},
     "optimizers": {"spec"},
+    "schedules": {"spec"},
     "guards": BASIC,
     "attacks": BASIC | {"metrics"},
     "wire": {"message", "codecs"},
@@ -40,7 +41,7 @@ ALLOWED = {
     "memory": {"batch", "message", "remote", "turn"},
     "plan": {
         "spec", "seeds", "message", "data", "guards", "nets", "optimizers", "partitions", "remote", "rules", "server",
-        "split", "turn",
+        "split", "turn", "batch", "schedules",
     },
     "checkpoint": set(),
     "engines": {"batch", "data", "ledger", "message", "optimizers", "plan", "rounds", "rules", "seeds", "turn"},

@@ -6,10 +6,12 @@ from toys import TASK, TinyNet, tiny_plan
 
 from cutlayer.batch import epoch_batches
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
+from cutlayer.guards.projection import Dense
 from cutlayer.nets.base import count_parameters
-from cutlayer.optimizers import SGD, Adam, Constant, Cosine, Steps
+from cutlayer.optimizers import SGD, Adam
 from cutlayer.plan import Plan, Task, build_client, build_server, cut_shapes, sides, steps_per_epoch
 from cutlayer.rounds import turns
+from cutlayer.schedules import Constant, Cosine, Steps
 from cutlayer.split import Bypass, Vanilla
 
 
@@ -26,6 +28,21 @@ from cutlayer.split import Bypass, Vanilla
 )
 def test_impossible_settings_are_refused_at_once(field, value, words):
     with pytest.raises(ValueError, match=words):
+        Plan(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("guard", 3),
+        ("schedule", Adam()),
+        ("client_optimizer", Constant()),
+        ("net", "SimpleCNN"),
+        ("protocol", TinyNet),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"{field} (cannot be|is Vanilla)"):
         Plan(**{field: value})
 
 
@@ -91,6 +108,9 @@ def test_sides_say_who_computes_what():
     assert u_shaped["client"]["parameters"] - vanilla["client"]["parameters"] == tail == 24
     assert vanilla["server"]["macs"] - u_shaped["server"]["macs"] == 21
     assert u_shaped["client"]["macs"] == 10 * 10 * 4 * 9 + 21
+    guarded = sides(tiny_plan(guard=LightSplit(ratio=4, projection=Dense())), TASK)
+    assert guarded["client"]["macs"] - u_shaped["client"]["macs"] == 100 * 25, "a dense projection costs d x k"
+    assert guarded["sent"] == [25] and guarded["cut"] == [4, 5, 5]
 
 
 def test_turns_are_round_robin_until_all_batches_are_used():

@@ -102,3 +102,21 @@ def test_watchers_see_messages_in_order_and_answers_in_reverse():
     server = linear_server()
     Remote(0, through([watcher("a"), watcher("b")], server.handle)).body(torch.randn(2, 3))
     assert log == ["a before", "b before", "b after", "a after"]
+
+
+def test_a_new_conversation_under_an_old_step_number_is_not_a_retry():
+    server = linear_server()
+    first = Remote(0, server.handle).body(torch.zeros(2, 3))
+    second = Remote(0, server.handle).body(torch.ones(2, 3))
+    assert not torch.equal(first, second)
+
+
+def test_a_loss_without_gradients_is_a_prediction_and_shows_no_label():
+    heard = []
+    server = linear_server()
+    remote = Remote(0, lambda message: (heard.append(message), server.handle(message))[1])
+    z, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    with torch.no_grad():
+        loss = remote.loss(z, y)
+        assert torch.equal(loss, nn.functional.cross_entropy(server.body(z), y))
+    assert [(message.kind, list(message.tensors)) for message in heard] == [(Kind.PREDICT, ["z"])]

@@ -6,9 +6,10 @@ from toys import GUARDS
 from cutlayer.data.digits import Digits
 from cutlayer.guards import Chain, LightSplit
 from cutlayer.nets.resnet import ResNet18
-from cutlayer.optimizers import SGD, Cosine
+from cutlayer.optimizers import SGD
 from cutlayer.partitions import Dirichlet
 from cutlayer.plan import Plan
+from cutlayer.schedules import Cosine
 from cutlayer.spec import HOMES, names, spec, summary
 from cutlayer.split import Bypass
 
@@ -38,6 +39,8 @@ def test_defaults_are_left_out_and_required_fields_shown():
         ("LightSplit(ratio=8", "write it as Name"),
         ("LightSplit(width=8)", "LightSplit takes ratio, hidden=0"),
         ("LightSplit()", "LightSplit takes ratio"),
+        ("WCC(weight='a')", "WCC's weight is a number"),
+        ("LightSplit(ratio=8, projection=8)", "projection is Fast"),
         ("LightSplit(ratio=__import__('os'))", "write it as Name|there is no '__import__'"),
         ("LightSplit(ratio=[1 for _ in 'ab'])", "arguments are numbers, strings or other specs"),
         ("LightSplit(**{'ratio': 8})", r"\*\* is not allowed"),

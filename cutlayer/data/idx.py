@@ -15,6 +15,12 @@ SIDE = 28
 CHUNK = 1 << 20  # gzip hands out copies: small ones keep the peak at the size of the array
 
 
+def forms(homes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The four files in each of `homes`, gzipped or not."""
+    names = [f"{stem}-{kind}-ubyte" for stem in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    return tuple(tuple(f"{home}/{name}{end}" for name in names) for home in homes for end in (".gz", ""))
+
+
 def read_split(folder: Path | None, homes: tuple[str, ...], stem: str, count: int, origin: str) -> Samples:
     """`count` images and labels whose files start with `stem`, from the first of `homes` that has them."""
 

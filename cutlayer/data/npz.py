@@ -5,13 +5,15 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..seeds import derive
-from .base import CorruptData, Loaded, Samples, Source, find, stratified
+from .base import About, CorruptData, Loaded, Samples, Source, carve
+from .files import own_file
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -26,13 +28,13 @@ class Npz(Source):
     of strings names the labels.
     """
 
+    about: ClassVar[About] = About(name="arrays of one's own", licence="yours", origin="Write it with numpy.savez.")
+
     path: str
     limit: int | None = None
 
     def read(self, folder: Path | None) -> Loaded:
-        # A path typed at a prompt is meant from where one stands, as for any other command.
-        typed = Path(self.path).expanduser()
-        path = typed if typed.is_file() else find(folder, self.path)
+        path = own_file(folder, self.path)
         arrays = _arrays(path)
         for wanted in ("x", "y") if "x_test" not in arrays else ("x", "y", "y_test"):
             if wanted not in arrays:
@@ -41,7 +43,10 @@ class Npz(Source):
         test = _samples(path, arrays, "_test") if "x_test" in arrays else train
         # Checked before a test set is carved out, so that a complaint counts rows as the file does.
         loaded = Loaded(train, test, _classes(path, arrays, torch.cat([train.y.flatten(), test.y.flatten()])))
-        return loaded if "x_test" in arrays else _carve(loaded)
+        if "x_test" in arrays:
+            return loaded
+        kept, held = carve(train.y, derive(0, "npz", "test"))
+        return replace(loaded, train=train[kept], test=train[held])
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -85,19 +90,11 @@ def _images(path: Path, x: np.ndarray) -> Tensor:
 def _numbers(path: Path, name: str, arrays: Arrays) -> Tensor:
     values = arrays[name]
     if values.dtype.kind not in "biuf":
-        raise CorruptData(path, f"{name} must hold numbers, not {values.dtype}")
+        fix = ": number the classes from 0 and name them in an array `classes`" if name.startswith("y") else ""
+        raise CorruptData(path, f"{name} must hold numbers, not {values.dtype}{fix}")
     # What is not whole stays as it is, for the check of the loaded set to name the row.
     whole = values.dtype.kind != "f" or (np.isfinite(values).all() and (values == values.round()).all())
     return torch.from_numpy(values.astype(np.int64 if whole else np.float32))
-
-
-def _carve(loaded: Loaded) -> Loaded:
-    pool = loaded.train
-    if len(pool) < 2:
-        raise ValueError("one sample cannot be both trained on and tested: give more, or give x_test and y_test")
-    test = torch.zeros(len(pool), dtype=torch.bool)
-    test[stratified(pool.y, max(1, round(len(pool) / 10)), derive(0, "npz", "test"))] = True
-    return replace(loaded, train=pool[~test], test=pool[test])
 
 
 def _classes(path: Path, arrays: Arrays, y: Tensor) -> tuple[str, ...]:

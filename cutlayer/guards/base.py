@@ -74,6 +74,6 @@ class NoGuard(Guard):
 
 def kept_width(guard: Spec, ratio: float, width: int) -> int:
     """k = floor(width / ratio) (LightSplit, Sec. IV), refused where that is no compression of this width."""
-    if not 1 <= ratio <= width:
-        raise ValueError(f"{guard}: ratio is how many times narrower the cut gets, 1 to {width} here; got {ratio}")
+    if not isinstance(ratio, int | float) or not 1 <= ratio <= width:
+        raise ValueError(f"{guard}: ratio is how many times narrower the cut gets, 1 to {width} here; got {ratio!r}")
     return int(width // ratio)

@@ -44,10 +44,14 @@ class Chain(Guard):
         return nn.Sequential(*reversed(lifts))
 
     def undo(self, shape: Shape, public: int) -> nn.Module | None:
-        undos = [part.undo(before, seed) for part, before, seed in self._steps(shape, public) if not part.client_only]
-        known = [undo for undo in undos if undo is not None]
-        # Only if every part can be undone does the result have the shape of the cut.
-        return nn.Sequential(*reversed(known)) if known and len(known) == len(undos) else None
+        undos: list[nn.Module] = []
+        for part, before, seed in self._steps(shape, public):
+            undo = part.undo(before, seed)
+            if undo is not None:
+                undos.append(undo)
+            elif part.out_shape(before) != before:
+                return None  # what this part did to the shape cannot be undone
+        return nn.Sequential(*reversed(undos)) if undos else None
 
     def public_part(self) -> Guard:
         shown = [part for part in self.parts if not part.client_only]

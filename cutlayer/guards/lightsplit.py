@@ -13,7 +13,7 @@ from .projection import Dense, Fast, Projection
 
 @dataclass(frozen=True, repr=False)
 class LightSplit(Guard):
-    """Random projection to 1/ratio of the width; the server lifts it back (hidden=0: by Rᵀ; else learned).
+    """Random projection to 1/ratio of the width; the server lifts it back by R, or by a learned MLP (hidden > 0).
 
     LightSplit, Sec. IV: z̃ = Rᵀz with RᵀR = I, k = floor(d / ratio). The server learns Pz = RRᵀz exactly: this is
     rank reduction, and R is public. `hidden` is the width m of LightSplit-L's lift (Eq. 7), 0 is LightSplit-F.
@@ -24,8 +24,10 @@ class LightSplit(Guard):
     projection: Dense | Fast = Fast()
 
     def __post_init__(self) -> None:
-        if self.hidden < 0:
+        if not isinstance(self.hidden, int) or self.hidden < 0:
             raise ValueError(f"{self}: hidden is the width of the learned lift, 0 for the fixed one")
+        if not isinstance(self.projection, Dense | Fast):
+            raise ValueError(f"{self}: projection is Fast() or Dense()")
 
     def out_shape(self, shape: Shape) -> Shape:
         return (kept_width(self, self.ratio, prod(shape)),)

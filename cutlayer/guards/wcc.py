@@ -19,8 +19,8 @@ class WCC(Guard):
     client_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight < float("inf"):
-            raise ValueError(f"WCC's weight is a number from 0 up (useful: 0.01 to 0.1); got {self.weight}")
+        if not isinstance(self.weight, int | float) or not 0 <= self.weight < float("inf"):
+            raise ValueError(f"WCC's weight is a number from 0 up (useful: 0.01 to 0.1); got {self.weight!r}")
 
     def build(self, shape: Shape, public: int, private: int) -> GuardModule:
         return _Compact(self.weight)

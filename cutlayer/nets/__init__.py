@@ -9,9 +9,39 @@ from .base import out_shape as out_shape
 from .base import shapes as shapes
 from .cut import Parts as Parts
 from .cut import cut as cut
+from .fsa import FSAClient
+from .fsha import FSHAClient
+from .lenet import LeNet
+from .micron_net import MicronNet
+from .mlp import MLP
 from .mnist_net import MnistNet
+from .mobilenet import MobileNet
+from .mobilenet_v3 import MobileNetV3Large
 from .own import Own as Own
 from .resnet import ResNet18
+from .resnet20 import ResNet20
+from .resnet50 import ResNet50
+from .segmenter import Segmenter
+from .signal_net import SignalNet
 from .simple_cnn import SimpleCNN
+from .vgg import VGG16
+from .weights import load_weights as load_weights
+from .weights import whole_state as whole_state
 
-__all__ = ["MnistNet", "ResNet18", "SimpleCNN"]
+__all__ = [
+    "MLP",
+    "VGG16",
+    "FSAClient",
+    "FSHAClient",
+    "LeNet",
+    "MicronNet",
+    "MnistNet",
+    "MobileNet",
+    "MobileNetV3Large",
+    "ResNet18",
+    "ResNet20",
+    "ResNet50",
+    "Segmenter",
+    "SignalNet",
+    "SimpleCNN",
+]

@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,10 @@ class Net(Spec, ABC):
     Each method builds its own part and nothing else: a server never holds a head, a client never a body.
     """
 
+    # Where head and body have the parameter names of a published checkpoint: the name of the tail in it ("" if the
+    # tail's own names are the published ones, too). None: there is no such checkpoint.
+    tail_name: ClassVar[str | None] = None
+
     @abstractmethod
     def head(self, shape: Shape) -> nn.Module:
         """The client's first layers: input to `z`."""
@@ -30,7 +34,7 @@ class Net(Spec, ABC):
 
     @abstractmethod
     def tail(self, shape: Shape, classes: int) -> nn.Module:
-        """The last layers, on the client in the U shape: `u` to one score a class."""
+        """The last layers, on the client in the U shape: `u` to one score a class (and pixel, in segmentation)."""
 
     @abstractmethod
     def check(self, shape: Shape) -> None:
@@ -78,10 +82,17 @@ def check_image(name: str, shape: Shape, smallest: int, published: Shape) -> Non
         )
 
 
-def normalise(kind: str, channels: int) -> nn.Module:
-    """A normalisation layer. GroupNorm keeps samples apart, so clients can share one pass of the body."""
-    # 32 groups as in Wu & He 2018, or the most that divide both (20 channels: 4 groups).
-    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(math.gcd(32, channels), channels)
+def normalise(kind: str, channels: int, *, dims: int = 2, eps: float = 1e-5, momentum: float = 0.1) -> nn.Module:
+    """A normalisation layer over `dims` dimensions beside the channels (0 and 1 share one class), or none.
+
+    GroupNorm keeps samples apart, so clients can share one pass of the body.
+    """
+    if kind == "none":
+        return nn.Identity()
+    if kind == "group":
+        # 32 groups as in Wu & He 2018, or the most that divide both (20 channels: 4 groups).
+        return nn.GroupNorm(math.gcd(32, channels), channels)
+    return nn.BatchNorm2d(channels, eps, momentum) if dims == 2 else nn.BatchNorm1d(channels, eps, momentum)
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -17,6 +18,8 @@ class Own(Net):
     make: Callable[[], nn.Module]
     at: str
     back: str | None = None
+
+    tail_name: ClassVar[str | None] = ""  # the parts keep the model's names
 
     def __repr__(self) -> str:
         # A function's repr holds its address; two processes have to agree on a plan's text.

@@ -1,12 +1,17 @@
-"""ResNet-18 (He et al. 2016), cut after its stem or one block later."""
+"""ResNet-18 (He et al. 2016), cut after its stem, its first block, or its first or second stage."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
 from .base import Net, Shape, check_choice, check_image, normalise
+from .initial import initialised
+
+STAGES = ((64, 2), (128, 2), (256, 2), (512, 2))  # channels, blocks
+AT_HOME = {1: 0, 2: 1, 3: 2, 4: 4}  # depth: blocks in the head
 
 
 @dataclass(frozen=True, repr=False)
@@ -15,59 +20,53 @@ class ResNet18(Net):
 
     `depth=1` is LightSplit's L1H, `depth=2` its L2H. Table II gives L2H the body of L1H, which would mean an
     extra block; a deeper cut of the same network moves the first block to the client instead, and so do
-    we unless `extra=True`. Head and body use torchvision's parameter names.
+    we unless `extra=True`. `depth=3` cuts after layer1, `depth=4` after layer2 (PRISM, SL-FC): 128x4x4, or
+    128x16x16 with the CIFAR stem. Parameters have torchvision's names.
     """
 
     stem: Literal["imagenet", "cifar"] = "imagenet"
-    depth: Literal[1, 2] = 1
+    depth: Literal[1, 2, 3, 4] = 1
     extra: bool = False
     norm: Literal["batch", "group"] = "batch"
 
+    tail_name: ClassVar[str | None] = "fc"
+
     def __post_init__(self) -> None:
         check_choice("stem", self.stem, ("imagenet", "cifar"))
-        check_choice("depth", self.depth, (1, 2))
+        check_choice("depth", self.depth, tuple(AT_HOME))
         check_choice("norm", self.norm, ("batch", "group"))
-        if self.extra and self.depth == 1:
-            raise ValueError("extra=True adds the second level's block; it needs depth=2, got depth=1")
+        if self.extra and self.depth != 2:
+            raise ValueError(f"extra=True adds the second level's block; it needs depth=2, got depth={self.depth}")
 
     def check(self, shape: Shape) -> None:
         check_image("ResNet18", shape, smallest=1, published=(3, 32, 32))
 
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        layers: OrderedDict[str, nn.Module] = OrderedDict()
-        if self.stem == "imagenet":
-            layers["conv1"] = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
-        else:
-            layers["conv1"] = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-        layers["bn1"] = normalise(self.norm, 64)
-        layers["relu"] = nn.ReLU()
-        if self.stem == "imagenet":
-            layers["maxpool"] = nn.MaxPool2d(3, stride=2, padding=1)
-        if self.depth == 2:
-            name = "extra" if self.extra else "layer1"
-            layers[name] = nn.Sequential(Block(64, 64, 1, self.norm))
-        return _initialised(nn.Sequential(layers))
+        layers = (
+            imagenet_stem(shape[0], self.norm) if self.stem == "imagenet" else small_stem(shape[0], 64, self.norm)
+        )
+        if self.extra:
+            layers["extra"] = nn.Sequential(self._block(64, 64, 1))
+        layers |= residual_stages(self._block, STAGES, 64, range(self._at_home()))
+        return initialised(nn.Sequential(layers))
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        moved = self.depth == 2 and not self.extra
-        layers: OrderedDict[str, nn.Module] = OrderedDict()
-        # Without its first block layer1 still calls the second one "1", as a checkpoint does.
-        layers["layer1"] = nn.Sequential(
-            OrderedDict((str(i), Block(64, 64, 1, self.norm)) for i in range(int(moved), 2))
-        )
-        for i, channels in enumerate((128, 256, 512), start=2):
-            layers[f"layer{i}"] = nn.Sequential(
-                Block(channels // 2, channels, 2, self.norm), Block(channels, channels, 1, self.norm)
-            )
+        layers = residual_stages(self._block, STAGES, 64, range(self._at_home(), 8))
         layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
         layers["flatten"] = nn.Flatten()
-        return _initialised(nn.Sequential(layers))
+        return initialised(nn.Sequential(layers))
 
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         self.check(shape)
         return nn.Linear(512, classes)
+
+    def _at_home(self) -> int:
+        return 0 if self.extra else AT_HOME[self.depth]
+
+    def _block(self, channels: int, out: int, stride: int) -> nn.Module:
+        return Block(channels, out, stride, self.norm)
 
 
 class Block(nn.Module):
@@ -80,21 +79,54 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
         self.bn2 = normalise(norm, out)
         self.relu = nn.ReLU()
-        # None and not Identity: torchvision's blocks have no such entry either.
-        self.downsample = None
-        if stride != 1 or channels != out:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels, out, 1, stride=stride, bias=False), normalise(norm, out)
-            )
+        self.downsample = shortcut(channels, out, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
+        passed = x if self.downsample is None else self.downsample(x)
         y = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(y)) + shortcut)
+        return self.relu(self.bn2(self.conv2(y)) + passed)
 
 
-def _initialised(part: nn.Module) -> nn.Module:
-    for module in part.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")  # He et al. 2015
-    return part
+def shortcut(channels: int, out: int, stride: int, norm: str) -> nn.Module | None:
+    """A 1x1 convolution where a block changes the shape. None and not Identity: as in torchvision's blocks."""
+    if stride == 1 and channels == out:
+        return None
+    return nn.Sequential(nn.Conv2d(channels, out, 1, stride=stride, bias=False), normalise(norm, out))
+
+
+def imagenet_stem(channels: int, norm: str) -> "OrderedDict[str, nn.Module]":
+    """7x7 and a pool, for large images: a quarter of the side is left."""
+    return OrderedDict(
+        conv1=nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
+        bn1=normalise(norm, 64),
+        relu=nn.ReLU(),
+        maxpool=nn.MaxPool2d(3, stride=2, padding=1),
+    )
+
+
+def small_stem(channels: int, out: int, norm: str) -> "OrderedDict[str, nn.Module]":
+    """3x3, for small images: every pixel is kept."""
+    return OrderedDict(
+        conv1=nn.Conv2d(channels, out, 3, padding=1, bias=False), bn1=normalise(norm, out), relu=nn.ReLU()
+    )
+
+
+def residual_stages(
+    block: Callable[[int, int, int], nn.Module], stages: Sequence[tuple[int, int]], channels: int, span: range
+) -> "OrderedDict[str, nn.Module]":
+    """`layer1`, `layer2`, ... with those blocks whose number, counted over all stages, lies in `span`.
+
+    A stage that is cut in two keeps the numbers of its blocks on both sides, as a checkpoint has them. Every stage
+    but the first halves the side of its images.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    number = 0
+    for stage, (out, count) in enumerate(stages, start=1):
+        blocks: OrderedDict[str, nn.Module] = OrderedDict()
+        for i in range(count):
+            if number in span:
+                blocks[str(i)] = block(channels, out, 2 if stage > 1 and i == 0 else 1)
+            channels, number = out, number + 1
+        if blocks:
+            layers[f"layer{stage}"] = nn.Sequential(blocks)
+    return layers

@@ -1,4 +1,6 @@
+import hashlib
 import io
+import pickle
 import zipfile
 
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from cutlayer.data import cifar10
 from cutlayer.data.base import CorruptData, MissingData
 from cutlayer.data.cifar10 import CIFAR10, read_batches
 from cutlayer.spec import spec
@@ -48,8 +51,17 @@ def write_sheets(path, members=None):
     return path
 
 
-@pytest.mark.parametrize(("write", "name"), [(write_binary, "a.bin"), (write_sheets, "a.zip")])
-def test_both_forms_read_back_what_was_written(tmp_path, write, name):
+def write_pickle(path, images=IMAGES, labels=LABELS):
+    content = {b"data": images.reshape(len(images), -1), b"labels": labels.tolist(), b"batch_label": b"one"}
+    path.write_bytes(pickle.dumps(content, protocol=2))
+    return path
+
+
+FORMS = [(write_binary, "a.bin"), (write_sheets, "a.zip"), (write_pickle, "data_batch_1")]
+
+
+@pytest.mark.parametrize(("write", "name"), FORMS)
+def test_every_form_reads_back_what_was_written(tmp_path, write, name):
     samples = read_batches([write(tmp_path / name)], 200)
     assert torch.equal(samples.x, torch.from_numpy(IMAGES))
     assert samples.y.tolist() == LABELS.tolist()
@@ -72,9 +84,55 @@ def test_a_batch_of_another_size_is_not_cifar10(tmp_path, home):
         CIFAR10(batches=(2,)).load(tmp_path)
 
 
-def test_without_files_one_hears_where_to_get_them_and_why_not_pickle(tmp_path):
-    with pytest.raises(MissingData, match=r"cifar10/data_batch_1\.zip.*cifar-10-binary.*pickled"):
+def test_without_files_one_hears_where_to_get_them(tmp_path):
+    with pytest.raises(
+        MissingData, match=r"cifar10/data_batch_1\.zip.*cifar-10-batches-py/data_batch_1.*cifar-10-binary"
+    ):
         CIFAR10().load(tmp_path)
+
+
+def test_the_pickled_batches_are_found(tmp_path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    write_pickle(tmp_path / "cifar-10-batches-py" / "data_batch_3")
+    with pytest.raises(
+        CorruptData, match=r"data_batch_3 .*data should be 10000 rows of 3072 bytes, it is uint8 of shape"
+    ):
+        CIFAR10(batches=(3,)).load(tmp_path)
+
+
+def test_the_living_are_told_from_things(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10, "BATCH", 200)
+    (tmp_path / "cifar10").mkdir()
+    for name in ("data_batch_1", "test_batch"):
+        write_binary(tmp_path / "cifar10" / f"{name}.bin")
+    loaded = CIFAR10(batches=(1,)).load(tmp_path)
+    animals = {"bird", "cat", "deer", "dog", "frog", "horse"}
+    for samples in (loaded.train, loaded.test):
+        assert samples.s["living"].tolist() == [int(loaded.classes[y] in animals) for y in LABELS]
+
+
+def test_arrays_rebuild_the_binary_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10, "BATCH", 200)
+    (tmp_path / "cifar10").mkdir()
+    write_sheets(tmp_path / "cifar10" / "data_batch_4.zip")
+    write_binary(tmp_path / "cifar10" / "data_batch_2.bin", IMAGES[::-1], LABELS[::-1])
+    write_binary(tmp_path / "cifar10" / "test_batch.bin", IMAGES, LABELS[::-1])
+    source = CIFAR10(batches=(4, 2))
+    rebuilt = source.rebuilt(source.load(tmp_path))
+    write_binary(tmp_path / "cifar10" / "data_batch_4.bin")
+    assert rebuilt == {
+        name: hashlib.md5((tmp_path / "cifar10" / name).read_bytes()).hexdigest()
+        for name in ("data_batch_4.bin", "data_batch_2.bin", "test_batch.bin")
+    }
+
+
+def test_a_label_beyond_the_classes_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10, "BATCH", 200)
+    (tmp_path / "cifar10").mkdir()
+    for name in ("data_batch_1", "test_batch"):
+        write_binary(tmp_path / "cifar10" / f"{name}.bin", labels=np.where(np.arange(200) == 7, 12, LABELS))
+    with pytest.raises(ValueError, match="label 12 at train row 7 is out of range"):
+        CIFAR10(batches=(1,)).load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutlayer.data.base import Samples, overlap, parts, stratified
+from cutlayer.data.base import Loaded, Samples, carve, overlap, parts, stratified
 
 
 def numbers(samples):
     """Which rows of the toy set these are."""
-    return set((samples.x.reshape(len(samples), -1)[:, :4].long() @ 256 ** torch.arange(4)).tolist())
+    return set((samples.x.flatten(1)[:, :4].long() @ 256 ** torch.arange(4)).tolist())
 
 
 @settings(deadline=None, max_examples=60)
@@ -24,6 +24,21 @@ def test_a_stratified_draw_gives_each_class_its_share(data, values):
     for label in set(values):
         share = values.count(label) * count / len(values)
         assert abs(int((y[rows] == label).sum()) - share) < 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=80))
+def test_a_carved_set_is_whole_and_a_tenth_is_for_testing(values):
+    y = torch.tensor(values)
+    train, test = carve(y, seed=1)
+    assert torch.equal(torch.cat([train, test]).sort().values, torch.arange(len(y)))
+    assert len(test) == max(1, round(len(y) / 10))
+    assert all(abs(int((y[test] == label).sum()) - values.count(label) * len(test) / len(y)) < 1 for label in values)
+
+
+def test_one_sample_cannot_be_carved():
+    with pytest.raises(ValueError, match="one sample cannot be both trained on and tested: give more samples, or a"):
+        carve(torch.tensor([0]), seed=0)
 
 
 def test_parts_are_disjoint_complete_and_of_the_asked_sizes(loaded):
@@ -83,6 +98,26 @@ def test_overlap_sees_through_floats_and_not_past_shapes(toy):
     floats = replace(samples, x=samples.images())
     assert overlap(samples, floats) == 20
     assert overlap(samples, replace(samples, x=samples.x.reshape(20, 1, 4, 2))) == 0
+
+
+@pytest.mark.parametrize("val", [0, 0.2])
+def test_copies_of_what_the_attacker_got_are_nobodys(toy, val):
+    samples = toy(200)
+    twice = samples[torch.arange(200).repeat(2)]
+    cut = parts(Loaded(twice, samples, ("a", "b", "c")), aux=100, val=val, seed=0)
+    assert len(cut.aux) == 100
+    assert overlap(cut.aux, cut.private) == overlap(cut.aux, cut.val) == 0
+    assert len(cut.val) == round(val * (len(cut.val) + len(cut.private)))
+    # Nothing else is lost: the others are still there, both copies.
+    got = numbers(cut.aux)
+    assert len(cut.private) + len(cut.val) == 2 * (200 - len(got))
+    assert numbers(cut.private) | numbers(cut.val) | got == set(range(200))
+
+
+def test_an_attacker_with_everything_leaves_nothing(toy):
+    same = toy(1)[torch.zeros(10, dtype=torch.int64)]
+    with pytest.raises(ValueError, match=r"val=0 of the 0 samples that aux=4 leaves .* lower aux"):
+        parts(Loaded(same, same, ("a",)), aux=4, val=0, seed=0)
 
 
 def test_floats_that_differ_in_one_bit_are_different_images():

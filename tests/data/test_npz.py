@@ -102,7 +102,10 @@ def swapped(array, row, value):
         ({"x": X[0, 0, 0], "y": Y[:6]}, r"x must be \(N, H, W\).* it is \(6,\)"),
         ({"x": X.astype(np.float32), "y": Y}, r"floats must lie in \[0, 1\]; found 0 to 255"),
         ({"x": X[:30], "y": Y}, "the train set has 30 images but 40 labels"),
-        ({"x": X, "y": Y.astype(str)}, "y must hold numbers, not <U"),
+        (
+            {"x": X, "y": Y.astype(str)},
+            "y must hold numbers, not <U.*: number the classes from 0 and name them in an array `classes`",
+        ),
         ({"x": X, "y": swapped(Y, 9, 1.5)}, "label 1.5 at train row 9 is not a whole number"),
         ({"x": X, "y": swapped(Y, 9, np.nan)}, "label nan at train row 9 is not a whole number"),
         ({"x": X, "y": swapped(Y, 9, -1)}, "label -1 at train row 9 is out of range"),

@@ -11,8 +11,9 @@ from cutlayer.engines.local import LocalRun
 from cutlayer.errors import NonFinite
 from cutlayer.guards import WCC, LightSplit
 from cutlayer.message import Kind
-from cutlayer.optimizers import SGD, Adam, Cosine
+from cutlayer.optimizers import SGD, Adam
 from cutlayer.partitions import Dirichlet
+from cutlayer.schedules import Cosine
 from cutlayer.split import Bypass, Vanilla
 
 

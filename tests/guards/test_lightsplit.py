@@ -4,7 +4,7 @@ import pytest
 import torch
 from toys import batches
 
-from cutlayer.guards import Chain, LightSplit, Subset
+from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, NoGuard, Subset
 from cutlayer.guards.projection import Dense
 from cutlayer.nets.base import count_parameters
 
@@ -58,3 +58,11 @@ def test_a_chain_of_nothing_or_of_strangers_is_refused():
         Chain()
     with pytest.raises(ValueError, match="Chain takes guards"):
         Chain(LightSplit(ratio=2), 3)
+
+
+def test_a_chain_can_be_undone_where_every_part_that_changes_the_shape_can():
+    shape = (4, 5, 5)
+    undo = Chain(NoGuard(), LightSplit(ratio=4), WCC(weight=0.1)).undo(shape, 1)
+    assert undo(torch.randn(2, 25)).shape == (2, *shape)
+    assert Chain(Bottleneck1x1(ratio=2), LightSplit(ratio=4)).undo(shape, 1) is None
+    assert Chain(NoGuard(), WCC(weight=0.1)).undo(shape, 1) is None

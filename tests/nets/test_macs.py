@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from cutlayer.nets import ResNet18, count_macs, count_parameters, out_shape
+from cutlayer.nets import (
+    VGG16,
+    MobileNetV3Large,
+    ResNet18,
+    ResNet50,
+    count_macs,
+    count_parameters,
+    out_shape,
+)
 
 # layer, one sample, multiply-accumulates by hand
 BY_HAND = [
@@ -28,6 +36,20 @@ def test_macs_by_hand(layer, shape, macs):
 def test_macs_of_the_resnet_stem():
     # 7x7 over 3 channels, 64 x 16 x 16 outputs: LightSplit's 2.41 M for the client at L1H
     assert count_macs(ResNet18().head((3, 32, 32)), (3, 32, 32)) == 64 * 16 * 16 * 3 * 7 * 7 == 2_408_448
+
+
+@pytest.mark.parametrize(
+    ("net", "billions"),
+    [(ResNet18(), 1.814), (ResNet50(), 4.089), (ResNet50(wide=True), 11.398), (VGG16(), 15.470),
+     (MobileNetV3Large(), 0.217)],
+    ids=repr,
+)  # fmt: skip
+def test_macs_are_those_torchvision_prints_for_its_models(net, billions):
+    # These hold strides and kernel sizes, which parameter counts do not.
+    shape = (3, 224, 224)
+    with torch.device("meta"):
+        whole = nn.Sequential(net.head(shape), net.body(shape), net.tail(shape, 1000))
+    assert round(count_macs(whole, shape) / 1e9, 3) == billions
 
 
 def test_a_product_without_a_module_counts_too():

@@ -1,0 +1,69 @@
+"""Your own tabular data: numbers and categories in one .csv file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..seeds import derive
+from .base import About, Loaded, Samples, Source, carve
+from .columns import Columns, read_columns
+from .faces import check_attributes
+from .files import own_file
+
+MOST_VALUES = 256  # a column of more different texts names the rows rather than describing them
+
+
+@dataclass(frozen=True, repr=False)
+class Table(Source):
+    """Your own table, any number of features, from a .csv file with a header; target is the column to learn.
+
+    Columns of numbers are standardised by the training part, columns of text become one 0/1 feature a value. The
+    target and the `attributes` (columns that must not leak) are not among the features. Labels that are texts are
+    numbered in the order of the alphabet. A tenth of every class is set aside for testing.
+    """
+
+    about: ClassVar[About] = About(
+        name="a table of one's own", licence="yours", origin="A .csv file with a header and no missing values."
+    )
+
+    path: str
+    target: str
+    attributes: tuple[str, ...] = ()
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_attributes(self.attributes)
+
+    def read(self, folder: Path | None) -> Loaded:
+        table = read_columns(own_file(folder, self.path))
+        y, classes = table.classes(self.target)
+        s = {name: table.attribute(name) for name in self.attributes}
+        rest = [name for name in table.names if name not in (self.target, *self.attributes)]
+        if not rest:
+            raise ValueError(
+                f"{table.path} has no column besides the target and the attributes: nothing to learn from"
+            )
+        kept, held = carve(y, derive(0, "table", "test"))
+        pool = Samples(torch.cat([_features(table, name, kept) for name in rest], 1), y, s)
+        return Loaded(pool[kept], pool[held], classes)
+
+
+def _features(table: Columns, name: str, train: Tensor) -> Tensor:
+    """A column as one float32 feature, or as one a value."""
+    numbers = table.numbers(name)
+    if numbers is not None:
+        centred = numbers - numbers[train].mean()
+        spread = centred[train].std(correction=0)
+        # A column that never changes in training says nothing: it stays at 0 there.
+        return (centred / (spread if spread > 0 else 1)).float()[:, None]
+    codes, values = table.classes(name)
+    if len(values) > MOST_VALUES:
+        raise ValueError(
+            f"the column {name!r} of {table.path} has {len(values)} different texts, over {MOST_VALUES}: it names "
+            "rows rather than describing them; take it out of the file, or write it as numbers"
+        )
+    return torch.nn.functional.one_hot(codes, len(values)).float()

@@ -1,0 +1,42 @@
+"""The full counts behind the slices in the other tests. `make campaign` runs them and records the figures."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_split_equals_whole import FROZEN, PROTOCOLS, check
+from toys import GUARDS, tiny_plan
+
+from cutlayer.attacks import Decoder
+from cutlayer.audit import audit
+from cutlayer.guards import LightSplit, Subset
+from cutlayer.nets import MnistNet
+from cutlayer.plan import Plan
+from cutlayer.report import as_data
+
+pytestmark = pytest.mark.campaign
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
+
+
+@pytest.mark.parametrize("cut", [2, 4])
+def test_the_reference_decoder_passes_its_bar_and_reads_projections(cut):
+    """SSIM at least 0.90 on MNIST-5000, MnistNet; projections of the same rank leak alike."""
+    torch.set_num_threads(2)
+    plan = Plan(net=MnistNet(cut=cut), epochs=10, aux=2000)
+    guards = [LightSplit(ratio=8), Subset(ratio=8), LightSplit(ratio=32), Subset(ratio=32)]
+    result = audit(plan, plan.data.load(), guards=guards, attacks=[Decoder()], images=400)
+    torch.set_num_threads(1)
+    (EVIDENCE / f"mnistnet-cut{cut}.json").write_text(json.dumps(as_data(result, "make campaign"), indent=1) + "\n")
+    ssim = {row["guard"]: row["ssim"] for row in result.rows}
+    assert ssim["none"] >= 0.90
+    for ratio in (8, 32):
+        assert ssim[f"LightSplit(ratio={ratio})"] == pytest.approx(ssim[f"Subset(ratio={ratio})"], abs=0.1)
+
+
+@pytest.mark.parametrize("frozen", FROZEN, ids=lambda frozen: "+".join(frozen) or "all-train")
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+def test_split_equals_whole_for_two_hundred_steps(protocol, frozen):
+    for guard in GUARDS:
+        check(replace(tiny_plan(guard=guard), protocol=protocol, frozen=frozen), steps=200)

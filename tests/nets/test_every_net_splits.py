@@ -1,0 +1,145 @@
+"""Every network learns split exactly as it learns whole: two steps, then a prediction, all bit for bit."""
+
+from itertools import count
+
+import pytest
+import torch
+from torch import nn
+from toys import Here, split_and_whole, states, tiny_plan
+
+from cutlayer.batch import Batch
+from cutlayer.guards import LightSplit, NoGuard
+from cutlayer.nets import (
+    MLP,
+    VGG16,
+    FSAClient,
+    FSHAClient,
+    LeNet,
+    MicronNet,
+    MnistNet,
+    MobileNet,
+    MobileNetV3Large,
+    ResNet18,
+    ResNet20,
+    ResNet50,
+    Segmenter,
+    SignalNet,
+    SimpleCNN,
+)
+from cutlayer.optimizers import SGD
+from cutlayer.plan import Task
+from cutlayer.seeds import derive, seeded
+from cutlayer.spec import names
+from cutlayer.split import Bypass, UShaped, Vanilla
+from cutlayer.turn import learn, predict
+
+PLAIN = NoGuard()
+SMALL, COLOUR = Task((1, 28, 28), 10), Task((3, 32, 32), 10)
+SCENE, SIGNAL, TABLE = Task((3, 16, 24), 4), Task((2, 40), 3), Task((9,), 3)
+
+# At least one line a network; every one that normalises with both norms.
+EVERY = [
+    (SimpleCNN(depth=2), SMALL),
+    (SimpleCNN(depth=2, norm="group"), SMALL),
+    (MnistNet(), SMALL),
+    (LeNet(), SMALL),
+    *((MicronNet(depth=depth, norm=norm), COLOUR) for depth, norm in [(1, "batch"), (2, "batch"), (2, "group")]),
+    *((MobileNet(level=level), COLOUR) for level in (1, 2, 3, 4)),
+    (MobileNet(norm="group"), COLOUR),
+    *((ResNet20(level=level), COLOUR) for level in range(3, 10)),
+    (ResNet20(norm="group"), COLOUR),
+    *((FSHAClient(level=level), COLOUR) for level in (1, 2, 3, 4)),
+    (FSHAClient(norm="group"), COLOUR),
+    *((FSAClient(level=level), COLOUR) for level in (1, 2, 3)),
+    (FSAClient(norm="group"), COLOUR),
+    *((ResNet18(depth=depth, norm=norm), COLOUR) for depth, norm in [(3, "batch"), (4, "batch"), (4, "group")]),
+    *((ResNet50(norm=norm), COLOUR) for norm in ("batch", "group")),
+    (ResNet50(wide=True, depth=4), COLOUR),
+    *((MobileNetV3Large(norm=norm), COLOUR) for norm in ("batch", "group")),
+    *((Segmenter(norm=norm), SCENE) for norm in ("batch", "group")),
+    *((SignalNet(norm=norm), SIGNAL) for norm in ("batch", "group")),
+    (MLP(), TABLE),
+    (VGG16(), COLOUR),
+]
+
+
+class HereSeeded(Here):
+    """The unsplit body, drawing its dropout as a server does: from the seed of the step."""
+
+    def __init__(self, body: nn.Module, seed: int):
+        super().__init__(body)
+        self._seed, self._steps = seed, count()
+
+    def body(self, z):
+        with seeded(derive(self._seed, "server", 0, next(self._steps))):
+            return super().body(z)
+
+    def loss(self, z, y):
+        with seeded(derive(self._seed, "server", 0, next(self._steps))):
+            return super().loss(z, y)
+
+
+def batch(task: Task, seed: int, size: int = 3) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    pixels = task.shape[1:] if task is SCENE else ()
+    labels = torch.randint(task.classes, (size, *pixels), generator=draw)
+    return Batch(torch.rand(size, *task.shape, generator=draw), labels, seed=seed)
+
+
+def check(net, task, protocol=UShaped, guard=PLAIN):
+    still = SGD(lr=0.01, momentum=0.0)
+    plan = tiny_plan(net=net, protocol=protocol, guard=guard, client_optimizer=still, server_optimizer=still)
+    client, server, twin, twin_server = split_and_whole(plan, task)
+    # A step of 0.01 may leave single numbers; each part as a whole has to move.
+    start = {name: t.sum(dtype=torch.float64) for name, t in states(client, server).items()}
+    here = HereSeeded(twin_server.body, server.seed)
+    for seed in (0, 1):
+        learn(client, batch(task, seed))
+        twin.split.train()
+        twin_server.body.train()
+        with seeded(seed):
+            twin.split.loss(batch(task, seed), here).backward()
+        for optimizer in filter(None, (twin.optimizer, twin_server.optimizer)):
+            optimizer.step()
+            optimizer.zero_grad()
+    ours, theirs = states(client, server), states(twin, twin_server)
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+    moved = {_part(name) for name, t in ours.items() if t.sum(dtype=torch.float64) != start[name]}
+    assert moved >= {_part(name) for name in ours if "weight" in name}
+    last = batch(task, 2)
+    with torch.no_grad():
+        whole = twin.split.eval()(last, HereSeeded(twin_server.body.eval(), 0)).logits
+    assert torch.equal(predict(client, [last]), whole)
+    assert whole.shape == (len(last), task.classes, *last.y.shape[1:])
+
+
+def _part(name):
+    return name.split(".")[1] if name.startswith("client.") else "server"
+
+
+@pytest.mark.parametrize(("net", "task"), EVERY, ids=repr)
+def test_split_is_whole(net, task):
+    check(net, task)
+
+
+@pytest.mark.parametrize("protocol", [Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize(
+    ("net", "task"),
+    [(ResNet20(level=9), COLOUR), (Segmenter(), SCENE), (SignalNet(), SIGNAL), (MLP(widths=(8, 6, 4)), TABLE)],
+    ids=repr,
+)
+def test_other_protocols_and_shapes(net, task, protocol):
+    check(net, task, protocol)
+
+
+@pytest.mark.parametrize(("net", "task"), [(SignalNet(), SIGNAL), (MLP(), TABLE), (Segmenter(), SCENE)], ids=repr)
+def test_a_projection_at_cuts_that_are_no_images(net, task):
+    check(net, task, guard=LightSplit(ratio=4))
+
+
+def test_the_table_has_every_network_and_both_norms():
+    classes = {type(net) for net, _ in EVERY}
+    assert classes == set(names("nets").values())
+    for kind in classes:
+        norms = {net.norm for net, _ in EVERY if isinstance(net, kind) and hasattr(net, "norm")}
+        assert norms in (set(), {"batch", "group"})
