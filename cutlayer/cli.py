@@ -296,10 +296,12 @@ def _audit(
 
 
 def _prepare(threads: int | None, device: str) -> None:
-    import torch
-
     if threads is not None and threads < 1:
         raise ValueError(f"--threads is a whole number from 1 up; got {threads}")
+    # Read when torch loads its OpenMP: idle workers that spin for long starve whoever shares the cores.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    import torch
+
     torch.set_num_threads(threads or os.cpu_count() or 1)
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device is cpu or cuda; got {device!r}")

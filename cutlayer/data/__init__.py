@@ -7,6 +7,7 @@ from .base import MissingData as MissingData
 from .base import Parts as Parts
 from .base import Samples as Samples
 from .base import Source as Source
+from .base import distinct as distinct
 from .base import overlap as overlap
 from .base import parts as parts
 from .cifar10 import CIFAR10

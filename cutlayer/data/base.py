@@ -12,7 +12,7 @@ from ..seeds import derive
 from ..spec import Spec
 from .about import About
 from .files import CorruptData, MissingData, find
-from .holdout import Parts, carve, overlap, parts, stratified
+from .holdout import Parts, carve, distinct, overlap, parts, stratified
 from .samples import Loaded, Samples
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Samples",
     "Source",
     "carve",
+    "distinct",
     "find",
     "overlap",
     "parts",

@@ -1,7 +1,7 @@
 """Who may see which samples: private, validation, auxiliary (an attacker's) and test, never shared."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,11 +21,7 @@ class Parts:
 
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
-    """Set `aux` training samples aside for an attacker and a share `val` of the rest for validation.
-
-    Some sets hold an image twice (UTKFace does): copies of what the attacker got are nobody's, or a score on the
-    private ones would measure memory.
-    """
+    """Set `aux` training samples aside for an attacker and a share `val` of the rest for validation."""
     total = len(loaded.train)
     if not 0 <= aux < total:
         raise ValueError(
@@ -33,14 +29,15 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         )
     if not 0 <= val < 1:
         raise ValueError(f"val is the share of the remaining samples held out, in [0, 1); got {val}")
-    attacker = stratified(loaded.train.y, aux, derive(seed, "aux"))
-    rest = _without_copies(loaded.train, _without(torch.arange(total), attacker), attacker)
-    held = round(val * len(rest))
-    if held == len(rest) or (val > 0 and held == 0):
+    held = round(val * (total - aux))
+    if held == total - aux or (val > 0 and held == 0):
         raise ValueError(
-            f"val={val} of the {len(rest)} samples that aux={aux} leaves is {held} for validation and "
-            f"{len(rest) - held} for training: lower aux, load more samples, or set val=0"
+            f"val={val} of the {total - aux} samples that aux={aux} leaves is {held} for validation and "
+            f"{total - aux - held} for training: lower aux, load more samples, or set val=0"
         )
+    rows = torch.arange(total)
+    attacker = stratified(loaded.train.y, aux, derive(seed, "aux"))
+    rest = _without(rows, attacker)
     validation = rest[stratified(loaded.train.y[rest], held, derive(seed, "val"))]
     return Parts(
         private=loaded.train[_without(rest, validation)],
@@ -81,6 +78,19 @@ def overlap(a: Samples, b: Samples) -> int:
     return len(_fingerprints(a, as_bytes) & _fingerprints(b, as_bytes))
 
 
+def distinct(loaded: Loaded) -> Loaded:
+    """The set without training images that are, value for value, also in the test set or earlier in the training set.
+
+    Where a set holds an image twice, one copy may become private and the other an attacker's.
+    """
+    seen = _fingerprints(loaded.test, as_bytes=False)
+    new = []
+    for mark in map(_fingerprint, loaded.train.x):
+        new.append(mark not in seen)
+        seen.add(mark)
+    return replace(loaded, train=loaded.train[torch.tensor(new)])
+
+
 def _fingerprints(samples: Samples, as_bytes: bool) -> set[bytes]:
     x = samples.x
     if as_bytes and x.is_floating_point():
@@ -90,13 +100,6 @@ def _fingerprints(samples: Samples, as_bytes: bool) -> set[bytes]:
 
 def _fingerprint(x: Tensor) -> bytes:
     return hashlib.blake2b(x.numpy().tobytes(), digest_size=16).digest()
-
-
-def _without_copies(samples: Samples, rows: Tensor, taken: Tensor) -> Tensor:
-    if not len(taken):
-        return rows
-    seen = {_fingerprint(samples.x[row]) for row in taken}
-    return rows[torch.tensor([_fingerprint(samples.x[row]) not in seen for row in rows], dtype=torch.bool)]
 
 
 def _without(rows: Tensor, taken: Tensor) -> Tensor:

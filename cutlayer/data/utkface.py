@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from .base import About, Loaded, Samples, Source, find
+from .base import About, Loaded, Samples, Source, distinct, find
 from .sheets import read_sheet
 
 SIDE, OLDEST = 64, 120
@@ -24,6 +24,8 @@ class UTKFace(Source):
     """Faces, 3x64x64, 3,200 + 800; target gender, race or age_group; sheets in utkface64/; s: age, gender, race.
 
     Ages are in years. The labels are estimates taken from file names. Nobody is named, so there are no identities.
+    Some thirty pictures are there twice, even with other labels: `distinct=True` leaves the copies out of the training
+    part, as an audit needs it.
     """
 
     about: ClassVar[About] = About(
@@ -37,6 +39,7 @@ class UTKFace(Source):
     )
 
     target: str = "gender"
+    distinct: bool = False
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -46,7 +49,8 @@ class UTKFace(Source):
 
     def read(self, folder: Path | None) -> Loaded:
         files = [find(folder, name, origin=self.about.origin) for name in FILES]
-        return Loaded(self._samples(*files[:2]), self._samples(*files[2:]), TARGETS[self.target])
+        loaded = Loaded(self._samples(*files[:2]), self._samples(*files[2:]), TARGETS[self.target])
+        return distinct(loaded) if self.distinct else loaded
 
     def _samples(self, picture: Path, words: Path) -> Samples:
         x, meta = read_sheet(picture, words, SIDE)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutlayer.data.base import Loaded, Samples, carve, overlap, parts, stratified
+from cutlayer.data.base import Loaded, Samples, carve, distinct, overlap, parts, stratified
 
 
 def numbers(samples):
@@ -100,24 +100,13 @@ def test_overlap_sees_through_floats_and_not_past_shapes(toy):
     assert overlap(samples, replace(samples, x=samples.x.reshape(20, 1, 4, 2))) == 0
 
 
-@pytest.mark.parametrize("val", [0, 0.2])
-def test_copies_of_what_the_attacker_got_are_nobodys(toy, val):
-    samples = toy(200)
-    twice = samples[torch.arange(200).repeat(2)]
-    cut = parts(Loaded(twice, samples, ("a", "b", "c")), aux=100, val=val, seed=0)
-    assert len(cut.aux) == 100
-    assert overlap(cut.aux, cut.private) == overlap(cut.aux, cut.val) == 0
-    assert len(cut.val) == round(val * (len(cut.val) + len(cut.private)))
-    # Nothing else is lost: the others are still there, both copies.
-    got = numbers(cut.aux)
-    assert len(cut.private) + len(cut.val) == 2 * (200 - len(got))
-    assert numbers(cut.private) | numbers(cut.val) | got == set(range(200))
-
-
-def test_an_attacker_with_everything_leaves_nothing(toy):
-    same = toy(1)[torch.zeros(10, dtype=torch.int64)]
-    with pytest.raises(ValueError, match=r"val=0 of the 0 samples that aux=4 leaves .* lower aux"):
-        parts(Loaded(same, same, ("a",)), aux=4, val=0, seed=0)
+def test_copies_can_be_left_out(toy):
+    samples = toy(30)
+    twice = samples[torch.tensor([0, 1, 2, 1, 3, 0, 4, 1])]
+    left = distinct(Loaded(twice, samples[torch.tensor([3, 3, 9])], ("a", "b", "c")))
+    assert left.train.identity.tolist() == samples.identity[[0, 1, 2, 4]].tolist()
+    assert left.train.x[:, 0, 0, 0].tolist() == [0, 1, 2, 4]
+    assert left.test.x[:, 0, 0, 0].tolist() == [3, 3, 9]
 
 
 def test_floats_that_differ_in_one_bit_are_different_images():

@@ -37,6 +37,14 @@ def test_the_classes_have_names(folder):
     assert UTKFace(target="age_group").load(folder).classes[4] == "60 and over"
 
 
+def test_copies_are_left_out_when_asked(tmp_path, save_sheet):
+    twice = np.concatenate([IMAGES[:4], IMAGES[:4], IMAGES[8:]])
+    for name, images in (("train", twice), ("test", 255 - IMAGES)):
+        save_sheet(tmp_path / "utkface64" / f"{name}.jpg", images, 5, **FACTS)
+    assert len(UTKFace().load(tmp_path).train) == 10
+    assert UTKFace(distinct=True).load(tmp_path).train.s["age"].tolist() == [18, 29, 30, 39, 60, 105]
+
+
 def test_an_unknown_target_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="one of gender, race, age_group; got 'age'"):
         UTKFace(target="age")
