@@ -1,6 +1,8 @@
 """Speed as ratios: our way against the plain way, alternating step by step in one run, so load hits both alike."""
 
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -51,11 +53,23 @@ def project_fast_wide(quick: bool) -> Measured:
     return _projections(16384, 2048, repeats=10 if quick else 60, goal=16)
 
 
-ENTRIES: dict[str, Callable[[bool], Measured]] = {
+def load_cifar10(quick: bool) -> Measured | None:
+    """Reading CIFAR-10 in full: seconds, and peak memory over the decoded size (left out without the data)."""
+    return _load("CIFAR10()", images=60_000, bytes_each=3 * 32 * 32)
+
+
+def load_fashionmnist(quick: bool) -> Measured | None:
+    """Reading Fashion-MNIST in full: seconds, and peak memory over the decoded size (left out without the data)."""
+    return _load("FashionMNIST()", images=70_000, bytes_each=28 * 28)
+
+
+ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "inproc.simplecnn": inproc_simplecnn,
     "inproc.resnet18": inproc_resnet18,
     "project.fast": project_fast,
     "project.fast.wide": project_fast_wide,
+    "load.cifar10": load_cifar10,
+    "load.fashionmnist": load_fashionmnist,
 }
 
 
@@ -69,7 +83,9 @@ def run(
     rows = []
     for place, name in enumerate(chosen):
         on_entry(name, place / len(chosen))
-        rows.append({"name": name, **ENTRIES[name](quick)._asdict(), "machine": machine()})
+        measured = ENTRIES[name](quick)
+        if measured is not None:
+            rows.append({"name": name, **measured._asdict(), "machine": machine()})
     return rows
 
 
@@ -113,6 +129,26 @@ def _projections(width: int, kept: int, *, repeats: int, goal: float) -> Measure
     z = torch.randn(BATCH, width)
     ours, theirs = _alternate(lambda: fast.down(z), lambda: dense.down(z), repeats)
     return Measured(1e3 * ours, "ms", theirs / ours, "the dense projection", f">= {goal}")
+
+
+def _load(source: str, *, images: int, bytes_each: int) -> Measured | None:
+    """In a fresh process: this one's memory has peaked before."""
+    code = (
+        "import time, torch\n"
+        "from cutlayer.spec import spec\n"
+        "def memory(key): return next(int(l.split()[1]) for l in open('/proc/self/status') if l.startswith(key))\n"
+        f"source = spec({source!r}, 'data')\n"
+        "before, began = memory('VmRSS'), time.perf_counter()\n"
+        "source.load()\n"
+        "print(time.perf_counter() - began, memory('VmHWM') - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None
+    seconds, kilobytes = map(float, done.stdout.split())
+    return Measured(
+        seconds, "s", 1024 * kilobytes / (images * bytes_each), "the decoded size (memory)", "<= 1.5, <= 10 s"
+    )
 
 
 def _alternate(ours: Callable[[], object], plain: Callable[[], object], repeats: int) -> tuple[float, float]:

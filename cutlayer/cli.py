@@ -36,9 +36,11 @@ from .cli_options import (
     Seed,
     ServerOptimizer,
     Shared,
+    SkipTail,
     Threads,
     Turn,
     Val,
+    Weights,
 )
 from .terminal import Bar, Stop, figures, say
 
@@ -87,6 +89,8 @@ def train(
     server_optimizer: ServerOptimizer = None,
     schedule: Schedule = None,
     frozen: Frozen = None,
+    weights: Weights = None,
+    skip_tail: SkipTail = None,
     patience: Patience = None,
     val: Val = None,
     aux: Aux = None,
@@ -157,6 +161,8 @@ def audit(
     server_optimizer: ServerOptimizer = None,
     schedule: Schedule = None,
     frozen: Frozen = None,
+    weights: Weights = None,
+    skip_tail: SkipTail = None,
     patience: Patience = None,
     val: Val = None,
     aux: Aux = None,
@@ -237,17 +243,52 @@ def list_things(
     if kind == "bench":
         from .bench import ENTRIES
 
-        rows = [{"name": name, "summary": summary(entry)} for name, entry in ENTRIES.items()]
+        things: dict[str, Any] = dict(ENTRIES)
     elif kind in HOMES:
-        rows = [{"name": name, "summary": summary(thing)} for name, thing in names(kind).items()]
+        things = names(kind)
     else:
         raise ValueError(f"there is no list of {kind!r}; there is {', '.join([*HOMES, 'bench'])}")
+    rows = [{"name": name, "summary": summary(thing)} for name, thing in things.items()]
     if as_json:
         print(json.dumps(rows))
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
         print(f"{row['name']:{width}}  {row['summary']}")
+        about = getattr(things[row["name"]], "about", None)
+        for line in about.lines() if about is not None else ():
+            print(f"{'':{width}}    {line}")
+
+
+data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
+app.add_typer(data_app, name="data")
+
+
+@data_app.callback()
+def _data() -> None:
+    """Look after data sets on disk."""
+
+
+@data_app.command("check")
+def data_check(
+    folder: Annotated[Path, typer.Argument(help="A folder with data sets, as --data-dir takes it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Verify a data folder: which sets are there, counts, shapes, and checksums where they are known.
+
+    Exits with 1 if a set that is there is not what it should be.
+    """
+    from .data.check import check
+
+    rows = check(folder)
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            mark = "ok     " if row["ok"] else "DAMAGED" if row["found"] else "absent "
+            print(f"{mark}  {row['name']:16} {row['detail']}")
+    if any(row["found"] and not row["ok"] for row in rows):
+        raise SystemExit(1)
 
 
 # ------------------------------------------------------------------ what the commands share

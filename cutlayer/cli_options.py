@@ -54,6 +54,17 @@ Frozen = Annotated[
         "--frozen", help="A part that does not train: head, body or tail. Repeatable.", rich_help_panel=_PLAN
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Start from a whole network's weights: .safetensors, or a torch state dict (never executed).",
+        rich_help_panel=_PLAN,
+    ),
+]
+SkipTail = Annotated[
+    bool | None,
+    typer.Option("--skip-tail", help="Leave the classifier out of --weights: other classes.", rich_help_panel=_PLAN),
+]
 Patience = Annotated[
     int | None,
     typer.Option(help="Stop after so many epochs without a better validation accuracy.", rich_help_panel=_PLAN),
@@ -104,6 +115,6 @@ Resume = Annotated[
 PLAN_FIELDS = {
     "net": "nets", "data": "data", "protocol": "protocols", "guard": "guards", "home": "", "clients": "",
     "partition": "partitions", "shared": "", "turn": "", "epochs": "", "batch": "", "client_optimizer": "optimizers",
-    "server_optimizer": "optimizers", "schedule": "schedules", "frozen": "", "patience": "", "val": "", "aux": "",
-    "seed": "", "private_seed": "",
+    "server_optimizer": "optimizers", "schedule": "schedules", "frozen": "", "weights": "",
+    "skip_tail": "", "patience": "", "val": "", "aux": "", "seed": "", "private_seed": "",
 }  # fmt: skip

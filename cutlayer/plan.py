@@ -19,6 +19,7 @@ from .guards.base import Shape
 from .message import Handler
 from .nets.base import Net, count_parameters, shapes
 from .nets.simple_cnn import SimpleCNN
+from .nets.weights import load_weights
 from .optimizers import Adam, Optimizer
 from .partitions import IID, Partition
 from .remote import Remote
@@ -66,6 +67,8 @@ class Plan(Spec):
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
     frozen: tuple[str, ...] = ()  # parts that do not train: head, body, tail
+    weights: str = ""  # a file with a whole network's weights to start from; each side takes only its own part
+    skip_tail: bool = False  # leave the classifier out of `weights`: other classes than it was trained for
     patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
     val: float = 0.1  # share of the training data that chooses the best epoch
     aux: int = 0  # training samples set aside as the attacker's own data
@@ -156,14 +159,10 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         parts.append(FillChannels(cut.z[0]))
     with seeded(derive(plan.seed, "body")):
         body = plan.net.body(task.shape)
-        parts.append(body)
-        if not plan.protocol.labels_stay_home:
-            tail = plan.net.tail(task.shape, task.classes)
-            parts.append(tail)
-            if "tail" in plan.frozen:
-                freeze(tail)
-    if "body" in plan.frozen:
-        freeze(body)
+        tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
+        parts += [body] if tail is None else [body, tail]
+    _start_from_file(plan, task, body=body, tail=tail)
+    _freeze(plan, body=body, tail=tail)
     whole = nn.Sequential(*parts).to(device)
     return Server(whole, plan.server_optimizer.build(whole.parameters()), seed=plan.seed)
 
@@ -179,20 +178,33 @@ def build_client(plan: Plan, task: Task, number: int, send: Handler, device: tor
     guard = plan.guard.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"))
     with seeded(derive(start, "head")):
         head = plan.net.head(task.shape)
-    if "head" in plan.frozen:
-        freeze(head)
     with seeded(derive(start, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
-        if "tail" in plan.frozen and tail is not None:
-            freeze(tail)
         if plan.protocol is Bypass:
             assert tail is not None
             home = (cut.z[0] - cut.shared[0], *cut.z[1:])
             split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=Rejoin(home, cut.u))
         else:
             split = plan.protocol(head, tail, guard)
+    _start_from_file(plan, task, head=head, tail=tail)
+    _freeze(plan, head=head, tail=tail)
     split.to(device)
     return Client(number, split, plan.client_optimizer.build(split.parameters()), Remote(number, send))
+
+
+def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
+    """Fill this side's parts from `plan.weights`, where a plan names a file."""
+    given: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
+    if plan.skip_tail:
+        given.pop("tail", None)
+    if plan.weights and given:
+        load_weights(plan.weights, plan.net, task.shape, task.classes, skip_tail=plan.skip_tail, **given)
+
+
+def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
+    for name, part in parts.items():
+        if name in plan.frozen and part is not None:
+            freeze(part)
 
 
 def sides(plan: Plan, task: Task) -> dict[str, Any]:

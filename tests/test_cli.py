@@ -170,3 +170,37 @@ def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(tmp_path
 
     one, other = load_file(tmp_path / "b" / "last.safetensors"), load_file(tmp_path / "w" / "last.safetensors")
     assert all((one[name] == other[name]).all() for name in other)
+
+
+def test_data_check_reports_every_set_and_fails_for_damage(run, tmp_path):
+    code, out, _ = run("data", "check", tmp_path, "--json")
+    assert code == 0 and not any(row["found"] for row in json.loads(out))
+    (tmp_path / "mine.npz").write_bytes(b"not a zip")
+    code, out, _ = run("data", "check", tmp_path)
+    assert code == 1 and "DAMAGED" in out and "absent" in out
+    code, _, err = run("data", "check", tmp_path / "nowhere")
+    assert code == 1 and err.startswith("error: there is no folder")
+
+
+def test_training_starts_from_given_weights(run, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    from cutlayer.nets import SimpleCNN, whole_state
+
+    net, image = SimpleCNN(), (1, 28, 28)
+    parts = {"head": net.head(image), "body": net.body(image), "tail": net.tail(image, 10)}
+    torch.save(whole_state(net, **parts), tmp_path / "w.pt")
+    code, _, err = run("train", *QUICK, "--epochs", "0", "--weights", tmp_path / "w.pt", "--out", tmp_path / "a")
+    assert code == 0, err
+    saved = load_file(tmp_path / "a" / "last.safetensors")
+    assert torch.equal(saved["server/net.1.0.weight"], parts["body"][0].weight)
+    assert torch.equal(saved["client0/net.head.0.weight"], parts["head"][0].weight)
+    assert torch.equal(saved["client0/net.tail.weight"], parts["tail"].weight)
+    code, _, err = run("train", *QUICK, "--net", "MnistNet", "--weights", tmp_path / "w.pt", "--out", tmp_path / "b")
+    assert code == 1 and "does not fit MnistNet" in err and not (tmp_path / "b").exists()
+
+
+def test_list_data_says_shape_files_and_licence(run):
+    _, out, _ = run("list", "data")
+    assert "3x32x32, 10 classes, 50,000 train, 10,000 test. Licence: " in out and "on disk: cifar10/" in out

@@ -23,5 +23,18 @@ class About:
         """Where the file at this place of the forms may lie, the first choice first."""
         return tuple(form[index] for form in self.forms)
 
+    def lines(self) -> list[str]:
+        """For a person who reads `cutlayer list data`."""
+        shape = "x".join(map(str, self.shape)) if self.shape else "any shape"
+        sizes = f", {self.sizes[0][0]:,} train, {self.sizes[0][1]:,} test" if self.sizes else ""
+        classes = f", {self.classes} classes" if self.classes else ""
+        lines = [f"{shape}{classes}{sizes}. Licence: {self.licence}"]
+        if self.forms:
+            files = " ".join(self.forms[0][:3]) + (" …" if len(self.forms[0]) > 3 else "")
+            lines.append(
+                f"on disk: {files}" + (f" (or {len(self.forms) - 1} other forms)" if len(self.forms) > 1 else "")
+            )
+        return lines
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -24,8 +24,8 @@ class UTKFace(Source):
     """Faces, 3x64x64, 3,200 + 800; target gender, race or age_group; sheets in utkface64/; s: age, gender, race.
 
     Ages are in years. The labels are estimates taken from file names. Nobody is named, so there are no identities.
-    Some thirty pictures are there twice, even with other labels: `distinct=True` leaves the copies out of the training
-    part, as an audit needs it.
+    Some thirty pictures are there twice, even with other labels: `distinct=True` leaves the copies out of the
+    training part, as an audit needs it.
     """
 
     about: ClassVar[About] = About(
