@@ -20,7 +20,8 @@ from .judge import Scores, Victim, floors, judge, why_control_failed, why_invali
 from .ledger import DOWN, UP
 from .lpips import LPIPS
 from .memory import client_memory
-from .plan import Plan, Task, cut_shapes, sides
+from .parties import sides
+from .plan import Plan, Task, cut_shapes
 from .seeds import derive
 
 SCHEMA = 1
@@ -163,7 +164,9 @@ def _average(per_seed: list[dict[str, Scores]]) -> dict[str, Scores]:
 
 def _refuse_overlap(data: Parts) -> None:
     if common := overlap(data.private, data.aux):
-        raise ValueError(f"{common} of the attacker's auxiliary images are also private: the score would be memory")
+        raise ValueError(
+            f"{common} of the attacker's auxiliary images are also private: the score would be memory. Drop the copies first (cutlayer.data.base.distinct, or UTKFace(distinct=True))"
+        )
 
 
 def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:

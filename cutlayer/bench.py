@@ -17,7 +17,8 @@ from .nets.base import Net
 from .nets.resnet import ResNet18
 from .nets.simple_cnn import SimpleCNN
 from .optimizers import SGD
-from .plan import Plan, Task, build_client, build_server
+from .parties import build_client, build_server
+from .plan import Plan, Task
 from .turn import learn
 
 BATCH = 64

@@ -9,38 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .cli_options import (
-    PLAN_FIELDS,
     AsJson,
     Attacks,
-    Aux,
-    BatchSize,
-    ClientOptimizer,
-    Clients,
-    Data,
     DataDir,
     Device,
-    Epochs,
-    Frozen,
     Guards,
-    Home,
-    Net,
     OneGuard,
     Out,
-    Partition,
-    Patience,
     PrivateSeed,
-    Protocol,
     Recipe,
     Resume,
-    Schedule,
-    Seed,
-    ServerOptimizer,
-    Shared,
-    SkipTail,
     Threads,
-    Turn,
-    Val,
-    Weights,
+    plan_options,
 )
 from .terminal import Bar, Stop, figures, say
 
@@ -72,29 +52,11 @@ def demo(out: Out = None, as_json: AsJson = False, threads: Threads = None) -> N
 
 
 @app.command()
+@plan_options
 def train(
+    changes: dict[str, Any],
     plan: Recipe = None,
-    net: Net = None,
-    data: Data = None,
-    protocol: Protocol = None,
     guard: OneGuard = None,
-    home: Home = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    shared: Shared = None,
-    turn: Turn = None,
-    epochs: Epochs = None,
-    batch: BatchSize = None,
-    client_optimizer: ClientOptimizer = None,
-    server_optimizer: ServerOptimizer = None,
-    schedule: Schedule = None,
-    frozen: Frozen = None,
-    weights: Weights = None,
-    skip_tail: SkipTail = None,
-    patience: Patience = None,
-    val: Val = None,
-    aux: Aux = None,
-    seed: Seed = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -108,7 +70,8 @@ def train(
     [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
     Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
     """
-    changes = {name: value for name, value in locals().items() if name in PLAN_FIELDS and value is not None}
+    own = {"guard": guard, "private_seed": private_seed}
+    changes |= {name: value for name, value in own.items() if value is not None}
     _prepare(threads, device)
     from . import runs
     from .typed import change, read_plan
@@ -141,32 +104,14 @@ def train(
 
 
 @app.command()
+@plan_options
 def audit(
+    changes: dict[str, Any],
     plan: Recipe = None,
     guard: Guards = None,
     attack: Attacks = None,
     seeds: Annotated[int, typer.Option(help="Repeat everything with this many seeds.")] = 1,
     images: Annotated[int, typer.Option(help="Private images to reconstruct and score.")] = 256,
-    net: Net = None,
-    data: Data = None,
-    protocol: Protocol = None,
-    home: Home = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    shared: Shared = None,
-    turn: Turn = None,
-    epochs: Epochs = None,
-    batch: BatchSize = None,
-    client_optimizer: ClientOptimizer = None,
-    server_optimizer: ServerOptimizer = None,
-    schedule: Schedule = None,
-    frozen: Frozen = None,
-    weights: Weights = None,
-    skip_tail: SkipTail = None,
-    patience: Patience = None,
-    val: Val = None,
-    aux: Aux = None,
-    seed: Seed = None,
     device: Device = "cpu",
     threads: Threads = None,
     data_dir: DataDir = None,
@@ -178,8 +123,6 @@ def audit(
     [bold]cutlayer audit --guard 'LightSplit(ratio=8)' --guard 'Chain(LightSplit(ratio=8), WCC(weight=0.01))'[/bold]
     Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG.
     """
-    changes = {name: value for name, value in locals().items() if name in PLAN_FIELDS and value is not None}
-    changes.pop("guard", None)
     _prepare(threads, device)
     from .spec import spec
     from .typed import change, read_guard, read_plan

@@ -1,7 +1,9 @@
 """The options of the command line, each written once: name, help and type."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -111,10 +113,45 @@ Resume = Annotated[
     Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
 ]
 
-# Which of the options above are fields of a plan, and where the names they take are listed.
-PLAN_FIELDS = {
-    "net": "nets", "data": "data", "protocol": "protocols", "guard": "guards", "home": "", "clients": "",
-    "partition": "partitions", "shared": "", "turn": "", "epochs": "", "batch": "", "client_optimizer": "optimizers",
-    "server_optimizer": "optimizers", "schedule": "schedules", "frozen": "", "weights": "",
-    "skip_tail": "", "patience": "", "val": "", "aux": "", "seed": "", "private_seed": "",
-}  # fmt: skip
+# One line a field: the option that changes it, and where the names it takes are listed.
+PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
+    "net": (Net, "nets"),
+    "data": (Data, "data"),
+    "protocol": (Protocol, "protocols"),
+    "home": (Home, ""),
+    "clients": (Clients, ""),
+    "partition": (Partition, "partitions"),
+    "shared": (Shared, ""),
+    "turn": (Turn, ""),
+    "epochs": (Epochs, ""),
+    "batch": (BatchSize, ""),
+    "client_optimizer": (ClientOptimizer, "optimizers"),
+    "server_optimizer": (ServerOptimizer, "optimizers"),
+    "schedule": (Schedule, "schedules"),
+    "frozen": (Frozen, ""),
+    "weights": (Weights, ""),
+    "skip_tail": (SkipTail, ""),
+    "patience": (Patience, ""),
+    "val": (Val, ""),
+    "aux": (Aux, ""),
+    "seed": (Seed, ""),
+}
+
+
+def plan_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` an option for every field above. What was typed arrives in its argument `changes`."""
+    own = inspect.signature(command)
+    extra = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, (option, _) in PLAN_OPTIONS.items()
+    ]
+    kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values() if p.name != "changes"]
+
+    def typed(**values: Any) -> None:
+        changes = {name: values.pop(name) for name in PLAN_OPTIONS}
+        command(changes={name: value for name, value in changes.items() if value is not None}, **values)
+
+    typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+    typed.__signature__ = own.replace(parameters=[*kept, *extra])  # type: ignore[attr-defined]
+    typed.__annotations__ = {p.name: p.annotation for p in [*kept, *extra]}
+    return typed

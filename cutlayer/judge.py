@@ -15,7 +15,8 @@ from .engines.local import LocalRun, as_batch
 from .lpips import LPIPS
 from .message import Kind, Message
 from .metrics import scores
-from .plan import Plan, build_client, cut_shapes, freeze
+from .parties import build_client, freeze
+from .plan import Plan, cut_shapes
 from .seeds import derive, generator, seeded
 from .split import Split
 from .turn import load

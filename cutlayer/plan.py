@@ -7,29 +7,18 @@ from hashlib import sha256
 from math import ceil
 from typing import Any, NamedTuple
 
-import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
-
-from .batch import Batch
 from .data.base import Source
 from .data.digits import Digits
 from .guards import Guard, NoGuard
 from .guards.base import Shape
-from .message import Handler
-from .nets.base import Net, count_parameters, shapes
+from .nets.base import Net, shapes
 from .nets.simple_cnn import SimpleCNN
-from .nets.weights import load_weights
 from .optimizers import Adam, Optimizer
 from .partitions import IID, Partition
-from .remote import Remote
 from .rules import Latest, Rule
 from .schedules import Constant, Schedule
-from .seeds import derive, seeded
-from .server import Server
 from .spec import Spec
-from .split import Bypass, FillChannels, Rejoin, Split, UShaped
-from .turn import Client
+from .split import Bypass, Split, UShaped
 
 __all__ = ["Plan"]
 
@@ -148,97 +137,6 @@ def cut_shapes(plan: Plan, task: Task) -> Cut:
             raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
         shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
     return Cut(z, shared, plan.guard.out_shape(shared), u)
-
-
-def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> Server:
-    """The server's side, from the public part alone: lift, body and, where labels travel, the classifier."""
-    cut = cut_shapes(plan, task)
-    guard = plan.guard.public_part()
-    parts: list[nn.Module] = [guard.lift(cut.shared, derive(plan.seed, "guard"))]
-    if plan.protocol is Bypass:
-        parts.append(FillChannels(cut.z[0]))
-    with seeded(derive(plan.seed, "body")):
-        body = plan.net.body(task.shape)
-        tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
-        parts += [body] if tail is None else [body, tail]
-    _start_from_file(plan, task, body=body, tail=tail)
-    _freeze(plan, body=body, tail=tail)
-    whole = nn.Sequential(*parts).to(device)
-    return Server(whole, plan.server_optimizer.build(whole.parameters()), seed=plan.seed)
-
-
-def build_client(plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu") -> Client:
-    """One client's side. It never builds the body."""
-    if plan.private_seed is None:
-        raise ValueError("a client needs a private seed: plan.with_secrets()")
-    cut = cut_shapes(plan, task)
-    own = derive(plan.private_seed, "client", number)
-    # Shared heads start alike on every client; own heads do not.
-    start = derive(plan.private_seed, "start", 0 if plan.shared else number)
-    guard = plan.guard.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"))
-    with seeded(derive(start, "head")):
-        head = plan.net.head(task.shape)
-    with seeded(derive(start, "tail")):
-        tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
-        if plan.protocol is Bypass:
-            assert tail is not None
-            home = (cut.z[0] - cut.shared[0], *cut.z[1:])
-            split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=Rejoin(home, cut.u))
-        else:
-            split = plan.protocol(head, tail, guard)
-    _start_from_file(plan, task, head=head, tail=tail)
-    _freeze(plan, head=head, tail=tail)
-    split.to(device)
-    return Client(number, split, plan.client_optimizer.build(split.parameters()), Remote(number, send))
-
-
-def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
-    """Fill this side's parts from `plan.weights`, where a plan names a file."""
-    given: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
-    if plan.skip_tail:
-        given.pop("tail", None)
-    if plan.weights and given:
-        load_weights(plan.weights, plan.net, task.shape, task.classes, skip_tail=plan.skip_tail, **given)
-
-
-def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
-    for name, part in parts.items():
-        if name in plan.frozen and part is not None:
-            freeze(part)
-
-
-def sides(plan: Plan, task: Task) -> dict[str, Any]:
-    """Per side, guard included: parameters, and multiply-accumulates of predicting one sample."""
-    plan = replace(plan, private_seed=0)  # any weights will do
-    server = build_server(plan, task)
-    client = build_client(plan, task, 0, server.handle)
-    cut = cut_shapes(plan, task)
-    batch = Batch(torch.zeros(1, *task.shape), torch.zeros(1, dtype=torch.long))
-    with torch.no_grad(), FlopCounterMode(display=False) as both:
-        client.split.eval()(batch, client.remote)
-    with torch.no_grad(), FlopCounterMode(display=False) as alone:
-        server.body.eval()(torch.zeros(1, *cut.sent))
-    return {
-        "cut": list(cut.z),
-        "sent": list(cut.sent),
-        "client": {
-            "parameters": count_parameters(client.split),
-            "macs": (both.get_total_flops() - alone.get_total_flops()) // 2,
-        },
-        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // 2},
-    }
-
-
-def freeze(module: nn.Module) -> None:
-    """No gradients, and BatchNorm normalises by the batch without remembering it.
-
-    With `track_running_stats` off torch keeps the buffers, leaves them alone while training and still uses them in
-    evaluation.
-    """
-    module.requires_grad_(False)
-    for inner in module.modules():
-        if isinstance(inner, nn.modules.batchnorm._BatchNorm):
-            inner.track_running_stats = False
 
 
 def steps_per_epoch(sizes: Sequence[int], batch: int) -> int:

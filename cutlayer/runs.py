@@ -20,7 +20,8 @@ from .data.base import parts
 from .engines.local import LocalRun, Progress
 from .errors import Interrupted
 from .ledger import DOWN, UP
-from .plan import Plan, sides
+from .parties import sides
+from .plan import Plan
 from .spec import spec
 
 

@@ -6,7 +6,7 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-from .cli_options import PLAN_FIELDS
+from .cli_options import PLAN_OPTIONS
 from .guards import Guard, NoGuard
 from .plan import Plan
 from .spec import spec
@@ -49,8 +49,8 @@ def change(plan: Plan, changes: dict[str, Any]) -> Plan:
             changes[name] = read_guard(value)
         elif name == "frozen":
             changes[name] = tuple(value)
-        elif PLAN_FIELDS[name]:
-            changes[name] = spec(value, PLAN_FIELDS[name])
+        elif name in PLAN_OPTIONS and PLAN_OPTIONS[name][1]:
+            changes[name] = spec(value, PLAN_OPTIONS[name][1])
     return replace(plan, **changes)
 
 

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from cutlayer import __version__, bench, cli
 from cutlayer.attacks import Attack
-from cutlayer.cli_options import PLAN_FIELDS
+from cutlayer.cli_options import PLAN_OPTIONS
 from cutlayer.guards import Guard
 from cutlayer.spec import HOMES, names, spec
 from cutlayer.typed import change, read_guard, read_plan
@@ -92,7 +92,7 @@ def test_a_command_of_a_page_can_be_typed(page, words):
 
 def read_everything(typed: dict[str, Any]) -> None:
     """Read all that was typed for a training or an audit, as the command would."""
-    changes = {key: value for key, value in typed.items() if key in PLAN_FIELDS and value is not None}
+    changes = {key: value for key, value in typed.items() if key in {*PLAN_OPTIONS, "guard"} and value is not None}
     guards = changes.pop("guard", [])
     change(read_plan(typed["plan"]), changes)
     for text in [guards] if isinstance(guards, str) else guards:

@@ -39,25 +39,30 @@ ALLOWED = {
     "turn": {"batch", "errors", "remote", "seeds", "split"},
     "rounds": set(),
     "memory": {"batch", "message", "remote", "turn"},
-    "plan": {
-        "spec", "seeds", "message", "data", "guards", "nets", "optimizers", "partitions", "remote", "rules", "server",
-        "split", "turn", "batch", "schedules",
-    },
+    "plan": {"spec", "data", "guards", "nets", "optimizers", "partitions", "rules", "schedules", "split"},
+    "parties": {"batch", "message", "nets", "plan", "remote", "seeds", "server", "split", "turn"},
     "checkpoint": set(),
-    "engines": {"batch", "data", "ledger", "message", "optimizers", "plan", "rounds", "rules", "seeds", "turn"},
-    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "plan", "spec"},
-    "judge": {"attacks", "batch", "data", "engines", "lpips", "message", "metrics", "plan", "seeds", "split", "turn"},
-    "audit": {"attacks", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "plan", "seeds"},
+    "engines": {
+        "batch", "data", "ledger", "message", "optimizers", "parties", "plan", "rounds", "rules", "seeds", "turn",
+    },
+    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "spec"},
+    "judge": {
+        "attacks", "batch", "data", "engines", "lpips", "message", "metrics", "parties", "plan", "seeds", "split",
+        "turn",
+    },
+    "audit": {
+        "attacks", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "parties", "plan", "seeds",
+    },
     "verdict": set(),
     "report": {"audit", "verdict"},
-    "bench": {"batch", "guards", "nets", "optimizers", "plan", "turn"},
+    "bench": {"batch", "guards", "nets", "optimizers", "parties", "plan", "turn"},
     "demo": {"attacks", "data", "guards", "nets", "plan"},
     "cli_options": set(),
     "terminal": set(),
     "typed": {"cli_options", "guards", "plan", "spec"},
     "cli": {
-        "attacks", "audit", "bench", "cli_options", "demo", "errors", "lpips", "plan", "report", "runs", "spec",
-        "terminal", "typed",
+        "attacks", "audit", "bench", "cli_options", "data", "demo", "errors", "lpips", "plan", "report", "runs",
+        "spec", "terminal", "typed",
     },
 }  # fmt: skip
 

@@ -9,7 +9,8 @@ from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
 from cutlayer.guards.projection import Dense
 from cutlayer.nets.base import count_parameters
 from cutlayer.optimizers import SGD, Adam
-from cutlayer.plan import Plan, Task, build_client, build_server, cut_shapes, sides, steps_per_epoch
+from cutlayer.parties import build_client, build_server, sides
+from cutlayer.plan import Plan, Task, cut_shapes, steps_per_epoch
 from cutlayer.rounds import turns
 from cutlayer.schedules import Constant, Cosine, Steps
 from cutlayer.split import Bypass, Vanilla

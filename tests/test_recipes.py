@@ -16,7 +16,8 @@ from cutlayer.data import CIFAR10, MNIST, Digits, FashionMNIST
 from cutlayer.data.base import Source
 from cutlayer.demo import demo_guards, demo_plan
 from cutlayer.nets import count_parameters
-from cutlayer.plan import Plan, Task, build_client, build_server, cut_shapes
+from cutlayer.parties import build_client, build_server
+from cutlayer.plan import Plan, Task, cut_shapes
 
 ROOT = Path(__file__).parents[1]
 

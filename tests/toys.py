@@ -12,7 +12,8 @@ from cutlayer.guards import WCC, Bottleneck1x1, Chain, Guard, LightSplit, NoGuar
 from cutlayer.guards.projection import Dense
 from cutlayer.nets.base import Net
 from cutlayer.optimizers import SGD
-from cutlayer.plan import Plan, Task, build_client, build_server
+from cutlayer.parties import build_client, build_server
+from cutlayer.plan import Plan, Task
 
 SECRET = 0x5EC2_E75E_ED12_3456  # a private seed long enough to be looked for in bytes
 TASK = Task((1, 12, 12), 3)

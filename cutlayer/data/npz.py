@@ -22,7 +22,8 @@ Arrays = Mapping[str, np.ndarray]
 class Npz(Source):
     """Your own samples, any shape, from an .npz file: x, y, optionally x_test, y_test, s_NAME, identity.
 
-    x is (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features), in bytes or in floats from 0 to 1. `s_NAME`
+    x is (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features), in bytes or in floats from 0 to 1; with
+    signals=True it is (N, channels, length), any floats. `s_NAME`
     is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
     `s_NAME_test` and `identity_test`. Without x_test a tenth of every class is set aside. An array `classes`
     of strings names the labels.
@@ -31,6 +32,7 @@ class Npz(Source):
     about: ClassVar[About] = About(name="arrays of one's own", licence="yours", origin="Write it with numpy.savez.")
 
     path: str
+    signals: bool = False  # x is (N, channels, length), not images without a channel
     limit: int | None = None
 
     def read(self, folder: Path | None) -> Loaded:
@@ -39,8 +41,8 @@ class Npz(Source):
         for wanted in ("x", "y") if "x_test" not in arrays else ("x", "y", "y_test"):
             if wanted not in arrays:
                 raise CorruptData(path, f"it has no array {wanted!r}, only {', '.join(sorted(arrays)) or 'none'}")
-        train = _samples(path, arrays, "")
-        test = _samples(path, arrays, "_test") if "x_test" in arrays else train
+        train = _samples(path, arrays, "", self.signals)
+        test = _samples(path, arrays, "_test", self.signals) if "x_test" in arrays else train
         # Checked before a test set is carved out, so that a complaint counts rows as the file does.
         loaded = Loaded(train, test, _classes(path, arrays, torch.cat([train.y.flatten(), test.y.flatten()])))
         if "x_test" in arrays:
@@ -61,14 +63,20 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise CorruptData(path, f"not an .npz archive of plain arrays ({error})") from error
 
 
-def _samples(path: Path, arrays: Arrays, end: str) -> Samples:
+def _samples(path: Path, arrays: Arrays, end: str, signals: bool) -> Samples:
     attributes = {name for name in arrays if name.startswith("s_") and name.endswith("_test") == bool(end)}
     return Samples(
-        _images(path, arrays[f"x{end}"]),
+        _signals(path, arrays[f"x{end}"]) if signals else _images(path, arrays[f"x{end}"]),
         _numbers(path, f"y{end}", arrays),
         {name[2:].removesuffix("_test"): _numbers(path, name, arrays) for name in sorted(attributes)},
         _numbers(path, f"identity{end}", arrays) if f"identity{end}" in arrays else None,
     )
+
+
+def _signals(path: Path, x: np.ndarray) -> Tensor:
+    if x.ndim != 3 or x.dtype.kind not in "iuf":
+        raise CorruptData(path, f"signals are numbers of shape (N, channels, length); x is {x.dtype} {x.shape}")
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
 def _images(path: Path, x: np.ndarray) -> Tensor:

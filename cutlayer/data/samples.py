@@ -86,9 +86,9 @@ def _check_values(name: str, samples: Samples) -> None:
             row = _first(~torch.isfinite(values.flatten(1) if values.dim() > 1 else values[:, None]).all(1))
             raise ValueError(f"{what} at {name} row {row} holds NaN or Inf: repair or drop that row")
     x = samples.x
-    if x.dtype not in (torch.uint8, torch.float32) or x.dim() not in (2, 4):
+    if x.dtype not in (torch.uint8, torch.float32) or x.dim() not in (2, 3, 4):
         raise ValueError(
-            f"{name} x must be uint8 or float32 of shape (N, C, H, W) or (N, features); "
+            f"{name} x must be uint8 or float32 of shape (N, C, H, W), (N, C, length) or (N, features); "
             f"got {x.dtype} of shape {tuple(x.shape)}"
         )
     if x.dim() == 4 and x.is_floating_point() and (x.min() < 0 or x.max() > 1):

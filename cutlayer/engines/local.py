@@ -14,7 +14,8 @@ from ..data.base import Parts, Samples
 from ..ledger import DOWN, UP, Ledger
 from ..message import Handler, Kind, Message, Watcher, through
 from ..optimizers import set_rate
-from ..plan import Plan, Task, build_client, build_server, steps_per_epoch
+from ..parties import build_client, build_server
+from ..plan import Plan, Task, steps_per_epoch
 from ..rounds import turns
 from ..rules import Update
 from ..seeds import derive

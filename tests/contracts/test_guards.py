@@ -9,7 +9,8 @@ from toys import GUARDS, SECRET, TASK, batches, split_and_whole, states, tiny_pl
 
 from cutlayer.guards import WCC, Chain, LightSplit
 from cutlayer.message import Kind
-from cutlayer.plan import build_client, build_server, cut_shapes
+from cutlayer.parties import build_client, build_server
+from cutlayer.plan import cut_shapes
 from cutlayer.seeds import derive
 from cutlayer.spec import spec
 from cutlayer.turn import learn

@@ -62,6 +62,9 @@ def test_the_folders_of_the_benchmark_are_read(tmp_path, save_picture, training,
 
 def test_a_limit_leaves_the_other_folders_unread(tmp_path, save_picture):
     official(tmp_path, save_picture)
+    (tmp_path / "GTSRB/Final_Training/Images/00000/broken.ppm").write_bytes(b"")
+    with pytest.raises(CorruptData, match=r"broken\.ppm is not usable"):
+        GTSRB().load(tmp_path)
     loaded = GTSRB(limit=43).load(tmp_path)
     assert loaded.train.y.tolist() == list(range(43))
     assert len(loaded.test) == 22

@@ -106,12 +106,21 @@ def test_code_in_a_pickle_is_refused_and_does_not_run(tmp_path, protocol):
         b"cbuiltins\nbytes\n(J\xff\xff\xff\x7ftR.",
         b"\x80\x02\x82\x01.",  # a registered extension
         b"Pname\n.",  # a persistent id
-        b"c_codecs\nencode\n(Vabc\nVzlib\ntR.",
     ],
 )
 def test_no_other_way_leads_out(tmp_path, content):
     with pytest.raises(CorruptData):
         read_pickle(write(tmp_path, content))
+
+
+def test_bytes_are_read_and_no_other_codec_is_asked(tmp_path):
+    for codec, words in ((b"latin1", None), (b"zlib", "the pickle asks for the codec zlib")):
+        path = write(tmp_path, b"}(Vdata\nc_codecs\nencode\n(Vabc\nV" + codec + b"\ntRu.")
+        if words is None:
+            assert read_pickle(path) == {"data": b"abc"}
+        else:
+            with pytest.raises(CorruptData, match=words):
+                read_pickle(path)
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def test_grey_pictures_stay_grey_unless_one_has_colours(saved):
     grey, colour = random(4, 6), random(4, 6, 3)
     a, b = listing(saved("a.png", grey)), listing(saved("b.png", colour))
     assert torch.equal(decode(a, a, None)[0].x, torch.from_numpy(grey)[None, None])
-    mixed = decode(a, b, None)
-    assert torch.equal(mixed[0].x, torch.from_numpy(grey).expand(1, 3, 4, 6))
-    assert torch.equal(mixed[1].x[0], torch.from_numpy(colour).permute(2, 0, 1))
+    for first, second in (decode(a, b, None), reversed(decode(b, a, None))):
+        assert torch.equal(first.x, torch.from_numpy(grey).expand(1, 3, 4, 6))
+        assert torch.equal(second.x[0], torch.from_numpy(colour).permute(2, 0, 1))
 
 
 def test_transparency_and_palettes_become_colours(tmp_path):

@@ -71,7 +71,7 @@ def pixels(value):
         (broken(x=pixels(math.inf)), "x at train row 5 holds NaN or Inf"),
         (broken(x=pixels(200.0)), r"floats must lie in \[0, 1\]; found 0 to 200: rescale"),
         (broken(x=pixels(0.5).double()), "uint8 or float32"),
-        (broken(x=pixels(0.5)[:, 0]), r"shape \(N, C, H, W\)"),
+        (broken(x=pixels(0.5)[:, None]), r"shape \(N, C, H, W\)"),
         (good(0), "the train set is empty"),
     ],
 )

@@ -1,0 +1,110 @@
+"""From a plan to the parties: each side is built from what it may know, and never builds the other's part."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from .batch import Batch
+from .message import Handler
+from .nets.base import count_parameters
+from .nets.weights import load_weights
+from .plan import Plan, Task, cut_shapes
+from .remote import Remote
+from .seeds import derive, seeded
+from .server import Server
+from .split import Bypass, FillChannels, Rejoin, Split
+from .turn import Client
+
+
+def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> Server:
+    """The server's side, from the public part alone: lift, body and, where labels travel, the classifier."""
+    cut = cut_shapes(plan, task)
+    guard = plan.guard.public_part()
+    parts: list[nn.Module] = [guard.lift(cut.shared, derive(plan.seed, "guard"))]
+    if plan.protocol is Bypass:
+        parts.append(FillChannels(cut.z[0]))
+    with seeded(derive(plan.seed, "body")):
+        body = plan.net.body(task.shape)
+        tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
+        parts += [body] if tail is None else [body, tail]
+    _start_from_file(plan, task, body=body, tail=tail)
+    _freeze(plan, body=body, tail=tail)
+    whole = nn.Sequential(*parts).to(device)
+    return Server(whole, plan.server_optimizer.build(whole.parameters()), seed=plan.seed)
+
+
+def build_client(plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu") -> Client:
+    """One client's side. It never builds the body."""
+    if plan.private_seed is None:
+        raise ValueError("a client needs a private seed: plan.with_secrets()")
+    cut = cut_shapes(plan, task)
+    own = derive(plan.private_seed, "client", number)
+    # Shared heads start alike on every client; own heads do not.
+    start = derive(plan.private_seed, "start", 0 if plan.shared else number)
+    guard = plan.guard.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"))
+    with seeded(derive(start, "head")):
+        head = plan.net.head(task.shape)
+    with seeded(derive(start, "tail")):
+        tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
+        if plan.protocol is Bypass:
+            assert tail is not None
+            home = (cut.z[0] - cut.shared[0], *cut.z[1:])
+            split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=Rejoin(home, cut.u))
+        else:
+            split = plan.protocol(head, tail, guard)
+    _start_from_file(plan, task, head=head, tail=tail)
+    _freeze(plan, head=head, tail=tail)
+    split.to(device)
+    return Client(number, split, plan.client_optimizer.build(split.parameters()), Remote(number, send))
+
+
+def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
+    """Fill this side's parts from `plan.weights`, where a plan names a file."""
+    given: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
+    if plan.skip_tail:
+        given.pop("tail", None)
+    if plan.weights and given:
+        load_weights(plan.weights, plan.net, task.shape, task.classes, skip_tail=plan.skip_tail, **given)
+
+
+def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
+    for name, part in parts.items():
+        if name in plan.frozen and part is not None:
+            freeze(part)
+
+
+def sides(plan: Plan, task: Task) -> dict[str, Any]:
+    """Per side, guard included: parameters, and multiply-accumulates of predicting one sample."""
+    plan = replace(plan, private_seed=0)  # any weights will do
+    server = build_server(plan, task)
+    client = build_client(plan, task, 0, server.handle)
+    cut = cut_shapes(plan, task)
+    batch = Batch(torch.zeros(1, *task.shape), torch.zeros(1, dtype=torch.long))
+    with torch.no_grad(), FlopCounterMode(display=False) as both:
+        client.split.eval()(batch, client.remote)
+    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+        server.body.eval()(torch.zeros(1, *cut.sent))
+    return {
+        "cut": list(cut.z),
+        "sent": list(cut.sent),
+        "client": {
+            "parameters": count_parameters(client.split),
+            "macs": (both.get_total_flops() - alone.get_total_flops()) // 2,
+        },
+        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // 2},
+    }
+
+
+def freeze(module: nn.Module) -> None:
+    """No gradients, and BatchNorm normalises by the batch without remembering it.
+
+    With `track_running_stats` off torch keeps the buffers, leaves them alone while training and still uses them in
+    evaluation.
+    """
+    module.requires_grad_(False)
+    for inner in module.modules():
+        if isinstance(inner, nn.modules.batchnorm._BatchNorm):
+            inner.track_running_stats = False
