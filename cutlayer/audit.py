@@ -165,7 +165,8 @@ def _average(per_seed: list[dict[str, Scores]]) -> dict[str, Scores]:
 def _refuse_overlap(data: Parts) -> None:
     if common := overlap(data.private, data.aux):
         raise ValueError(
-            f"{common} of the attacker's auxiliary images are also private: the score would be memory. Drop the copies first (cutlayer.data.base.distinct, or UTKFace(distinct=True))"
+            f"{common} of the attacker's auxiliary images are also private: the score would be memory. "
+            "Drop the copies first (cutlayer.data.base.distinct, or UTKFace(distinct=True))"
         )
 
 
