@@ -42,7 +42,7 @@ class Fast(Spec):
     """Random signs, then two small orthonormal factors: R = diag(signs)(A ⊗ B), cut to k columns.
 
     Rows are selected before multiplying (each factor is already narrow), so a batch costs two small products
-    instead of one of d x k, and memory is two factors of about √d x √k.
+    instead of one of d x k, and takes d·kb numbers of memory instead of d·k.
     """
 
     def build(self, width: int, kept: int, seed: int) -> Projection:
@@ -64,30 +64,31 @@ class _DenseProjection(Projection):
 
 
 class _FastProjection(Projection):
-    signs: Tensor
     A: Tensor
-    B: Tensor
+    signed: Tensor
 
     def __init__(self, width: int, kept: int, seed: int):
         super().__init__()
         self.kept = kept
         (self.a, self.b), (self.ka, self.kb) = factors(width, kept)
-        signs = torch.randint(0, 2, (width,), generator=generator(seed)) * 2 - 1
+        signs = torch.randint(0, 2, (self.a, self.b, 1), generator=generator(seed)) * 2 - 1
         dtype = torch.get_default_dtype()
-        self.register_buffer("signs", signs.to(dtype), persistent=False)
         self.register_buffer("A", _orthonormal(self.a, self.ka, seed + 1).to(dtype), persistent=False)
-        self.register_buffer("B", _orthonormal(self.b, self.kb, seed + 2).to(dtype), persistent=False)
+        # B once per row of the grid, with that row's signs in it: a pass over z less.
+        signed = signs * _orthonormal(self.b, self.kb, seed + 2)
+        self.register_buffer("signed", signed.to(dtype), persistent=False)
 
     def down(self, z: Tensor) -> Tensor:
-        rows = (z * self.signs).reshape(-1, self.b) @ self.B
-        grid = self.A.T @ rows.reshape(-1, self.a, self.kb)
-        return grid.reshape(len(z), -1)[:, : self.kept]
+        rows = z.reshape(-1, self.a, self.b).transpose(0, 1) @ self.signed  # a, batch, kb
+        grid = self.A.T @ rows.reshape(self.a, -1)
+        return grid.reshape(self.ka, -1, self.kb).transpose(0, 1).reshape(len(z), -1)[:, : self.kept]
 
     def up(self, s: Tensor) -> Tensor:
         unused = self.ka * self.kb - self.kept
-        grid = nn.functional.pad(s, (0, unused)) if unused else s
-        rows = self.A @ grid.reshape(-1, self.ka, self.kb)
-        return (rows.reshape(-1, self.kb) @ self.B.T).reshape(len(s), -1) * self.signs
+        grid = (nn.functional.pad(s, (0, unused)) if unused else s).reshape(-1, self.ka, self.kb)
+        rows = self.A @ grid.transpose(0, 1).reshape(self.ka, -1)
+        whole = rows.reshape(self.a, -1, self.kb) @ self.signed.transpose(1, 2)  # a, batch, b
+        return whole.transpose(0, 1).reshape(len(s), -1)
 
 
 def factors(width: int, kept: int) -> tuple[tuple[int, int], tuple[int, int]]:
