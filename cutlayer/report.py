@@ -162,10 +162,10 @@ def _one_of_each(labels: Tensor) -> list[int]:
     return [row for _, _, row in sorted(order)]
 
 
-def _wrapped(text: str, width: int = 24) -> str:
+def _wrapped(text: str, width: int = 28) -> str:
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, width))
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False))
 
 
 def _pyplot() -> Any:
