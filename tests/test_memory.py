@@ -42,7 +42,8 @@ def test_activations_are_counted_once():
     from cutlayer.split import UShaped
     from cutlayer.turn import Client
 
-    split = UShaped(nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Tanh()), nn.Identity())
+    # The second layer's weight is saved for backward as well, but it is a parameter, not an activation.
+    split = UShaped(nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()), nn.Identity())
     client = Client(0, split, None, Remote(0, lambda message: message))
     batch = Batch(torch.randn(8, 10), torch.zeros(8, dtype=torch.long))
     sizes = client_memory(client, batch, (TASK.classes,))

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from cutlayer.guards import WCC
+from cutlayer.batch import Batch
+from cutlayer.guards import WCC, Chain, Subset
 from cutlayer.guards.wcc import scatter_ratio, within_class_scatter
 
 
@@ -47,3 +48,11 @@ def test_the_scatter_ratio_ignores_scale_and_knows_its_ends():
 def test_an_impossible_weight_is_refused(weight):
     with pytest.raises(ValueError, match="WCC's weight"):
         WCC(weight=weight)
+
+
+def test_penalties_of_a_chain_add_up():
+    seen, y = torch.randn(6, 4, 2, 2), torch.tensor([0, 1, 0, 1, 1, 2])
+    chain = Chain(WCC(weight=0.25), Subset(ratio=2), WCC(weight=2.0))
+    sent, penalty, _ = chain.build((4, 2, 2), 1, 2)(seen, Batch(seen, y))
+    expected = 0.25 * within_class_scatter(seen, y) + 2.0 * within_class_scatter(sent, y)
+    torch.testing.assert_close(penalty["WCC"], expected)
