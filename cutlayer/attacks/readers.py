@@ -41,15 +41,17 @@ class ConvReader(nn.Module):
 
     def __init__(self, cut: tuple[int, ...], image: tuple[int, ...], width: int):
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(cut[0], width, 3, padding=1), _bend()]
+        size, doublings = cut[1], 0
+        while size * 2 ** (doublings + 1) <= image[1]:
+            doublings += 1
+        border, resize = _border(size, image, doublings)
+        layers: list[nn.Module] = [border, nn.Conv2d(cut[0], width, 3, padding=1), _bend()]
         layers += [nn.Conv2d(width, width, 3, padding=1), _bend()]
-        size = cut[1]
-        while size * 2 <= image[1]:
+        for _ in range(doublings):
             narrower = max(16, width // 4)  # most of the work stays at the small size
             layers += [nn.ConvTranspose2d(width, narrower, 4, 2, 1), _bend()]
-            width, size = narrower, size * 2
-        layers += [*_fit_to(size, image[1:]), nn.Conv2d(width, width, 5, padding=2), _bend()]
-        layers += [nn.Conv2d(width, image[0], 3, padding=1)]
+            width = narrower
+        layers += [resize, nn.Conv2d(width, width, 5, padding=2), _bend(), nn.Conv2d(width, image[0], 3, padding=1)]
         self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, z: Tensor) -> Tensor:
@@ -84,13 +86,17 @@ def _bend() -> nn.Module:
     return nn.LeakyReLU(0.1)
 
 
-def _fit_to(size: int, image: tuple[int, ...]) -> list[nn.Module]:
-    """The last step to the image's size. A small rest was cut off by unpadded convolutions: put it back as a border,
-    which keeps every pixel where it was; a large one is a scale."""
-    rest = image[0] - size
-    if image[0] == image[1] and 0 <= rest <= size // 4:
-        return [nn.ZeroPad2d((rest // 2, rest - rest // 2, rest // 2, rest - rest // 2))] if rest else []
-    return [nn.Upsample(size=image, mode="bilinear")]
+def _border(size: int, image: tuple[int, ...], doublings: int) -> tuple[nn.Module, nn.Module]:
+    """(what to do before the first layer, what to do after the last doubling) to end at the size of the image.
+
+    Unpadded convolutions cut the border off. Putting it back at the cut keeps every pixel where it was; only where
+    that is impossible is the rest taken for a scale.
+    """
+    whole, rest = divmod(image[1], 2**doublings)
+    missing = whole - size
+    if image[1] == image[2] and not rest and 0 <= missing < size:
+        return nn.ZeroPad2d((missing // 2, missing - missing // 2) * 2), nn.Identity()
+    return nn.Identity(), nn.Upsample(size=image[1:], mode="bilinear")
 
 
 def fit(
