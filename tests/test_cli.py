@@ -87,6 +87,7 @@ def test_bench_writes_ratios(run, tmp_path):
         (["train", "--data", "MNIST", "--data-dir", "/nowhere"], "/nowhere"),
         (["train", "--clients", "5000"], "clients"),
         (["train", "--partition", "Labels(m=1)", "--clients", "2"], "label"),
+        (["train", "--weights", "gone.pt"], "the weights gone.pt cannot be read"),
         (["train", "--device", "tpu"], "--device is cpu or cuda"),
         (["train", "nothing.py:plan"], "there is no recipe nothing.py"),
         (["train", "--resume", "/nowhere"], "not a training run"),

@@ -15,8 +15,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
     readers = {".safetensors": _read_safetensors, ".pt": _read_torch, ".pth": _read_torch}
     if path.suffix not in readers:
         raise ValueError(f"weights come in {', '.join(readers)} files; got {path.name}")
-    with path.open("rb"):  # a file that is not there or not ours to read is the system's error to name
-        pass
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise type(error)(
+            f"the weights {path} cannot be read ({error.strerror}): name a file that is there"
+        ) from error
     return readers[path.suffix](path)
 
 
