@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .attacks import Attack
 from .data.base import Loaded, Parts, overlap, parts
-from .engines.local import LocalRun, Progress, as_batch
+from .engines.local import LocalRun, Progress, as_batch, task_of
 from .guards import Guard, NoGuard
 from .guards.wcc import scatter_ratio
 from .judge import Scores, Victim, floors, judge, why_control_failed, why_invalid
@@ -21,7 +21,7 @@ from .ledger import DOWN, UP
 from .lpips import LPIPS
 from .memory import client_memory
 from .parties import sides
-from .plan import Plan, Task, cut_shapes
+from .plan import Plan, cut_shapes
 from .seeds import derive
 
 SCHEMA = 1
@@ -140,7 +140,7 @@ def _checked(plan: Plan, loaded: Loaded, guards: Sequence[Guard]) -> Plan:
     """The plan with auxiliary data set aside; guards that do not fit are refused before anything is trained."""
     if not plan.aux:
         plan = replace(plan, aux=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
-    task = Task(tuple(loaded.train.x.shape[1:]), len(loaded.classes))
+    task = task_of(loaded.train, len(loaded.classes))
     if len(task.shape) != 3:
         raise ValueError(f"an audit reconstructs images; this data has inputs of shape {task.shape}")
     if min(task.shape[1:]) < SMALLEST:

@@ -1,12 +1,22 @@
-"""What a client feeds one step, and how an epoch is cut into such steps."""
+"""What a client feeds one step, what both sides know of the data, and how samples are cut into steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .seeds import generator
+
+
+class Task(NamedTuple):
+    """What both sides must know of the data: the shape of one input, the number of classes, and the sensitive
+    attributes by name with the number of values each takes."""
+
+    shape: tuple[int, ...]
+    classes: int
+    attributes: Mapping[str, int] = {}  # never written to
 
 
 @dataclass(frozen=True)
@@ -26,14 +36,15 @@ class Batch:
         return len(self.x)
 
 
-def epoch_batches(count: int, size: int, seed: int) -> list[Tensor]:
-    """A shuffled epoch of `count` samples as index tensors.
+def epoch_batches(count: int, size: int, seed: int, least: int = 2) -> list[Tensor]:
+    """A shuffled epoch of `count` samples as index tensors, none smaller than `least`."""
+    return in_batches(torch.randperm(count, generator=generator(seed)), size, least)
 
-    A last batch of one joins the one before it: BatchNorm cannot train on one sample, and a guard that works on a
-    batch could not hide it.
-    """
-    order = torch.randperm(count, generator=generator(seed))
-    batches = list(order.split(size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
+
+def in_batches(index: Tensor, size: int, least: int = 2) -> list[Tensor]:
+    """`index` in pieces of `size`. A last piece below `least` joins the one before it: BatchNorm cannot train on one
+    sample, and a guard that hides a sample among k others needs k of them."""
+    batches = list(index.split(size))
+    if len(batches) > 1 and len(batches[-1]) < least:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches

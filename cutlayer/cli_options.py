@@ -26,6 +26,14 @@ Data = Annotated[
     typer.Option(help="Data set, e.g. CIFAR10 or 'Npz(path=\"my.npz\")'." + _SPEC + "data", rich_help_panel=_PLAN),
 ]
 Protocol = Annotated[str | None, typer.Option(help="Vanilla, UShaped or Bypass.", rich_help_panel=_PLAN)]
+Guarded = Annotated[
+    int | None,
+    typer.Option(help="How many clients use the guard, the first ones. Default: all.", rich_help_panel=_PLAN),
+]
+Fusion = Annotated[
+    str | None,
+    typer.Option(help="Bypass: how what stayed home rejoins. residual, concat or hybrid.", rich_help_panel=_PLAN),
+]
 Home = Annotated[
     float | None, typer.Option(help="Bypass: share of the channels that never leave.", rich_help_panel=_PLAN)
 ]
@@ -118,7 +126,9 @@ PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
     "net": (Net, "nets"),
     "data": (Data, "data"),
     "protocol": (Protocol, "protocols"),
+    "guarded": (Guarded, ""),
     "home": (Home, ""),
+    "fusion": (Fusion, ""),
     "clients": (Clients, ""),
     "partition": (Partition, "partitions"),
     "shared": (Shared, ""),

@@ -13,7 +13,10 @@ TRAINING = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 @dataclass
 class Ledger:
-    """A watcher that counts messages and the bytes of their frames, per kind and direction."""
+    """A watcher that counts messages and the bytes of their frames, per kind and direction.
+
+    How many samples a message is about only the client knows (guards let samples share rows): it counts them itself.
+    """
 
     bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -23,10 +26,6 @@ class Ledger:
         self.note(message, UP)
         reply = handle(message)
         self.note(reply, DOWN)
-        if message.kind in (Kind.FORWARD, Kind.LOSS):
-            self.samples["training"] += len(message["z"])
-        elif message.kind is Kind.PREDICT:
-            self.samples["predicting"] += len(message["z"])
         return reply
 
     def note(self, message: Message, direction: str) -> None:

@@ -44,7 +44,7 @@ def _zeros(batch: Batch, u: tuple[int, ...]) -> Handler:
     def answer(message: Message) -> Message:
         if message.kind is Kind.LOSS:
             return message.reply(loss=batch.x.new_zeros(()))
-        return message.reply(u=batch.x.new_zeros(len(batch), *u))
+        return message.reply(u=batch.x.new_zeros(len(message["z"]), *u))
 
     return answer
 

@@ -15,7 +15,7 @@ class Kind(IntEnum):
 
     FORWARD = 1  # z up, u down
     BACKWARD = 2  # du up (vanilla: the scale of the loss), dz down
-    LOSS = 3  # vanilla: z and y up, the loss down
+    LOSS = 3  # vanilla: z and y up (and which row a label belongs to, where samples share rows), the loss down
     PREDICT = 4  # z up, u down; evaluation mode, nothing is held
     WEIGHTS = 5  # client weights handed on by a relay
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .batch import Batch
-from .message import Handler
+from .message import Handler, Message
 from .nets.base import count_parameters
 from .nets.weights import load_weights
 from .plan import Plan, Task, cut_shapes
@@ -44,21 +44,26 @@ def build_client(plan: Plan, task: Task, number: int, send: Handler, device: tor
     own = derive(plan.private_seed, "client", number)
     # Shared heads start alike on every client; own heads do not.
     start = derive(plan.private_seed, "start", 0 if plan.shared else number)
-    guard = plan.guard.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"))
+    spec = plan.guard_of(number)
+    guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
     with seeded(derive(start, "head")):
         head = plan.net.head(task.shape)
     with seeded(derive(start, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
         if plan.protocol is Bypass:
             assert tail is not None
-            home = (cut.z[0] - cut.shared[0], *cut.z[1:])
-            split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=Rejoin(home, cut.u))
+            home = cut.z if plan.guard.holds_back else (cut.z[0] - cut.shared[0], *cut.z[1:])
+            rejoin = Rejoin(home, cut.u, plan.fusion)
+            split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=rejoin)
         else:
             split = plan.protocol(head, tail, guard)
     _start_from_file(plan, task, head=head, tail=tail)
     _freeze(plan, head=head, tail=tail)
     split.to(device)
-    return Client(number, split, plan.client_optimizer.build(split.parameters()), Remote(number, send))
+    optimizer = plan.client_optimizer.build(split.parameters())
+    if optimizer is not None:
+        spec.attach(optimizer, split)
+    return Client(number, split, optimizer, Remote(number, send))
 
 
 def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
@@ -82,19 +87,28 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
     server = build_server(plan, task)
     client = build_client(plan, task, 0, server.handle)
     cut = cut_shapes(plan, task)
-    batch = Batch(torch.zeros(1, *task.shape), torch.zeros(1, dtype=torch.long))
+    # As many samples as the guard needs at once; the figures are those of one.
+    count = plan.guard.least_batch
+    batch = Batch(torch.zeros(count, *task.shape), torch.zeros(count, dtype=torch.long))
+    sent: list[Message] = []
+
+    def overheard(message: Message) -> Message:
+        sent.append(message)
+        return server.handle(message)
+
+    client.remote = Remote(0, overheard)
     with torch.no_grad(), FlopCounterMode(display=False) as both:
         client.split.eval()(batch, client.remote)
     with torch.no_grad(), FlopCounterMode(display=False) as alone:
-        server.body.eval()(torch.zeros(1, *cut.sent))
+        server.body.eval()(sent[0]["z"])
     return {
         "cut": list(cut.z),
         "sent": list(cut.sent),
         "client": {
             "parameters": count_parameters(client.split),
-            "macs": (both.get_total_flops() - alone.get_total_flops()) // 2,
+            "macs": (both.get_total_flops() - alone.get_total_flops()) // (2 * count),
         },
-        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // 2},
+        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // (2 * count)},
     }
 
 

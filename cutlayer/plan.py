@@ -7,6 +7,9 @@ from hashlib import sha256
 from math import ceil
 from typing import Any, NamedTuple
 
+from torch import nn
+
+from .batch import Task as Task
 from .data.base import Source
 from .data.digits import Digits
 from .guards import Guard, NoGuard
@@ -18,18 +21,11 @@ from .partitions import IID, Partition
 from .rules import Latest, Rule
 from .schedules import Constant, Schedule
 from .spec import Spec
-from .split import Bypass, Split, UShaped
+from .split import FUSIONS, Bypass, Split, UShaped
 
 __all__ = ["Plan"]
 
 PARTS = ("head", "body", "tail")
-
-
-class Task(NamedTuple):
-    """What both sides must know of the data: the shape of one input and the number of classes."""
-
-    shape: Shape
-    classes: int
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -44,7 +40,9 @@ class Plan(Spec):
     data: Source = Digits()
     protocol: type[Split] = UShaped
     guard: Guard = NoGuard()
+    guarded: int | None = None  # how many clients use the guard, the first ones; None: all of them
     home: float = 0.5  # the share of channels that never leave (Bypass)
+    fusion: str = "residual"  # how what stayed home rejoins what the server returns (Bypass)
     clients: int = 1
     partition: Partition = IID()
     shared: bool = True  # one head and tail handed on from client to client (SCH), or one per client (PCH)
@@ -77,6 +75,10 @@ class Plan(Spec):
             raise ValueError(f"protocol is Vanilla, UShaped or Bypass; got {self.protocol!r}")
         if unknown := set(self.frozen) - set(PARTS):
             raise ValueError(f"frozen names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
+        if self.guarded is not None and not 0 <= self.guarded <= self.clients:
+            raise ValueError(f"guarded is how many of the {self.clients} client(s) use the guard; got {self.guarded}")
+        if self.fusion not in FUSIONS:
+            raise ValueError(f"fusion is one of {', '.join(FUSIONS)}; got {self.fusion!r}")
         if not 0 < self.home < 1:
             raise ValueError(f"home is the share of channels that stay with the client, in (0, 1); got {self.home}")
         if not 0 <= self.val < 1:
@@ -84,9 +86,18 @@ class Plan(Spec):
         if self.patience and not self.val:
             raise ValueError("early stopping needs validation data: give val a share above 0, or patience=0")
 
+    @property
+    def least_batch(self) -> int:
+        """The fewest samples a batch may have: BatchNorm needs two, a guard may need more."""
+        return max(2, self.guard.least_batch)
+
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
         return replace(self, guard=self.guard.public_part(), private_seed=None)
+
+    def guard_of(self, client: int) -> Guard:
+        """The guard one client uses."""
+        return self.guard if self.guarded is None or client < self.guarded else NoGuard()
 
     def fingerprint(self) -> str:
         """A hash of the public part, agreed on before the first step."""
@@ -132,13 +143,37 @@ def cut_shapes(plan: Plan, task: Task) -> Cut:
     plan.net.check(task.shape)
     z, u = shapes(plan.net, task.shape)
     shared = z
-    if plan.protocol is Bypass:
+    if plan.protocol is Bypass and not plan.guard.holds_back:
         if z[0] < 2:
             raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
         shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
-    return Cut(z, shared, plan.guard.out_shape(shared), u)
+    cut = Cut(z, shared, plan.guard.out_shape(shared), u)
+    _refuse_unfit_guard(plan, task, cut)
+    return cut
 
 
-def steps_per_epoch(sizes: Sequence[int], batch: int) -> int:
-    """Batches in an epoch over clients of these sizes (a last batch of one joins the one before)."""
-    return sum(max(1, ceil(size / batch) - (size > batch and size % batch == 1)) for size in sizes)
+def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
+    guard = plan.guard
+    if plan.batch < guard.least_batch:
+        raise ValueError(f"{guard} needs {guard.least_batch} samples at a time: raise --batch above {plan.batch}")
+    if missing := [name for name in guard.attributes if name not in task.attributes]:
+        known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
+        raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
+    if plan.guarded is None or plan.guarded == plan.clients:
+        return
+    lift = guard.public_part().lift(cut.shared, plan.seed)
+    if cut.sent != cut.shared or not all(isinstance(part, nn.Identity | nn.Sequential) for part in lift.modules()):
+        raise ValueError(
+            f"guarded={plan.guarded}: the server undoes {guard} for every client or for none, so only guards without "
+            "a server's half can be left out by some clients"
+        )
+    if plan.shared and guard.build(cut.shared, 0, 0, task).state_dict():
+        raise ValueError(
+            f"guarded={plan.guarded}: {guard} has weights of its own, which unguarded clients cannot hand on: "
+            "give each client its own head (--own)"
+        )
+
+
+def steps_per_epoch(sizes: Sequence[int], batch: int, least: int = 2) -> int:
+    """Batches in an epoch over clients of these sizes (a last batch below `least` joins the one before)."""
+    return sum(max(1, ceil(size / batch) - (size > batch and 0 < size % batch < least)) for size in sizes)

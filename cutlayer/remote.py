@@ -31,11 +31,15 @@ class Remote:
             return self.ask(Kind.PREDICT, 0, z=z)["u"]
         return _Body.apply(_crossing(z), self)
 
-    def loss(self, z: Tensor, y: Tensor) -> Tensor:
-        """The task loss, computed by the server, which therefore learns y (vanilla split learning)."""
+    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The task loss, computed by the server, which therefore learns y (vanilla split learning).
+
+        `rows` says for each label which row of z it belongs to, where guards let samples share rows.
+        """
         if not torch.is_grad_enabled():
-            return cross_entropy(self.body(z), y)  # nothing to learn, so the labels need not travel
-        return _Loss.apply(_crossing(z), y, self)
+            logits = self.body(z)  # nothing to learn, so the labels need not travel
+            return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
+        return _Loss.apply(_crossing(z), y, rows, self)
 
     def next_step(self) -> int:
         return next(self._steps)
@@ -65,11 +69,12 @@ class _Body(torch.autograd.Function):
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, y: Tensor, remote: Remote) -> Tensor:
+    def forward(ctx: Any, z: Tensor, y: Tensor, rows: Tensor | None, remote: Remote) -> Tensor:
         ctx.remote, ctx.step = remote, remote.next_step()
-        return remote.ask(Kind.LOSS, ctx.step, z=z, y=y)["loss"]
+        labels = {"y": y} if rows is None else {"y": y, "rows": rows}
+        return remote.ask(Kind.LOSS, ctx.step, z=z, **labels)["loss"]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (du,) = grads
-        return ctx.remote.ask(Kind.BACKWARD, ctx.step, du=du)["dz"], None, None
+        return ctx.remote.ask(Kind.BACKWARD, ctx.step, du=du)["dz"], None, None, None

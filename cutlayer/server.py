@@ -74,7 +74,10 @@ class Server:
         z = message["z"].detach().requires_grad_()
         self.body.train()
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
-            loss = self.criterion(self.body(z), message["y"])
+            logits, rows = self.body(z), message.tensors.get("rows")
+            if rows is not None:
+                logits = logits.index_select(0, rows)
+            loss = self.criterion(logits, message["y"])
         self._held[message.client] = _Held(message.step, z, loss, self.updates)
         return message.reply(loss=loss.detach())
 

@@ -46,20 +46,26 @@ class Split(nn.Module):
         return z, None
 
     def send(self, batch: Batch) -> Tensor:
-        """What leaves the client for this batch, without sending it: the server's whole view of these inputs."""
-        return self.guard(self.share(self.head(batch.x))[0], batch).seen
+        """What leaves the client for each sample of this batch, without sending it: the server's whole view of it."""
+        guarded = self.guard(self.share(self.head(batch.x))[0], batch)
+        return each(guarded.seen, guarded.rows)
+
+
+def each(rows: Tensor, index: Tensor | None) -> Tensor:
+    """For each sample the row that stands for it. Guards may let several samples share one."""
+    return rows if index is None else rows.index_select(0, index)
 
 
 class UShaped(Split):
     """The labels stay home: features come back and the client finishes."""
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        seen, penalty, kept = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(self.guard.restore(server.body(seen), kept)), penalty)
+        seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
+        return Output(self.tail(each(server.body(seen), rows)), penalty)
 
 
 class Bypass(Split):
-    """Some channels never leave the client; they rejoin what the server returns."""
+    """A part never leaves and rejoins what the server returns: whole channels, or what the guard holds back."""
 
     def __init__(
         self,
@@ -77,38 +83,56 @@ class Bypass(Split):
         return z[:, : self.sent].contiguous(), z[:, self.sent :]
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        shared, home = self.share(self.head(batch.x))
-        seen, penalty, kept = self.guard(shared, batch)
-        u = self.guard.restore(server.body(seen), kept)
-        return Output(self.tail(u + self.rejoin(home)), penalty)
+        shared, channels = self.share(self.head(batch.x))
+        seen, penalty, rows, held = self.guard(shared, batch)
+        u = each(server.body(seen), rows)
+        return Output(self.tail(self.rejoin(u, channels if held is None else held)), penalty)
 
 
 class Vanilla(Split):
-    """The labels travel with the smashed data, and the server owns the loss."""
+    """The labels travel with the smashed data, and the server owns the loss.
+
+    Where several samples share one row, the server is told which label belongs to which row; it has the labels.
+    """
 
     labels_stay_home = False
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        seen, penalty, _ = self.guard(self.head(batch.x), batch)
-        return Output(server.body(seen), penalty)
+        seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
+        return Output(each(server.body(seen), rows), penalty)
 
     def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
-        seen, penalty, _ = self.guard(self.head(batch.x), batch)
-        return {"task": server.loss(seen, batch.y), **penalty}
+        seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
+        return {"task": server.loss(seen, batch.y, rows), **penalty}
+
+
+FUSIONS = ("residual", "concat", "hybrid")
 
 
 class Rejoin(nn.Module):
-    """The home stream of a bypass: channels that stayed, pooled to the shape of u and mixed into its width."""
+    """The home stream of a bypass, brought to the shape of u and fused with it (PRISM, thesis Sec. 3.3).
 
-    def __init__(self, home: tuple[int, ...], u: tuple[int, ...]):
+    residual: u + home; concat: a 1x1 mix of both; hybrid: that mix + u.
+    """
+
+    def __init__(self, home: tuple[int, ...], u: tuple[int, ...], fusion: str = "residual"):
         super().__init__()
         self.size: Any = u[1:]
-        self.mix = nn.Conv2d(home[0], u[0], 1) if self.size else nn.Linear(home[0], u[0])
+        self.fusion = fusion
+        layer = nn.Conv2d if self.size else nn.Linear
+        shape: Any = (1,) if self.size else ()
+        self.mix = layer(home[0], u[0], *shape)
+        self.fuse = None if fusion == "residual" else layer(2 * u[0], u[0], *shape)
 
-    def forward(self, home: Tensor) -> Tensor:
+    def forward(self, u: Tensor, home: Tensor) -> Tensor:
         if self.size:
-            return self.mix(adaptive_avg_pool2d(home, self.size))
-        return self.mix(home.flatten(2).mean(2) if home.dim() > 2 else home)
+            ours = self.mix(adaptive_avg_pool2d(home, self.size))
+        else:
+            ours = self.mix(home.flatten(2).mean(2) if home.dim() > 2 else home)
+        if self.fuse is None:
+            return u + ours
+        fused = self.fuse(torch.cat([u, ours], dim=1))
+        return fused + u if self.fusion == "hybrid" else fused
 
 
 class FillChannels(nn.Module):

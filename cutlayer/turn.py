@@ -30,7 +30,7 @@ class Client:
 
 
 def learn(client: Client, batch: Batch) -> dict[str, float]:
-    """One step; returns the loss term by term."""
+    """One step; returns the loss term by term, and what the guard has to say of it."""
     client.split.train()
     with seeded(batch.seed, batch.x.device):
         terms = client.split.terms(batch, client.remote)
@@ -39,12 +39,12 @@ def learn(client: Client, batch: Batch) -> dict[str, float]:
         loss = reduce(torch.add, terms.values())
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
         loss.backward()
-    if client.optimizer is not None:
-        client.optimizer.step()
-        client.optimizer.zero_grad()
+        if client.optimizer is not None:
+            client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
+            client.optimizer.zero_grad()
     client.steps += 1
     client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
-    return values
+    return values | client.split.guard.notes
 
 
 @torch.no_grad()

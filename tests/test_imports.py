@@ -39,7 +39,7 @@ ALLOWED = {
     "turn": {"batch", "errors", "remote", "seeds", "split"},
     "rounds": set(),
     "memory": {"batch", "message", "remote", "turn"},
-    "plan": {"spec", "data", "guards", "nets", "optimizers", "partitions", "rules", "schedules", "split"},
+    "plan": {"batch", "spec", "data", "guards", "nets", "optimizers", "partitions", "rules", "schedules", "split"},
     "parties": {"batch", "message", "nets", "plan", "remote", "seeds", "server", "split", "turn"},
     "checkpoint": set(),
     "engines": {

@@ -16,7 +16,7 @@ from cutlayer.parties import build_client, build_server
 from cutlayer.plan import Plan, Task
 
 SECRET = 0x5EC2_E75E_ED12_3456  # a private seed long enough to be looked for in bytes
-TASK = Task((1, 12, 12), 3)
+TASK = Task((1, 12, 12), 3, {"odd": 2})
 
 # One line per guard: every law over guards runs on these.
 GUARDS: list[Guard] = [
@@ -84,7 +84,8 @@ def tiny_parts(private: int = 48) -> Parts:
 def batches(count: int, size: int = 6, seed: int = 0) -> list[Batch]:
     pool = samples(count * size, seed)
     x = pool.x.to(torch.get_default_dtype())
-    return [Batch(x[i * size : (i + 1) * size], pool.y[i * size : (i + 1) * size], seed=i) for i in range(count)]
+    cuts = [slice(i * size, (i + 1) * size) for i in range(count)]
+    return [Batch(x[cut], pool.y[cut], {"odd": pool.s["odd"][cut]}, seed=i) for i, cut in enumerate(cuts)]
 
 
 class Here:
@@ -96,8 +97,9 @@ class Here:
     def body(self, z: Tensor) -> Tensor:
         return self._body(z)
 
-    def loss(self, z: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(self._body(z), y)
+    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+        logits = self._body(z)
+        return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
 
 
 def split_and_whole(plan: Plan, task: Task = TASK):

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch import Batch, epoch_batches
+from ..batch import Batch, Task, epoch_batches, in_batches
 from ..data.base import Parts, Samples
 from ..ledger import DOWN, UP, Ledger
 from ..message import Handler, Kind, Message, Watcher, through
 from ..optimizers import set_rate
 from ..parties import build_client, build_server
-from ..plan import Plan, Task, steps_per_epoch
+from ..plan import Plan, steps_per_epoch
 from ..rounds import turns
 from ..rules import Update
 from ..seeds import derive
@@ -58,16 +58,17 @@ class LocalRun:
     ):
         self.plan, self.device = plan.with_secrets(), torch.device(device)
         self.parts = parts
-        self.task = Task(tuple(parts.private.x.shape[1:]), classes)
+        self.task = task_of(parts.private, classes)
         self.server = build_server(self.plan.public(), self.task, self.device)
         self.ledger = Ledger()
         corridor = through([self.ledger], wrap(through(at_server, self.server.handle)))
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
         self.samples = [_on(parts.private[share], self.device) for share in shares]
+        self._refuse_too_few_samples()
         self.clients = [
             build_client(self.plan, self.task, number, corridor, self.device) for number in range(plan.clients)
         ]
-        self.steps = plan.epochs * steps_per_epoch([len(own) for own in self.samples], plan.batch)
+        self.steps = plan.epochs * steps_per_epoch([len(own) for own in self.samples], plan.batch, plan.least_batch)
         self.shared: State = {}  # what a relay last brought back; empty while heads are the clients' own
         self.epoch = self.turn = self.step = 0
         self.sums: dict[str, float] = {}
@@ -97,7 +98,7 @@ class LocalRun:
     def _epoch(self, on_step: Callable[[Progress], None], stop: Callable[[], bool]) -> bool:
         self._set_rates()
         orders = [
-            epoch_batches(len(own), self.plan.batch, self._secret(client, "order", self.epoch))
+            epoch_batches(len(own), self.plan.batch, self._secret(client, "order", self.epoch), self.plan.least_batch)
             for client, own in enumerate(self.samples)
         ]
         schedule = list(turns([len(order) for order in orders], self.plan.turn))
@@ -111,6 +112,7 @@ class LocalRun:
             for index in orders[client][first:last]:
                 terms = learn(self.clients[client], self._batch(client, index))
                 learnt += len(index)
+                self.ledger.samples["training"] += len(index)
                 self.step += 1
                 for name, value in terms.items():
                     self.sums[name] = self.sums.get(name, 0.0) + value
@@ -146,6 +148,15 @@ class LocalRun:
             self.ledger.note(Message(Kind.WEIGHTS, client.number, client.steps, update.state), UP)
             self.shared = self.plan.rule(self.shared, [update])
 
+    def _refuse_too_few_samples(self) -> None:
+        least = self.plan.guard.least_batch
+        for client, own in enumerate(self.samples):
+            if len(own) < least:
+                raise ValueError(
+                    f"client {client} has {len(own)} samples, {self.plan.guard} needs {least} at a time: "
+                    "fewer clients, more data, or a smaller k"
+                )
+
     def _batch(self, client: int, index: Tensor) -> Batch:
         return as_batch(self.samples[client], index, self._secret(client, "step", self.clients[client].steps))
 
@@ -171,13 +182,25 @@ class LocalRun:
 
     # ---------------------------------------------------------------- evaluation
     def evaluate(self, samples: Samples) -> list[float]:
-        """Accuracy of every distinct client network: one number for shared heads, one per client for own heads."""
+        """Accuracy of every distinct client network: one number for shared heads, one per client for own heads.
+
+        Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in
+        a larger one it would find closer neighbours.
+        """
         seen = _on(samples, self.device)
-        batches = [as_batch(seen, index) for index in torch.arange(len(seen)).split(EVALUATION_BATCH)]
-        if self.shared:
-            load(self.clients[0], self.shared)
-        judged = self.clients[:1] if self.plan.shared else self.clients
-        return [float((predict(client, batches).argmax(1) == seen.y).double().mean()) for client in judged]
+        size = self.plan.batch if self.plan.guard.mixes_samples else EVALUATION_BATCH
+        pieces = in_batches(torch.arange(len(seen)), size, self.plan.least_batch)
+        accuracies = []
+        for client in self.clients[:1] if self.plan.shared and self.plan.guarded is None else self.clients:
+            if self.shared:
+                load(client, self.shared)
+            batches = (
+                as_batch(seen, index, self._secret(client.number, "evaluate", self.epoch, number))
+                for number, index in enumerate(pieces)
+            )
+            accuracies.append(float((predict(client, batches).argmax(1) == seen.y).double().mean()))
+            self.ledger.samples["predicting"] += len(seen)
+        return accuracies
 
     def use_best(self) -> None:
         """Go back to the best epoch, where one was kept."""
@@ -238,6 +261,12 @@ class LocalRun:
             state = self.shared or own.get(f"client{client.number}")
             if state:
                 load(client, state)
+
+
+def task_of(samples: Samples, classes: int) -> Task:
+    """What both sides are told of the data."""
+    attributes = {name: int(values.max()) + 1 for name, values in samples.s.items() if len(values)}
+    return Task(tuple(samples.x.shape[1:]), classes, attributes)
 
 
 def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:

@@ -1,36 +1,59 @@
 """A guard: what a client does to its activations before they leave, and how the server reads them."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Batch, Task
 from ..spec import Spec
 
 Shape = tuple[int, ...]  # of one sample, without the batch
 
 
 class Guarded(NamedTuple):
-    """`seen` leaves the client. `penalty` joins the loss under its name. `kept` stays for `restore`."""
+    """What a guard makes of one batch."""
 
-    seen: Tensor
-    penalty: dict[str, Tensor] = {}  # noqa: RUF012  (never written to: guards build their own)
-    kept: Any = None
+    seen: Tensor  # leaves the client
+    penalty: dict[str, Tensor] = {}  # noqa: RUF012  joins the loss, by name (never written to: guards build their own)
+    rows: Tensor | None = None  # for each sample, the row of `seen` that stands for it; None: its own
+    home: Tensor | None = None  # what the guard held back, for the home stream of a Bypass
 
 
 class GuardModule(nn.Module):
     """The client's half. This one changes nothing.
 
     Whatever a client must not hand on (keys) belongs in non-persistent buffers: `state_dict` is what a relay shows.
+    `notes` are figures of the last step that the history should show; they are not part of the loss.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: dict[str, float] = {}
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         return Guarded(z)
 
-    def restore(self, u: Tensor, kept: Any) -> Tensor:
-        """Undo on what came back whatever the guard did to the batch (its order, its rows)."""
-        return u
+
+class Release(NamedTuple):
+    """Noise was added: from here on everything is post-processing and costs nothing more."""
+
+    noise: str  # "gaussian" or "laplace"
+    multiplier: float  # scale of the noise over how far one sample moves the batch (L2, for Laplace L1)
+
+
+class Bound(NamedTuple):
+    """What holds of the rows at one stage whatever the data: the ground of any (ε, δ) claim.
+
+    Neighbours are batches in which one sample was replaced by another (replace-one).
+    """
+
+    norm: float | None = None  # no row is longer than this, in the p-norm
+    moves: float | None = None  # replacing one sample moves all rows of a batch, taken as one vector, by at most this
+    p: int = 2
+    why: str = "no row is bounded: put Clip(norm=...) before the noise"  # why `moves` is not known
+    release: Release | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,13 +65,40 @@ class Guard(Spec):
 
     # A client-only guard changes nothing a server must undo; the server's copy of a plan does not mention it.
     client_only: ClassVar[bool] = False
+    # One row of what leaves depends on other samples of the batch; two such guards do not stack.
+    mixes_samples: ClassVar[bool] = False
+    # It looks at the samples behind the rows (labels, inputs), so rows must still be samples.
+    reads_samples: ClassVar[bool] = False
+    # Most of what leaves is exactly zero, and the wire leaves zeros out.
+    makes_zeros: ClassVar[bool] = False
+    # Every coordinate that leaves mixes all that came in: zeros made before do not survive.
+    fills_zeros: ClassVar[bool] = False
+    # The guard itself decides what stays home, and a Bypass takes that instead of whole channels.
+    holds_back: ClassVar[bool] = False
+    # Meant to be fitted to a network that is trained and frozen; an audit starts it from the unguarded one.
+    post_hoc: ClassVar[bool] = False
+
+    @classmethod
+    def usual(cls) -> Self:
+        """The setting that `--guard all` takes: the paper's where it names one."""
+        return cls()
+
+    @property
+    def least_batch(self) -> int:
+        """The fewest samples this guard can work on."""
+        return 1
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Sensitive attributes the data must have for this guard to train."""
+        return ()
 
     def out_shape(self, shape: Shape) -> Shape:
         """The shape that leaves, or a ValueError that says why this guard does not fit this cut."""
         return shape
 
-    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
-        """The client's module."""
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
+        """The client's module. `task` is there for guards that must know the shape of an input."""
         raise NotImplementedError
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
@@ -59,6 +109,23 @@ class Guard(Spec):
         """The public map back to the shape of the cut that an attacker would use; None: read what was sent."""
         return None
 
+    def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:
+        """Called once, when the client's optimizer exists: for guards that change how the client learns."""
+
+    def claim(self, shape: Shape) -> str:
+        """What may be said of what leaves, for every input and every attacker; measured effects are no claims."""
+        return "none: empirical"
+
+    def bound(self, before: Bound) -> Bound:
+        """What this guard makes of a bound on its input. Nothing is known unless a guard shows it."""
+        if self.client_only or before.release is not None:
+            return before
+        return Bound(why=f"nothing is known of how far {self} lets one sample move what leaves")
+
+    def calibrated(self, before: Bound) -> "Guard":
+        """This guard with every number settled: noise that was asked for as an ε gets its scale here."""
+        return self
+
     def public_part(self) -> "Guard":
         """What the server may know of this guard."""
         return NoGuard() if self.client_only else self
@@ -68,8 +135,33 @@ class Guard(Spec):
 class NoGuard(Guard):
     """Nothing: the activation leaves as it is. The row every guard is compared with."""
 
-    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return GuardModule()
+
+    def claim(self, shape: Shape) -> str:
+        return "nothing: the activation leaves as it is"
+
+
+class Support(nn.Module):
+    """The server's half of a guard that drops coordinates: no gradient goes back for what did not come.
+
+    The zeros of the payload are the dropped coordinates, so the answer is as sparse as the question. (A kept
+    coordinate that happens to be exactly 0 loses its gradient too; behind a ReLU that gradient is 0 anyway.)
+    """
+
+    def forward(self, seen: Tensor) -> Tensor:
+        return seen * (seen != 0)
+
+
+def need_maps(guard: Spec, shape: Shape) -> None:
+    if len(shape) != 3:
+        raise ValueError(f"{guard} needs a cut of channels x height x width; this one is {shape}")
+
+
+def need_task(guard: Spec, task: Task | None) -> Task:
+    if task is None:
+        raise ValueError(f"{guard} must know the inputs it protects: give build(..., task=Task(shape, classes))")
+    return task
 
 
 def kept_width(guard: Spec, ratio: float, width: int) -> int:

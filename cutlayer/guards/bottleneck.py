@@ -1,12 +1,13 @@
 """The learned 1x1 baseline: a convolution narrows the channels, the server's widens them again."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Batch, Task
 from ..seeds import derive, seeded
-from .base import Guard, Guarded, GuardModule, Shape, kept_width
+from .base import Guard, Guarded, GuardModule, Shape, kept_width, need_maps
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,14 +18,18 @@ class Bottleneck1x1(Guard):
     """
 
     ratio: float
+    fills_zeros: ClassVar[bool] = True
+
+    @classmethod
+    def usual(cls) -> "Bottleneck1x1":
+        return cls(ratio=8)
 
     def out_shape(self, shape: Shape) -> Shape:
-        if len(shape) != 3:
-            raise ValueError(f"{self} needs a cut of channels x height x width; this one is {shape}")
+        need_maps(self, shape)
         kept_width(self, self.ratio, shape[0] * shape[1] * shape[2])
         return (max(1, int(shape[0] // self.ratio)), *shape[1:])
 
-    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         with seeded(private):
             return _Narrow(nn.Conv2d(shape[0], self.out_shape(shape)[0], 1))
 

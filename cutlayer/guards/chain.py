@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Batch, Task
 from ..seeds import derive
-from .base import Guard, Guarded, GuardModule, NoGuard, Shape
+from .base import Bound, Guard, Guarded, GuardModule, NoGuard, Shape
+
+
+class _Step(NamedTuple):
+    part: Guard
+    before: Shape  # the shape it reads
+    public: int  # its public seed
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -23,19 +30,49 @@ class Chain(Guard):
             raise ValueError(f"Chain takes guards, e.g. Chain(LightSplit(ratio=8), WCC(weight=0.01)); got {parts}")
         flat = [inner for part in parts for inner in (part.parts if isinstance(part, Chain) else (part,))]
         object.__setattr__(self, "parts", tuple(flat))
+        self._refuse_what_cannot_work()
+        self._calibrated()  # an ε that nothing bounds is refused now, not after an hour
 
     def __repr__(self) -> str:
         return f"Chain({', '.join(map(repr, self.parts))})"
 
+    @classmethod
+    def usual(cls) -> "Chain":
+        raise NotImplementedError("a chain has no usual parts")
+
+    # What a chain is follows from its parts. (Class variables elsewhere, so the type checker objects.)
+    @property
+    def mixes_samples(self) -> bool:  # type: ignore[override]
+        return any(part.mixes_samples for part in self.parts)
+
+    @property
+    def holds_back(self) -> bool:  # type: ignore[override]
+        return any(part.holds_back for part in self.parts)
+
+    @property
+    def post_hoc(self) -> bool:  # type: ignore[override]
+        return any(part.post_hoc for part in self.parts)
+
+    @property
+    def least_batch(self) -> int:
+        return max(part.least_batch for part in self.parts)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.attributes))
+
     def out_shape(self, shape: Shape) -> Shape:
+        whole = shape
         for part in self.parts:
+            if part.holds_back and shape != whole:
+                raise ValueError(f"{part} keeps a part of the cut {whole} home, but reads {shape}: put it first")
             shape = part.out_shape(shape)
         return shape
 
-    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         modules = [
-            part.build(before, seed, derive(private, place))
-            for place, (part, before, seed) in enumerate(self._steps(shape, public))
+            step.part.build(step.before, step.public, derive(private, place), task)
+            for place, step in enumerate(self._steps(shape, public))
         ]
         return _InTurn(modules)
 
@@ -53,18 +90,62 @@ class Chain(Guard):
                 return None  # what this part did to the shape cannot be undone
         return nn.Sequential(*reversed(undos)) if undos else None
 
+    def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:
+        for part in self.parts:
+            part.attach(optimizer, client)
+
+    def claim(self, shape: Shape) -> str:
+        claims = [(part, part.claim(before)) for part, before, _ in self._steps(shape, 0)]
+        said = [f"{type(part).__name__}: {claim}" for part, claim in claims if not claim.startswith("none")]
+        return "; ".join(said) or "none: empirical"
+
+    def bound(self, before: Bound) -> Bound:
+        for part in self.parts:
+            before = part.calibrated(before).bound(before)
+        return before
+
     def public_part(self) -> Guard:
         shown = [part for part in self.parts if not part.client_only]
         return Chain(*shown) if len(shown) > 1 else shown[0] if shown else NoGuard()
 
-    def _steps(self, shape: Shape, public: int) -> list[tuple[Guard, Shape, int]]:
-        """(part, shape it reads, its public seed). Client-only parts must not shift the seeds of the others:
-        the server, which does not know of them, has to arrive at the same ones."""
+    def _steps(self, shape: Shape, public: int) -> list[_Step]:
+        """Client-only parts must not shift the public seeds of the others: the server, which does not know of them,
+        has to arrive at the same ones."""
         steps, place = [], 0
-        for part in self.parts:
-            steps.append((part, shape, derive(public, place) if place else public))
+        for part in self._calibrated():
+            steps.append(_Step(part, shape, derive(public, place) if place else public))
             shape, place = part.out_shape(shape), place + (not part.client_only)
         return steps
+
+    def _calibrated(self) -> list[Guard]:
+        settled, bound = [], Bound()
+        for part in self.parts:
+            settled.append(part.calibrated(bound))
+            bound = settled[-1].bound(bound)
+        return settled
+
+    def _refuse_what_cannot_work(self) -> None:
+        mixing = [part for part in self.parts if part.mixes_samples]
+        if len(mixing) > 1:
+            raise ValueError(
+                f"{mixing[0]} and {mixing[1]} both mix the samples of a batch, so the second would hide rows that "
+                "are no samples any more: use one of them"
+            )
+        for place, part in enumerate(self.parts):
+            readers = [later for later in self.parts[place + 1 :] if later.reads_samples]
+            if part.mixes_samples and readers:
+                raise ValueError(
+                    f"{readers[0]} compares what leaves with its sample, but behind {part} rows are no samples any "
+                    f"more: put {readers[0]} before it"
+                )
+            after = [later for later in self.parts[place + 1 :] if later.fills_zeros]
+            if part.makes_zeros and after:
+                raise ValueError(
+                    f"{part} drops coordinates, but {after[0]} mixes all of them: the zeros are gone and so are the "
+                    f"bytes saved. Put {after[0]} first, or leave one out"
+                )
+            if part.holds_back and any(earlier.holds_back for earlier in self.parts[:place]):
+                raise ValueError(f"{part} would keep home what another guard already kept: use one of them")
 
 
 class _InTurn(GuardModule):
@@ -74,16 +155,14 @@ class _InTurn(GuardModule):
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         penalties: dict[str, Tensor] = {}
-        kepts = []
+        rows = home = None
+        self.notes = {}
         for module in self.inner:
-            z, penalty, kept = module(z, batch)
+            z, penalty, own_rows, own_home = module(z, batch)
             for name, term in penalty.items():
                 # The same penalty at two stages counts twice, under one name.
                 penalties[name] = penalties[name] + term if name in penalties else term
-            kepts.append(kept)
-        return Guarded(z, penalties, kepts)
-
-    def restore(self, u: Tensor, kept: Any) -> Tensor:
-        for module, own in zip(reversed(list(self.inner)), reversed(kept), strict=True):
-            u = module.restore(u, own)  # type: ignore[operator]
-        return u
+            rows = own_rows if own_rows is not None else rows
+            home = own_home if own_home is not None else home
+            self.notes |= module.notes  # type: ignore[arg-type]
+        return Guarded(z, penalties, rows, home)

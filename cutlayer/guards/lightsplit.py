@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Batch, Task
 from ..seeds import seeded
-from .base import Guard, Guarded, GuardModule, Shape, kept_width
+from .base import Bound, Guard, Guarded, GuardModule, Shape, kept_width
 from .projection import Dense, Fast, Projection
 
 
@@ -22,6 +23,7 @@ class LightSplit(Guard):
     ratio: float
     hidden: int = 0
     projection: Dense | Fast = Fast()
+    fills_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, int) or self.hidden < 0:
@@ -29,10 +31,14 @@ class LightSplit(Guard):
         if not isinstance(self.projection, Dense | Fast):
             raise ValueError(f"{self}: projection is Fast() or Dense()")
 
+    @classmethod
+    def usual(cls) -> "LightSplit":
+        return cls(ratio=8)
+
     def out_shape(self, shape: Shape) -> Shape:
         return (kept_width(self, self.ratio, prod(shape)),)
 
-    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Project(self._projection(shape, public))
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
@@ -54,6 +60,13 @@ class LightSplit(Guard):
 
     def _projection(self, shape: Shape, public: int) -> Projection:
         return self.projection.build(prod(shape), self.out_shape(shape)[0], public)
+
+    def claim(self, shape: Shape) -> str:
+        return f"rank {self.out_shape(shape)[0]} of {prod(shape)}"
+
+    def bound(self, before: Bound) -> Bound:
+        # Orthonormal columns stretch nothing in L2; in L1 they may.
+        return before if before.p == 2 or before.release else super().bound(before)
 
 
 class _Project(GuardModule):

@@ -6,9 +6,9 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Batch, Task
 from ..seeds import generator
-from .base import Guard, Guarded, GuardModule, Shape, kept_width
+from .base import Bound, Guard, Guarded, GuardModule, Shape, kept_width
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,10 +17,14 @@ class Subset(Guard):
 
     ratio: float
 
+    @classmethod
+    def usual(cls) -> "Subset":
+        return cls(ratio=8)
+
     def out_shape(self, shape: Shape) -> Shape:
         return (kept_width(self, self.ratio, prod(shape)),)
 
-    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Select(self._chosen(shape, public))
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
@@ -32,6 +36,13 @@ class Subset(Guard):
     def _chosen(self, shape: Shape, public: int) -> Tensor:
         order = torch.randperm(prod(shape), generator=generator(public))
         return order[: self.out_shape(shape)[0]].sort().values
+
+    def claim(self, shape: Shape) -> str:
+        return f"rank {self.out_shape(shape)[0]} of {prod(shape)}"
+
+    def bound(self, before: Bound) -> Bound:
+        # Orthonormal columns stretch nothing in L2; in L1 they may.
+        return before if before.p == 2 or before.release else super().bound(before)
 
 
 class _Select(GuardModule):

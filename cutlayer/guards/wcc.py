@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..batch import Batch
+from ..batch import Batch, Task
 from .base import Guard, Guarded, GuardModule, Shape
 
 
@@ -17,12 +17,17 @@ class WCC(Guard):
 
     weight: float
     client_only: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
+
+    @classmethod
+    def usual(cls) -> "WCC":
+        return cls(weight=0.01)
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight, int | float) or not 0 <= self.weight < float("inf"):
             raise ValueError(f"WCC's weight is a number from 0 up (useful: 0.01 to 0.1); got {self.weight!r}")
 
-    def build(self, shape: Shape, public: int, private: int) -> GuardModule:
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Compact(self.weight)
 
 

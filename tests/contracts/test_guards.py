@@ -28,7 +28,7 @@ def test_its_text_is_itself(guard):
 @all_guards
 def test_it_sends_the_shape_it_promises_and_lifts_it_back(guard):
     z = torch.randn(6, *CUT)
-    module = guard.build(CUT, public=1, private=2)
+    module = guard.build(CUT, public=1, private=2, task=TASK)
     seen = module(z, batches(1)[0]).seen
     assert tuple(seen.shape[1:]) == guard.out_shape(CUT)
     assert guard.lift(CUT, public=1)(seen).shape == z.shape
@@ -39,7 +39,7 @@ def test_it_sends_the_shape_it_promises_and_lifts_it_back(guard):
 @all_guards
 def test_it_is_a_function_of_its_seeds_and_the_step(guard):
     z, batch = torch.randn(6, *CUT), batches(1)[0]
-    first, second = (guard.build(CUT, public=1, private=2)(z, batch).seen for _ in range(2))
+    first, second = (guard.build(CUT, public=1, private=2, task=TASK)(z, batch).seen for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -25,10 +25,10 @@ def learn_whole(twin, twin_server, batch):
     with seeded(batch.seed):
         loss = twin.split.loss(batch, Here(twin_server.body))
         loss.backward()
-    for optimizer in (twin.optimizer, twin_server.optimizer):
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
+        for optimizer in (twin.optimizer, twin_server.optimizer):
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 def check(plan, steps, task=TASK, feed=None):

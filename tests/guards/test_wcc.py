@@ -53,6 +53,6 @@ def test_an_impossible_weight_is_refused(weight):
 def test_penalties_of_a_chain_add_up():
     seen, y = torch.randn(6, 4, 2, 2), torch.tensor([0, 1, 0, 1, 1, 2])
     chain = Chain(WCC(weight=0.25), Subset(ratio=2), WCC(weight=2.0))
-    sent, penalty, _ = chain.build((4, 2, 2), 1, 2)(seen, Batch(seen, y))
+    sent, penalty, *_ = chain.build((4, 2, 2), 1, 2)(seen, Batch(seen, y))
     expected = 0.25 * within_class_scatter(seen, y) + 2.0 * within_class_scatter(sent, y)
     torch.testing.assert_close(penalty["WCC"], expected)

@@ -74,7 +74,7 @@ class HereSeeded(Here):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
             return super().body(z)
 
-    def loss(self, z, y):
+    def loss(self, z, y, rows=None):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
             return super().loss(z, y)
 
