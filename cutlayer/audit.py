@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .attacks import Attack
+from .batch import Task
 from .data.base import Loaded, Parts, overlap, parts
 from .engines.local import LocalRun, Progress, as_batch, task_of
 from .guards import Guard, NoGuard
@@ -20,8 +21,8 @@ from .judge import Scores, Victim, floors, judge, why_control_failed, why_invali
 from .ledger import DOWN, UP
 from .lpips import LPIPS
 from .memory import client_memory
-from .parties import sides
-from .plan import Plan, cut_shapes
+from .parties import build_client, build_server, sides
+from .plan import PARTS, Plan, cut_shapes
 from .seeds import derive
 
 SCHEMA = 1
@@ -46,6 +47,7 @@ class Audit:
     truth: Tensor
     labels: Tensor
     lpips_missing: str | None = None
+    left_out: dict[str, str] = field(default_factory=dict)  # guards that do not fit this plan, and why
     rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Tensor] = field(default_factory=dict)  # by `picture_key`: reconstructions of `truth`
 
@@ -55,6 +57,7 @@ class Audit:
             "plan": repr(self.plan),
             "floors": self.floors,
             "rows": self.rows,
+            "left_out": self.left_out,
             "lpips_missing": self.lpips_missing,
         }
 
@@ -65,6 +68,7 @@ def audit(
     *,
     guards: Sequence[Guard],
     attacks: Sequence[Attack],
+    if_they_fit: Sequence[Guard] = (),
     seeds: Sequence[int] = (0,),
     images: int = 256,
     device: str = "cpu",
@@ -72,9 +76,18 @@ def audit(
     lpips_missing: str | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Audit:
-    """Every guard against every attack, the unguarded cut first: it is the control of all others."""
-    guards = [NoGuard(), *(guard for guard in dict.fromkeys(guards) if guard != NoGuard())]
-    plan = _checked(plan, loaded, guards)
+    """Every guard against every attack, the unguarded cut first: it is the control of all others.
+
+    A guard that cannot work with this plan is an error, except those of `if_they_fit`: they are left out and named.
+    """
+    plan = _checked(plan, loaded)
+    task = task_of(loaded.train, len(loaded.classes))
+    left_out = {repr(guard): why for guard in if_they_fit if (why := why_unfit(plan, task, guard))}
+    wanted = dict.fromkeys([NoGuard(), *guards, *(guard for guard in if_they_fit if repr(guard) not in left_out)])
+    guards = list(wanted)
+    for guard in guards:
+        if why := why_unfit(plan, task, guard):
+            raise ValueError(why)
     count = len(seeds) * len(guards) * (1 + len(attacks))
     done = 0
     result: Audit | None = None
@@ -85,15 +98,17 @@ def audit(
         data = parts(loaded, aux=own.aux, val=own.val, seed=seed)
         _refuse_overlap(data)
         controls: dict[str, str | None] = {}
+        unguarded: LocalRun | None = None
         for guard in guards:
-            run = _train(replace(own, guard=guard), data, len(loaded.classes), device, on_event, done, count)
+            run = _train(replace(own, guard=guard), data, task, device, unguarded, _shares(on_event, done, count))
+            unguarded = unguarded or run
             done += 1
             victim = Victim(run, images)
             if guard == NoGuard():
                 marks = floors(victim, data, seed, lpips)
                 per_seed.append(marks)
             if result is None:
-                result = Audit(plan, {}, victim.truth.cpu(), victim.y.cpu(), lpips_missing)
+                result = Audit(plan, {}, victim.truth.cpu(), victim.y.cpu(), lpips_missing, left_out)
             facts = _facts(run, victim)
             for attack in attacks:
                 on_event(Event(f"{attack} against {shown(guard)}", done / count))
@@ -117,36 +132,54 @@ def picture_key(row: dict[str, Any]) -> str:
     return f"{row['guard']} | {row['attack']}"
 
 
+def why_unfit(plan: Plan, task: Task, guard: Guard) -> str | None:
+    """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour."""
+    plan = replace(plan, guard=guard, private_seed=0)
+    try:
+        server = build_server(plan.public(), task)
+        build_client(plan, task, 0, server.handle)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _shares(on_event: Callable[[Event], None], done: int, count: int) -> Callable[[Guard, Progress], None]:
+    def show(guard: Guard, progress: Progress) -> None:
+        share = progress.step / max(1, progress.steps)
+        on_event(Event(f"training with {shown(guard)}", (done + share) / count))
+
+    return show
+
+
 def _train(
     plan: Plan,
     data: Parts,
-    classes: int,
+    task: Task,
     device: str,
-    on_event: Callable[[Event], None],
-    done: int,
-    count: int,
+    unguarded: LocalRun | None,
+    show: Callable[[Guard, Progress], None],
 ) -> LocalRun:
-    def show(progress: Progress) -> None:
-        share = progress.step / max(1, progress.steps)
-        on_event(Event(f"training with {shown(plan.guard)}", (done + share) / count))
-
-    run = LocalRun(plan, data, classes=classes, device=device)
-    run.train(on_step=show)
+    """A trained run. A guard made for finished networks is fitted to the unguarded one, frozen."""
+    fitted = unguarded if plan.guard.post_hoc else None
+    if fitted is not None:
+        plan = replace(plan, frozen=PARTS)
+    run = LocalRun(plan, data, classes=task.classes, device=device)
+    if fitted is not None:
+        run.start_from(fitted)
+    run.train(on_step=lambda progress: show(plan.guard, progress))
     run.use_best()
     return run
 
 
-def _checked(plan: Plan, loaded: Loaded, guards: Sequence[Guard]) -> Plan:
-    """The plan with auxiliary data set aside; guards that do not fit are refused before anything is trained."""
+def _checked(plan: Plan, loaded: Loaded) -> Plan:
+    """The plan with auxiliary data set aside; data that cannot be audited is refused before anything is trained."""
     if not plan.aux:
         plan = replace(plan, aux=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
-    task = task_of(loaded.train, len(loaded.classes))
-    if len(task.shape) != 3:
-        raise ValueError(f"an audit reconstructs images; this data has inputs of shape {task.shape}")
-    if min(task.shape[1:]) < SMALLEST:
-        raise ValueError(f"SSIM needs images of at least {SMALLEST} pixels a side; these are {task.shape[1:]}")
-    for guard in guards:
-        cut_shapes(replace(plan, guard=guard), task)
+    shape = tuple(loaded.train.x.shape[1:])
+    if len(shape) != 3:
+        raise ValueError(f"an audit reconstructs images; this data has inputs of shape {shape}")
+    if min(shape[1:]) < SMALLEST:
+        raise ValueError(f"SSIM needs images of at least {SMALLEST} pixels a side; these are {shape[1:]}")
     return plan
 
 
@@ -177,6 +210,7 @@ def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
     memory = client_memory(victim.client, batch, cut_shapes(run.plan, run.task).u)
     return {
         "guard": shown(run.plan.guard),
+        "fitted": run.plan.guard.post_hoc,
         "accuracy": mean(accuracies),
         "accuracy_spread": max(accuracies) - min(accuracies),
         "bytes_up": run.ledger.per_sample(UP),

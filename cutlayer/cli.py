@@ -121,20 +121,24 @@ def audit(
     """Train with each guard, attack what the server saw, and put accuracy, leakage, bytes and cost side by side.
 
     [bold]cutlayer audit --guard 'LightSplit(ratio=8)' --guard 'Chain(LightSplit(ratio=8), WCC(weight=0.01))'[/bold]
+    [bold]cutlayer audit --guard all[/bold] takes every guard there is, in its usual setting.
     Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG.
     """
     _prepare(threads, device)
+    from .guards import every
     from .spec import spec
     from .typed import change, read_guard, read_plan
 
     if seeds < 1 or images < 2:
         raise ValueError("--seeds is at least 1 and --images at least 2")
     chosen = change(read_plan(plan), changes)
-    guards = [chosen.guard, *(read_guard(text) for text in guard or [])]
+    asked = [text for text in guard or [] if text != "all"]
+    guards = [chosen.guard, *(read_guard(text) for text in asked)]
     attacks = [spec(text, "attacks") for text in attack or []]
     _audit(
-        chosen, guards, attacks, seeds=seeds, images=images, device=device, threads=threads, data_dir=data_dir,
-        out=out, as_json=as_json, command="cutlayer " + _quoted(sys.argv[1:]),
+        chosen, guards, attacks, if_they_fit=every() if "all" in (guard or []) else [], seeds=seeds, images=images,
+        device=device, threads=threads, data_dir=data_dir, out=out, as_json=as_json,
+        command="cutlayer " + _quoted(sys.argv[1:]),
     )  # fmt: skip
 
 
@@ -243,6 +247,7 @@ def _audit(
     command: str,
     out: Path | None,
     as_json: bool,
+    if_they_fit: list[Any] | None = None,
     seeds: int = 1,
     images: int = 256,
     device: str = "cpu",
@@ -263,6 +268,7 @@ def _audit(
             plan,
             loaded,
             guards=guards,
+            if_they_fit=if_they_fit or [],
             attacks=attacks or [Decoder()],
             seeds=range(plan.seed, plan.seed + seeds),
             images=images,
@@ -276,6 +282,8 @@ def _audit(
         print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
         return
     report.print_table(result)
+    for left_out, why in result.left_out.items():
+        say(f"left out {left_out}: {why}")
     say(f"open {folder / 'report.html'}")
 
 

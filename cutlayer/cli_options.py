@@ -112,7 +112,7 @@ Out = Annotated[Path | None, typer.Option(help="A new folder for the results. De
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Guards = Annotated[
     list[str] | None,
-    typer.Option(help="A guard to audit. Repeatable. The unguarded cut is always there." + _SPEC + "guards"),
+    typer.Option(help="A guard to audit, or all. Repeatable. The unguarded cut is always there." + _SPEC + "guards"),
 ]
 Attacks = Annotated[
     list[str] | None, typer.Option(help="An attack. Repeatable. Default: Decoder." + _SPEC + "attacks")

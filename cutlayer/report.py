@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import __version__
 from .audit import Audit, picture_key
-from .verdict import blind_guess, guards_of, strongest, total_bytes, verdict
+from .verdict import Verdict, blind_guess, guards_of, strongest, total_bytes, verdict
 
 SHOWN = 10  # pictures in a line of the grid
 INK, SOFT = "#1d2733", "#8a97a6"
@@ -46,10 +46,15 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(loader=PackageLoader("cutlayer", "."), autoescape=True, undefined=StrictUndefined)
-    guards = guards_of(audit.rows)
+    names = guards_of(audit.rows)
+    guards = [
+        {"number": number, "guard": name, "verdict": verdict(audit.rows, audit.floors, name)}
+        for number, name in enumerate(names)
+    ]
     return environment.get_template("report.html.j2").render(
         audit=audit,
-        guards=[{"guard": guard, "verdict": verdict(audit.rows, audit.floors, guard)} for guard in guards],
+        guards=guards,
+        ranked=sorted(guards, key=lambda item: _leak(item["verdict"])),
         images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
         command=command,
         version=__version__,
@@ -57,6 +62,11 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         total_bytes=total_bytes,
         several=len(audit.rows) > len(guards),
     )
+
+
+def _leak(judged: Verdict) -> float:
+    """For ranking: what cannot be said comes last."""
+    return judged.leak if judged.leak is not None else float("inf")
 
 
 def print_table(audit: Audit) -> None:
@@ -92,7 +102,9 @@ def print_table(audit: Audit) -> None:
 def tradeoff(audit: Audit) -> bytes:
     """Accuracy against leakage; the area of a mark is the bytes it costs. Numbered, so that 15 rows stay legible."""
     plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(9.6, 4.4))
+    names = guards_of(audit.rows)
+    many = len(names) > 8
+    figure, axes = plt.subplots(figsize=(9.6, max(4.4, 0.3 * len(names))))
     floor = blind_guess(audit.floors)
     axes.axvspan(0, floor, color="#e9f3ec", lw=0)
     axes.text(
@@ -104,12 +116,18 @@ def tradeoff(audit: Audit) -> bytes:
         color=SOFT,
         size=9,
     )
-    known = [row for guard in guards_of(audit.rows) if (row := strongest(audit.rows, guard)) is not None]
+    # Numbers are those of the table: a guard without a valid attack has one too, and no mark.
+    found = [(number, strongest(audit.rows, name)) for number, name in enumerate(names)]
+    numbered = [(number, row) for number, row in found if row is not None]
+    known = [row for _, row in numbered]
     most = max((total_bytes(row) for row in known), default=1.0)
-    for number, row in enumerate(known):
+    for number, row in numbered:
         total = total_bytes(row)
-        colour = "#c2452d" if row["guard"] == "none" else plt.cm.viridis(0.1 + 0.75 * number / max(1, len(known) - 1))
-        label = f"{number}  {_wrapped(row['guard'], 34)}\n     {total / 1000:.1f} kB a sample"
+        colour = "#c2452d" if row["guard"] == "none" else plt.cm.viridis(0.1 + 0.75 * number / max(1, len(names) - 1))
+        kilobytes = f"{total / 1000:.1f} kB"
+        label = f"{number}  {_short(row['guard'], 40)}  {kilobytes}"
+        if not many:
+            label = f"{number}  {_wrapped(row['guard'], 34)}\n     {kilobytes} a sample"
         axes.scatter(
             row["ssim"], row["accuracy"], s=80 + 900 * total / most, color=colour, alpha=0.55, lw=0, label=label
         )
@@ -125,7 +143,9 @@ def tradeoff(audit: Audit) -> bytes:
     if not known:
         axes.text(0.5, 0.5, "no valid attack", transform=axes.transAxes, ha="center", color=SOFT, size=14)
         return _png(figure, plt)
-    legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelspacing=0.9)
+    legend = axes.legend(
+        loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelspacing=0.5 if many else 0.9
+    )
     for handle in legend.legend_handles:
         handle.set_sizes([60])
     return _png(figure, plt)
@@ -160,6 +180,10 @@ def _one_of_each(labels: Tensor) -> list[int]:
         times[label] = times.get(label, 0) + 1
         order.append((times[label], label, row))
     return [row for _, _, row in sorted(order)]
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _wrapped(text: str, width: int = 28) -> str:

@@ -5,6 +5,7 @@ private.json         the clients' private seed (readable by its owner alone)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
 result.json          accuracy, bytes, time, once it is finished
+model.safetensors    the whole network at the end, where there is one for all clients: `--weights` starts from it
 """
 
 import json
@@ -119,6 +120,8 @@ def _finish(run: LocalRun, folder: Path) -> dict[str, Any]:
     last = run.evaluate(run.parts.test)
     run.use_best()
     used = run.evaluate(run.parts.test)
+    if (whole := run.network()) is not None:
+        checkpoint.save(folder / "model.safetensors", whole, {})
     result = {
         "plan": repr(run.plan),
         "accuracy": sum(used) / len(used),

@@ -13,12 +13,14 @@ from ..batch import Batch, Task, epoch_batches, in_batches
 from ..data.base import Parts, Samples
 from ..ledger import DOWN, UP, Ledger
 from ..message import Handler, Kind, Message, Watcher, through
+from ..nets.weights import whole_state
 from ..optimizers import set_rate
 from ..parties import build_client, build_server
 from ..plan import Plan, steps_per_epoch
 from ..rounds import turns
 from ..rules import Update
 from ..seeds import derive
+from ..split import Bypass
 from ..turn import Client, State, export, learn, load, load_optimizer, lost_numbers, optimizer_state, predict
 
 EVALUATION_BATCH = 500
@@ -206,6 +208,29 @@ class LocalRun:
         """Go back to the best epoch, where one was kept."""
         if self.best.tensors:
             self._load(self.best.tensors)
+
+    def network(self) -> State | None:
+        """Head, body and tail as one state dict that `--weights` reads; None where clients have their own."""
+        if not self.plan.shared and self.plan.clients > 1:
+            return None
+        split = self.clients[0].split
+        if self.shared:
+            load(self.clients[0], self.shared)
+        body = list(self.server.body)[2 if self.plan.protocol is Bypass else 1]  # type: ignore[call-overload]
+        tail = split.tail if self.plan.protocol.labels_stay_home else self.server.body[-1]  # type: ignore[index]
+        return whole_state(self.plan.net, head=split.head, body=body, tail=tail)
+
+    def start_from(self, other: "LocalRun") -> None:
+        """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""
+        for client, theirs in zip(self.clients, other.clients, strict=True):
+            if other.shared:
+                load(theirs, other.shared)
+            for name, module in theirs.split.named_children():
+                if name != "guard":
+                    client.split.get_submodule(name).load_state_dict(module.state_dict())
+        # The first part of the server's side is the guard's lift.
+        for ours, module in zip(list(self.server.body)[1:], list(other.server.body)[1:], strict=True):  # type: ignore[call-overload]
+            ours.load_state_dict(module.state_dict())
 
     # -------------------------------------------------------------- carry it on
     def snapshot(self) -> tuple[State, dict[str, Any]]:
