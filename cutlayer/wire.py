@@ -1,10 +1,10 @@
-"""Message <-> bytes: a small header and raw buffers. No pickle, and nothing that could run.
+"""Message <-> bytes: a small header and plain buffers. No pickle, and nothing that could run.
 
 A frame is
 
     header  "CL", version, kind, client (u32), step (u64)                                16 bytes
     table   count, then per tensor: name, dtype, codec, memory format, dimensions, bytes
-    data    one buffer per tensor
+    data    one buffer per tensor, in the codec that takes the fewest bytes: most zeros need not travel
 
 Header and every buffer but the last are padded to 16 bytes: kernels choose their path by alignment, and an
 unaligned tensor gives other last bits than the one that was sent. The memory format travels for the same reason.
@@ -12,11 +12,12 @@ unaligned tensor gives other last bits than the one that was sent. The memory fo
 
 import struct
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
-from .codecs import BY_TAG, Codec, Raw
+from .codecs import BY_TAG, Codec, Raw, smallest
 from .message import Kind, Message
 
 VERSION = 1
@@ -41,6 +42,7 @@ _DTYPES: Sequence[torch.dtype] = (
     torch.bool,
 )
 _ROWS, _CHANNELS_LAST = 0, 1
+_RAW = Raw()
 
 
 class WireError(ValueError):
@@ -48,16 +50,18 @@ class WireError(ValueError):
 
 
 def encode(message: Message, codec: Codec | None = None) -> bytearray:
-    """The frame of `message`, one allocation and one copy of every tensor."""
-    codec = codec or Raw()
+    """The frame of `message`. Without a `codec`, every tensor gets the one that takes the fewest bytes."""
     if not (0 <= message.client < 1 << 32 and 0 <= message.step < 1 << 64):
         raise WireError(f"{message} cannot be framed: client is a u32, step a u64")
     table = bytearray(_COUNT.pack(len(message.tensors)))
     buffers = []
     for name, tensor in message.tensors.items():
-        format = _memory_format(tensor)
-        data = codec.encode(tensor.permute(0, 2, 3, 1) if format == _CHANNELS_LAST else tensor)
-        table += _entry(name, tensor, codec.tag, format, len(data))
+        if tensor.dtype not in _DTYPES:
+            raise WireError(f"tensor {name!r} has dtype {tensor.dtype}, which does not travel")
+        format, sent = _as_sent(tensor)
+        used = codec or _best(message.kind, sent)[0]
+        data = used.encode(sent)
+        table += _entry(name, tensor, used.tag, format, len(data))
         buffers.append(data)
     start = _aligned(_HEADER.size + len(table))
     ends = _ends(start, [len(data) for data in buffers])
@@ -71,12 +75,13 @@ def encode(message: Message, codec: Codec | None = None) -> bytearray:
 
 def size(message: Message, codec: Codec | None = None) -> int:
     """`len(encode(message))` without encoding: what the ledger counts when nothing has to be sent."""
-    codec = codec or Raw()
     table = _COUNT.size + sum(
         1 + len(name.encode()) + _ENTRY.size + 4 * t.dim() for name, t in message.tensors.items()
     )
     start = _aligned(_HEADER.size + table)
-    return ([start, *_ends(start, [codec.size(tensor) for tensor in message.tensors.values()])])[-1]
+    sent = (_as_sent(tensor)[1] for tensor in message.tensors.values())
+    lengths = [codec.size(tensor) if codec else _best(message.kind, tensor)[1] for tensor in sent]
+    return ([start, *_ends(start, lengths)])[-1]
 
 
 def decode(frame: bytes | bytearray | memoryview) -> Message:
@@ -88,7 +93,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
         return _decode(view)
     except WireError:
         raise
-    except (struct.error, IndexError, UnicodeDecodeError, ValueError, RuntimeError) as error:
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError, RuntimeError, MemoryError) as error:
         raise WireError(f"damaged frame of {len(view)} bytes: {error}") from error
 
 
@@ -100,7 +105,7 @@ def _decode(view: memoryview) -> Message:
         raise WireError(f"frame of wire version {version}, this side speaks {VERSION}: update the older side")
     if kind not in Kind._value2member_map_:
         raise WireError(f"unknown kind {kind}")
-    at = _HEADER.size + _COUNT.size
+    at, unpacked = _HEADER.size + _COUNT.size, 0
     entries = []
     for _ in range(_COUNT.unpack_from(view, _HEADER.size)[0]):
         length = view[at]
@@ -113,10 +118,17 @@ def _decode(view: memoryview) -> Message:
             raise WireError(f"tensor {name!r} has an unknown dtype, codec or memory format")
         if format == _CHANNELS_LAST and dimensions != 4:
             raise WireError(f"tensor {name!r} claims channels-last with {dimensions} dimensions")
+        # What codecs leave out takes no bytes in the frame, so a short frame could claim any shape.
+        unpacked += prod(shape) * _DTYPES[dtype].itemsize
+        if unpacked > LARGEST_FRAME:
+            raise WireError(f"a frame that unpacks to {unpacked} bytes is over the limit of {LARGEST_FRAME}")
         entries.append((name, _DTYPES[dtype], tag, format, shape, count))
+    if len({entry[0] for entry in entries}) != len(entries):
+        raise WireError("two tensors of the frame have the same name")
     ends = _ends(_aligned(at), [entry[-1] for entry in entries])
     if len(view) != (ends[-1] if ends else _aligned(at)):
         raise WireError(f"the frame should have {ends[-1] if ends else _aligned(at)} bytes, it has {len(view)}")
+    _refuse_filled_gaps(view, at, ends, [entry[-1] for entry in entries])
     tensors = {}
     for end, (name, dtype, tag, format, shape, count) in zip(ends, entries, strict=True):
         sent = _permuted(shape) if format == _CHANNELS_LAST else shape
@@ -126,8 +138,6 @@ def _decode(view: memoryview) -> Message:
 
 
 def _entry(name: str, tensor: Tensor, tag: int, format: int, count: int) -> bytes:
-    if tensor.dtype not in _DTYPES:
-        raise WireError(f"tensor {name!r} has dtype {tensor.dtype}, which does not travel")
     spelled = name.encode()
     if len(spelled) > 255:
         raise WireError(f"a tensor's name has at most 255 bytes; got {len(spelled)}")
@@ -135,9 +145,23 @@ def _entry(name: str, tensor: Tensor, tag: int, format: int, count: int) -> byte
     return bytes([len(spelled)]) + spelled + fixed + struct.pack(f"<{tensor.dim()}I", *tensor.shape)
 
 
-def _memory_format(tensor: Tensor) -> int:
+def _best(kind: Kind, tensor: Tensor) -> tuple[Codec, int]:
+    """The codec for a tensor, and the bytes it takes. Weights are dense: they go raw, and are not looked through."""
+    return (_RAW, _RAW.size(tensor)) if kind is Kind.WEIGHTS else smallest(tensor)
+
+
+def _as_sent(tensor: Tensor) -> tuple[int, Tensor]:
+    """Its memory format, and the tensor in the order in which it lies there."""
     is_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    return _CHANNELS_LAST if is_last and not tensor.is_contiguous() else _ROWS
+    return (_CHANNELS_LAST, tensor.permute(0, 2, 3, 1)) if is_last and not tensor.is_contiguous() else (_ROWS, tensor)
+
+
+def _refuse_filled_gaps(view: memoryview, at: int, ends: Sequence[int], lengths: Sequence[int]) -> None:
+    """Gaps are zeros. A table whose dimensions were damaged would leave its rest in the first of them."""
+    starts = [end - length for end, length in zip(ends, lengths, strict=True)]
+    for last, start in zip([at, *ends], [*starts, len(view)], strict=True):
+        if any(view[last:start]):
+            raise WireError(f"the gap before byte {start} is not filled with zeros")
 
 
 def _permuted(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,94 @@
+"""Tensors as integer words, and small numbers packed into as few bits as the largest of them needs."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+# Unpacking takes memory beside the tensor. Larger tensors go raw, and a packed frame that claims one is refused.
+MOST_ELEMENTS = 1 << 28
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def words(tensor: Tensor) -> Tensor:
+    """The elements' bits as integers, row by row, on the tensor's own device. A word is 0 if no bit is set.
+
+    So -0.0 is no zero, and no NaN loses its payload: what a codec leaves out comes back bit for bit.
+    """
+    return tensor.detach().view(_WORDS[tensor.element_size()]).contiguous()
+
+
+def on_host(tensor: Tensor) -> NDArray[Any]:
+    """Its words as one flat array."""
+    return words(tensor.detach().cpu()).reshape(-1).numpy()
+
+
+def values(data: memoryview, dtype: torch.dtype) -> NDArray[Any]:
+    """Words read from a buffer, where they may lie unaligned."""
+    return np.frombuffer(data, dtype=f"i{dtype.itemsize}")
+
+
+def placed(at: NDArray[np.int64], found: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Zeros of this shape, with the words `found` at the flat positions `at`."""
+    tensor = torch.zeros(shape, dtype=dtype)
+    flat = tensor.reshape(-1).view(_WORDS[dtype.itemsize]).numpy()
+    flat[at] = found.view(flat.dtype)
+    return tensor
+
+
+def nonzeros(found: Tensor) -> int:
+    """How many words are not 0. On a device it is counted there, and one number comes over."""
+    # numpy takes half of torch's time on the CPU, and the ledger counts at every message.
+    return int(np.count_nonzero(found.numpy())) if found.device.type == "cpu" else int(torch.count_nonzero(found))
+
+
+def packed_size(count: int, width: int) -> int:
+    """Bytes of `count` numbers of `width` bits."""
+    return -(-count * width // 8)
+
+
+def pack(numbers: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Numbers below 2^width, one after the other, lowest bit first."""
+    whole = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)[:, : packed_size(1, width)]
+    bits = np.unpackbits(whole, axis=1, bitorder="little")
+    return np.packbits(bits[:, :width], bitorder="little")
+
+
+def unpack(data: memoryview, count: int, width: int) -> NDArray[np.int64]:
+    """The inverse of `pack`."""
+    whole = np.zeros((count, 4), dtype=np.uint8)
+    bits = flags(data, count * width).reshape(count, width)
+    whole[:, : packed_size(1, width)] = np.packbits(bits, axis=1, bitorder="little")
+    return whole.view("<u4").reshape(-1).astype(np.int64)
+
+
+def flags(data: memoryview, count: int) -> NDArray[np.bool_]:
+    """The first `count` bits of a buffer; the rest of its last byte has to be empty."""
+    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")
+    if len(bits) != 8 * packed_size(count, 1) or bits[count:].any():
+        raise ValueError(f"{count} bits were expected, padded with zeros to whole bytes; got {len(data)} bytes")
+    return bits[:count].view(np.bool_)
+
+
+def joined(*parts: Any) -> memoryview:
+    """Arrays and bytes, one after the other."""
+    return np.concatenate([np.frombuffer(part, dtype=np.uint8) for part in parts]).data
+
+
+def counted(shape: tuple[int, ...]) -> int:
+    """The elements of a shape that a frame claims, if they may be unpacked."""
+    if prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"{tuple(shape)} has more than the {MOST_ELEMENTS} elements that are unpacked")
+    return prod(shape)
+
+
+def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(rows, length of a row) along the last dimension. A single number is a row of one; nothing is no rows."""
+    if not prod(shape):
+        return 0, 0
+    length = shape[-1] if shape else 1
+    return prod(shape) // length, length

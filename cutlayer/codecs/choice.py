@@ -1,0 +1,52 @@
+"""Which codec takes the fewest bytes for a tensor: counted, not tried out."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .base import Codec
+from .bits import MOST_ELEMENTS, nonzeros, rows_of, words
+from .prefix import Prefix, kept_lengths
+from .raw import Raw
+from .sparse import Sparse
+
+RAW, SPARSE, PREFIX = Raw(), Sparse(), Prefix()
+FEWEST = 64  # elements: below it there is little to leave out
+_SHARE = 8  # this part of the rows is looked at before all are
+
+
+def smallest(tensor: Tensor) -> tuple[Codec, int]:
+    """The codec that takes the fewest bytes, and how many. Never more than the tensor's own bytes.
+
+    Most tensors are dense: they cost one pass that counts zeros. What has no gradient (labels, indices) goes raw.
+    """
+    raw = RAW.size(tensor)
+    if not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS:
+        return RAW, raw
+    each, (rows, length) = tensor.element_size(), rows_of(tuple(tensor.shape))
+    found = words(tensor).reshape(rows, length)
+    kept = None
+    if found.device.type == "cpu":
+        nonzero = nonzeros(found)
+    else:  # waiting for the device costs more than counting: ask once for both
+        nonzero, kept = torch.stack((torch.count_nonzero(found), kept_lengths(found).sum())).tolist()
+    sparse = SPARSE.size_of(tensor.numel(), nonzero, each)
+    best: tuple[Codec, int] = (SPARSE, sparse) if sparse < raw else (RAW, raw)
+    # Prefixes keep every non-zero value and the zeros before the last one. This many of these can be afforded:
+    room = (best[1] - 1 - PREFIX.size_of(rows, length, nonzero, each)) // each
+    if kept is None and (room < 0 or _inner_zeros(found[: rows // _SHARE].numpy()) > room):
+        return best
+    kept = int(kept_lengths(found).sum()) if kept is None else kept
+    prefix = PREFIX.size_of(rows, length, kept, each)
+    return (PREFIX, prefix) if prefix < best[1] else best
+
+
+def _inner_zeros(rows: NDArray[Any]) -> int:
+    """Zeros before the last non-zero value of a row, over all rows. In few steps: most tensors end here."""
+    is_kept = rows != 0
+    last = is_kept[:, ::-1].argmax(1)  # counted from the end, and 0 for an empty row as well
+    empty = np.count_nonzero(last == 0) - np.count_nonzero(is_kept[:, -1])
+    return int(rows.shape[1] * (len(rows) - empty) - last.sum() - np.count_nonzero(is_kept))

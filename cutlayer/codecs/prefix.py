@@ -1,0 +1,76 @@
+"""Rows without the zeros at their ends."""
+
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .base import Codec
+from .bits import counted, joined, on_host, pack, packed_size, placed, rows_of, unpack, values, words
+
+_HEADER = struct.Struct("<II")  # rows, length of a row
+
+
+@dataclass(frozen=True, repr=False)
+class Prefix(Codec):
+    """Rows along the last dimension without their trailing zeros: how much of each row is left, and its values.
+
+    Rows of length n: 8 bytes, then ceil(log2(n + 1)) bits a row, then the values in order. Rows and length are there
+    to notice a shape that was damaged on the way.
+    """
+
+    tag: ClassVar[int] = 2
+
+    def encode(self, tensor: Tensor) -> memoryview:
+        rows, length = rows_of(tuple(tensor.shape))
+        found = on_host(tensor)
+        kept = kept_lengths(torch.from_numpy(found).reshape(rows, length)).numpy()
+        return joined(_HEADER.pack(rows, length), pack(kept, length.bit_length()), found[_places(kept, length)])
+
+    def size(self, tensor: Tensor) -> int:
+        rows, length = rows_of(tuple(tensor.shape))
+        kept = int(kept_lengths(words(tensor).reshape(rows, length)).sum())
+        return self.size_of(rows, length, kept, tensor.element_size())
+
+    def size_of(self, rows: int, length: int, kept: int, each: int) -> int:
+        """Bytes for rows of which `kept` values of `each` bytes are left in all."""
+        return _HEADER.size + packed_size(rows, length.bit_length()) + kept * each
+
+    def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        rows, length = _HEADER.unpack_from(data)
+        if rows * length != counted(shape) or (rows, length) != rows_of(shape):
+            raise ValueError(f"{tuple(shape)} does not have {rows} rows of {length}")
+        start = _HEADER.size + packed_size(rows, length.bit_length())
+        if len(data) < start:
+            raise ValueError(f"the lengths of {rows} rows take {start} bytes, the frame has {len(data)}")
+        kept = unpack(data[_HEADER.size : start], rows, length.bit_length())
+        if (kept > length).any():
+            raise ValueError(f"a row of {length} cannot keep {kept.max()} values")
+        wanted = start + int(kept.sum()) * dtype.itemsize
+        if len(data) != wanted:
+            raise ValueError(f"{kept.sum()} values of {dtype} in {rows} rows take {wanted} bytes, not {len(data)}")
+        return placed(_places(kept, length), values(data[start:], dtype), dtype, shape)
+
+
+def kept_lengths(rows: Tensor) -> Tensor:
+    """How much of each row of words is left without the zeros at its end. Counted on the device they are on."""
+    length = rows.shape[1]
+    if not rows.numel():
+        return torch.zeros(len(rows), dtype=torch.int64)
+    if rows.device.type == "cpu":  # numpy stops at the first value it finds from the end, torch reads all of the row
+        is_kept = (rows.numpy() != 0)[:, ::-1]
+        zeros = is_kept.argmax(1)
+        return torch.from_numpy(np.where(is_kept[np.arange(len(rows)), zeros], length - zeros, 0))
+    positions = torch.arange(1, length + 1, dtype=torch.int32, device=rows.device)
+    return ((rows != 0) * positions).amax(1).to(torch.int64)
+
+
+def _places(kept: NDArray[np.int64], length: int) -> NDArray[Any]:
+    """Flat positions of the values that are left. Takes memory for these, not for the whole tensor."""
+    ends = np.cumsum(kept)
+    first = length * np.arange(len(kept)) - (ends - kept)  # where a row starts, less what came before it
+    return np.repeat(first, kept) + np.arange(ends[-1] if len(ends) else 0)
