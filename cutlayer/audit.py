@@ -23,6 +23,7 @@ from .lpips import LPIPS
 from .memory import client_memory
 from .parties import build_client, build_server, sides
 from .plan import PARTS, Plan, cut_shapes
+from .privacy import privacy
 from .seeds import derive
 
 SCHEMA = 1
@@ -217,6 +218,7 @@ def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),
         "sides": sides(run.plan, run.task),
+        "privacy": privacy(run.plan, run.task, fitted=run.plan.guard.post_hoc),
         "train_seconds": round(run.seconds, 2),
         "client_memory": memory,
         "within_over_total": scatter_ratio(victim.seen, victim.y),

@@ -5,13 +5,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .batch import Batch
+from .guards import SEAL, Guard, NoGuard, every
+from .guards.grouping import mdav, squared_distances
 from .guards.projection import Dense, Fast
 from .nets.base import Net
 from .nets.resnet import ResNet18
@@ -54,6 +61,16 @@ def project_fast_wide(quick: bool) -> Measured:
     return _projections(16384, 2048, repeats=2 if quick else 10, goal=16)
 
 
+def seal_transform(quick: bool) -> Measured:
+    """SEAL's transform and mask against a loop over maps: 64 x 64 of 16x16, one thread (loop: a 16th, times 16)."""
+    return _seal((64, 16, 16), share=16, repeats=1 if quick else 10, goal=50)
+
+
+def kanonymous_mdav(quick: bool) -> Measured:
+    """KAnonymous's groups against MDAV as the textbook has it: 256 rows of 4096 numbers, k = 5, one thread."""
+    return _mdav(256, 4096, 5, repeats=1 if quick else 20)
+
+
 def load_cifar10(quick: bool) -> Measured | None:
     """Reading CIFAR-10 in full: seconds, and peak memory over the decoded size (left out without the data)."""
     return _load("CIFAR10()", images=60_000, bytes_each=3 * 32 * 32)
@@ -69,9 +86,31 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "inproc.resnet18": inproc_resnet18,
     "project.fast": project_fast,
     "project.fast.wide": project_fast_wide,
+    "seal.transform": seal_transform,
+    "kanonymous.mdav": kanonymous_mdav,
     "load.cifar10": load_cifar10,
     "load.fashionmnist": load_fashionmnist,
 }
+
+
+def guard_cost(guard: Guard, quick: bool) -> Measured:
+    """A guarded training step of SimpleCNN against the unguarded one: what the guard adds, batch 64, one thread."""
+    task, rate = Task((1, 28, 28), 10), SGD(lr=0.01)
+    batch = Batch(torch.rand(BATCH, *task.shape), torch.randint(task.classes, (BATCH,)), seed=1)
+    clients = []
+    for used in (guard, NoGuard()):
+        plan = Plan(guard=used, client_optimizer=rate, server_optimizer=rate, private_seed=1)
+        server = build_server(plan.public(), task)
+        clients.append(build_client(plan, task, 0, server.handle))
+    ours, plain = _alternate(lambda: learn(clients[0], batch), lambda: learn(clients[1], batch), 8 if quick else 60)
+    return Measured(100 * (ours - plain) / ours, "% of a step", plain / ours, "the unguarded step", "recorded")
+
+
+# One entry a guard, in its usual setting.
+for _guard in every():
+    _entry = partial(guard_cost, _guard)
+    _entry.__doc__ = f"What {_guard} adds to a training step of SimpleCNN, 28x28, batch 64."
+    ENTRIES[f"guard.{type(_guard).__name__.lower()}"] = _entry
 
 
 def run(
@@ -96,8 +135,6 @@ def machine() -> str:
 
 def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
     """Median time of a step, split and unsplit alternating. Weights that differ make the comparison void."""
-    from .batch import Batch
-
     rate = SGD(lr=0.01)
     plan = Plan(net=net, client_optimizer=rate, server_optimizer=rate, private_seed=1)
     server = build_server(plan, task)
@@ -130,6 +167,87 @@ def _projections(width: int, kept: int, *, repeats: int, goal: float) -> Measure
     z = torch.randn(BATCH, width)
     ours, theirs = _alternate(lambda: fast.down(z), lambda: dense.down(z), repeats, calls=10)
     return Measured(1e3 * ours, "ms", theirs / ours, "the dense projection", f">= {goal}")
+
+
+def _seal(shape: tuple[int, int, int], *, share: int, repeats: int, goal: float) -> Measured:
+    """The loop does the same to every map, so its time on the first samples is scaled up to the batch."""
+    torch.zeros(30 << 18)  # as any training does: once so much was freed, the allocator keeps what it gets
+    module = SEAL().build(shape, public=0, private=1)
+    z = torch.randn(BATCH, *shape).relu()
+    batch, first = Batch(z, torch.zeros(BATCH)), z[: BATCH // share]
+    left, right = (buffer for name, buffer in module.named_buffers() if name.endswith((".left", ".right")))
+    if not torch.allclose(module(z, batch).seen[: len(first)], _map_by_map(first, left, right, 0.7), atol=1e-4):
+        raise RuntimeError("the two ways give different maps: the times cannot be compared")
+    ours, theirs = _alternate(lambda: module(z, batch), lambda: _map_by_map(first, left, right, 0.7), repeats)
+    return Measured(1e3 * ours, "ms", share * theirs / ours, "the paper's loop over maps", f">= {goal}")
+
+
+def _map_by_map(z: Tensor, left: Tensor, right: Tensor, energy: float) -> Tensor:
+    """SEAL as its Alg. 2 to 4 print it: one map at a time, one coefficient at a time."""
+    sent = torch.empty_like(z)
+    for place in product(range(len(z)), range(z.shape[1])):
+        Z = left @ z[place] @ right.T
+        kept = torch.zeros_like(Z)
+        if indexes := _indexes(Z.tolist(), energy):
+            kept[tuple(zip(*indexes, strict=True))] = 1
+        sent[place] = left.T @ (Z * kept) @ right
+    return sent
+
+
+def _indexes(Z: list[list[float]], energy: float) -> list[tuple[int, int]]:
+    """Alg. 4: places along the zig-zag until they hold this share of the energy."""
+    total = sum(value * value for row in Z for value in row)
+    low, i, j, step = 0.0, 0, 0, -1
+    indexes = []
+    while low < energy * total:
+        low += Z[i][j] ** 2
+        indexes.append((i, j))
+        i, j, step = _traverse(i, j, step, len(Z), len(Z[0]))
+    return indexes
+
+
+def _traverse(i: int, j: int, step: int, height: int, width: int) -> tuple[int, int, int]:
+    """Alg. 3: the next place of the zig-zag and the direction after it (-1 is up and right)."""
+    if 0 <= i + step < height and 0 <= j - step < width:
+        return i + step, j - step, step
+    down = j == width - 1 if step < 0 else i < height - 1
+    return i + down, j + (not down), -step
+
+
+def _mdav(count: int, width: int, k: int, *, repeats: int) -> Measured:
+    z = torch.randn(count, width).relu()
+    if _as_sets(mdav(squared_distances(z), k)) != _as_sets(textbook_mdav(z, k)):
+        raise RuntimeError("the two ways give different groups: the times cannot be compared")
+    ours, theirs = _alternate(lambda: mdav(squared_distances(z), k), lambda: textbook_mdav(z, k), repeats)
+    return Measured(1e3 * ours, "ms", theirs / ours, "textbook MDAV on whole rows", "<= 50 ms")
+
+
+def textbook_mdav(z: Tensor, k: int) -> list[NDArray[np.int64]]:
+    """MDAV word by word (Domingo-Ferrer and Torra 2005): centroids and distances of whole rows in every round."""
+    x, left = z.double().numpy(), np.arange(len(z))
+    groups = []
+
+    def farthest(point: NDArray[np.float64]) -> int:
+        return int(left[np.square(x[left] - point).sum(1).argmax()])
+
+    def take(centre: int) -> None:
+        nonlocal left
+        order = np.argsort(np.square(x[left] - x[centre]).sum(1), kind="stable")
+        groups.append(left[order[:k]])
+        left = np.sort(left[order[k:]])
+
+    while len(left) >= 3 * k:
+        r = farthest(x[left].mean(0))
+        s = farthest(x[r])
+        take(r)
+        take(s)
+    if len(left) >= 2 * k:
+        take(farthest(x[left].mean(0)))
+    return [*groups, left]
+
+
+def _as_sets(groups: Sequence[NDArray[np.int64]]) -> set[frozenset[int]]:
+    return {frozenset(group.tolist()) for group in groups}
 
 
 def _load(source: str, *, images: int, bytes_each: int) -> Measured | None:

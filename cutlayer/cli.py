@@ -74,6 +74,7 @@ def train(
     changes |= {name: value for name, value in own.items() if value is not None}
     _prepare(threads, device)
     from . import runs
+    from .privacy import lines
     from .typed import change, read_plan
 
     if resume is not None:
@@ -100,6 +101,8 @@ def train(
     for side in ("client", "server"):
         own = result["sides"][side]
         say(f"{side}: {own['parameters']:,} parameters, {own['macs']:,} multiply-accumulates a sample")
+    for line in lines(result["privacy"]):
+        say(line)
     say(f"results in {folder}")
 
 

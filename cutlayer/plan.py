@@ -88,8 +88,8 @@ class Plan(Spec):
 
     @property
     def least_batch(self) -> int:
-        """The fewest samples a batch may have: BatchNorm needs two, a guard may need more."""
-        return max(2, self.guard.least_batch)
+        """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
+        return min(self.batch, 2 * self.guard.least_batch)
 
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import __version__
 from .audit import Audit, picture_key
+from .privacy import lines
 from .verdict import Verdict, blind_guess, guards_of, strongest, total_bytes, verdict
 
 SHOWN = 10  # pictures in a line of the grid
@@ -60,6 +61,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         version=__version__,
         torch_version=torch.__version__,
         total_bytes=total_bytes,
+        claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
         several=len(audit.rows) > len(guards),
     )
 
@@ -129,7 +131,13 @@ def tradeoff(audit: Audit) -> bytes:
         if not many:
             label = f"{number}  {_wrapped(row['guard'], 34)}\n     {kilobytes} a sample"
         axes.scatter(
-            row["ssim"], row["accuracy"], s=80 + 900 * total / most, color=colour, alpha=0.55, lw=0, label=label
+            row["ssim"],
+            row["accuracy"],
+            s=(60 if many else 80) + (350 if many else 900) * total / most,
+            color=colour,
+            alpha=0.55,
+            lw=0,
+            label=label,
         )
         axes.text(
             row["ssim"], row["accuracy"], str(number), ha="center", va="center", size=9, color=INK, weight="bold"

@@ -23,6 +23,7 @@ from .errors import Interrupted
 from .ledger import DOWN, UP
 from .parties import sides
 from .plan import Plan
+from .privacy import privacy
 from .spec import spec
 
 
@@ -136,6 +137,7 @@ def _finish(run: LocalRun, folder: Path) -> dict[str, Any]:
         "bytes_weights": run.ledger.weights_per_sample(),
         "ledger": run.ledger.as_dict(),
         "sides": sides(run.plan, run.task),
+        "privacy": privacy(run.plan, run.task),
     }
     checkpoint.write_text(folder / "result.json", json.dumps(result, indent=1))
     return result

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 # Every folder or module whose `__all__` names things a person may type.
 HOMES = {
@@ -31,11 +31,15 @@ HOMES = {
 class Spec:
     """Base of every frozen dataclass a person can type. `repr` shows what differs from the defaults."""
 
+    # How many of the first fields are shown even so: a guard's main setting belongs to its name in a table.
+    always_shown: ClassVar[int] = 0
+
     def __repr__(self) -> str:
         shown = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        for place, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if field.repr and not (_default(field) is not dataclasses.MISSING and value == _default(field)):
+            usual = _default(field) is not dataclasses.MISSING and value == _default(field)
+            if field.repr and (not usual or (place < self.always_shown and value is not None)):
                 shown.append(f"{field.name}={_text(value)}")
         return f"{type(self).__name__}({', '.join(shown)})"
 

@@ -1,11 +1,13 @@
 """The client's network, one class a protocol: the lines that make each protocol different."""
 
+from collections.abc import Sequence
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple
+from math import prod
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
+from torch.nn.functional import adaptive_avg_pool1d, cross_entropy
 
 from .batch import Batch
 from .guards.base import GuardModule
@@ -107,32 +109,64 @@ class Vanilla(Split):
 
 
 FUSIONS = ("residual", "concat", "hybrid")
+COARSE = 4  # places a side
 
 
 class Rejoin(nn.Module):
-    """The home stream of a bypass, brought to the shape of u and fused with it (PRISM, thesis Sec. 3.3).
+    """The home stream of a bypass, brought to the shape of u and fused with it.
 
-    residual: u + home; concat: a 1x1 mix of both; hybrid: that mix + u.
+    residual: u + home; concat: a 1x1 mix of both; hybrid: that mix + u (PRISM: Madill 2025, Sec. 3.3.4). There, a
+    local block first gives the home stream the size of u (BypassDownsample, Sec. 3.3.3). What is in it is ours: a
+    strided 3-wide convolution with ReLU, averages over as many places as u has, and a 1x1 mix to its channels.
+    Where u is a vector, the mix reads a coarse grid of averages.
     """
 
-    def __init__(self, home: tuple[int, ...], u: tuple[int, ...], fusion: str = "residual"):
+    def __init__(self, home: Sequence[int], u: Sequence[int], fusion: str = "residual"):
         super().__init__()
-        self.size: Any = u[1:]
-        self.fusion = fusion
-        layer = nn.Conv2d if self.size else nn.Linear
-        shape: Any = (1,) if self.size else ()
-        self.mix = layer(home[0], u[0], *shape)
-        self.fuse = None if fusion == "residual" else layer(2 * u[0], u[0], *shape)
+        (channels, *space), (width, *size) = home, u
+        self.look: nn.Module = nn.Identity()
+        if len(space) in (1, 2):  # a row of a table has no neighbours to look at
+            convolution, stride = (nn.Conv1d, nn.Conv2d)[len(space) - 1], 2 if prod(space) > prod(size) else 1
+            self.look = nn.Sequential(convolution(channels, channels, 3, stride=stride, padding=1), nn.ReLU())
+            space = [(side - 1) // stride + 1 for side in space]
+        # One mean over all places would forget where things were.
+        grid = size or [min(side, COARSE) for side in space]
+        self.average = Averages(space, grid)
+        self.mix = nn.Conv1d(channels if size else channels * prod(grid), width, 1)
+        self.fuse = None if fusion == "residual" else nn.Conv1d(2 * width, width, 1)
+        self.adds = fusion != "concat"
 
     def forward(self, u: Tensor, home: Tensor) -> Tensor:
-        if self.size:
-            ours = self.mix(adaptive_avg_pool2d(home, self.size))
-        else:
-            ours = self.mix(home.flatten(2).mean(2) if home.dim() > 2 else home)
-        if self.fuse is None:
-            return u + ours
-        fused = self.fuse(torch.cat([u, ours], dim=1))
-        return fused + u if self.fusion == "hybrid" else fused
+        # Channels x places on both sides; a vector has one place.
+        theirs = u.reshape(*u.shape[:2], -1)
+        means = self.average(self.look(home))
+        ours = self.mix(means if u.dim() > 2 else means.reshape(len(means), -1, 1))
+        if self.fuse is not None:
+            ours = self.fuse(torch.cat([theirs, ours], dim=1))
+        return (ours + theirs if self.adds else ours).reshape(u.shape)
+
+
+class Averages(nn.Module):
+    """Means over places: on the grid of `size` where both are maps, otherwise in order, as many as `size` has places.
+
+    These are products with small matrices, because torch's adaptive pooling is not reproducible on a GPU.
+    """
+
+    axis0: Tensor
+    axis1: Tensor
+
+    def __init__(self, space: Sequence[int], size: Sequence[int]):
+        super().__init__()
+        self.maps = len(space) == len(size) == 2
+        axes = zip(space, size, strict=True) if self.maps else [(prod(space), prod(size))]
+        for number, (side, count) in enumerate(axes):
+            means = adaptive_avg_pool1d(torch.eye(side)[None], count)[0]  # side x count
+            self.register_buffer(f"axis{number}", means, persistent=False)
+
+    def forward(self, home: Tensor) -> Tensor:
+        if self.maps:
+            return (self.axis0.T @ home @ self.axis1).flatten(2)
+        return home.reshape(*home.shape[:2], -1) @ self.axis0
 
 
 class FillChannels(nn.Module):

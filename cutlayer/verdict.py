@@ -11,6 +11,8 @@ LEAST_LEAK = (
     0.05  # SSIM the unguarded cut must give away above the best blind guess before shares of it mean anything
 )
 
+LEAST_TASK = 0.5  # of the unguarded accuracy: below it a guard has hidden the task as well
+
 # Share of the unguarded leak (SSIM above the best floor) that is still there, and what we call it.
 GRADES = ((0.10, "hides"), (0.35, "blunts"), (0.70, "weakens"), (float("inf"), "does not protect"))
 
@@ -68,6 +70,11 @@ def verdict(rows: list[Row], floors: Floors, guard: str) -> Verdict:
             f"(a blind guess reaches {floor:.2f})."
         ))  # fmt: skip
     leak = leak_share(row["ssim"], control["ssim"], floor)
+    if row["accuracy"] < control["accuracy"] * LEAST_TASK:
+        return Verdict(row, leak, "task lost", (
+            f"The task is lost: accuracy {row['accuracy']:.2f} against {control['accuracy']:.2f} unguarded. "
+            f"That {100 * leak:.0f} % of the leak is left says little about a guard nobody could use."
+        ))  # fmt: skip
     grade = next(name for limit, name in GRADES if leak <= limit)
     points = f"{100 * (row['accuracy'] - control['accuracy']):+.1f}".replace("-", "−")
     ratio = total_bytes(control) / total_bytes(row)

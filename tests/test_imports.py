@@ -43,26 +43,29 @@ ALLOWED = {
     "parties": {"batch", "message", "nets", "plan", "remote", "seeds", "server", "split", "turn"},
     "checkpoint": set(),
     "engines": {
-        "batch", "data", "ledger", "message", "optimizers", "parties", "plan", "rounds", "rules", "seeds", "turn",
+        "batch", "data", "ledger", "message", "nets", "optimizers", "parties", "plan", "rounds", "rules", "seeds",
+        "split", "turn",
     },
-    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "spec"},
+    "privacy": {"batch", "guards", "parties", "plan", "seeds", "split"},
+    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "spec"},
     "judge": {
         "attacks", "batch", "data", "engines", "lpips", "message", "metrics", "parties", "plan", "seeds", "split",
         "turn",
     },
     "audit": {
-        "attacks", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "parties", "plan", "seeds",
+        "attacks", "batch", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "parties", "plan",
+        "privacy", "seeds",
     },
     "verdict": set(),
-    "report": {"audit", "verdict"},
+    "report": {"audit", "privacy", "verdict"},
     "bench": {"batch", "guards", "nets", "optimizers", "parties", "plan", "turn"},
     "demo": {"attacks", "data", "guards", "nets", "plan"},
     "cli_options": set(),
     "terminal": set(),
     "typed": {"cli_options", "guards", "plan", "spec"},
     "cli": {
-        "attacks", "audit", "bench", "cli_options", "data", "demo", "errors", "lpips", "plan", "report", "runs",
-        "spec", "terminal", "typed",
+        "attacks", "audit", "bench", "cli_options", "data", "demo", "errors", "guards", "lpips", "plan", "privacy",
+        "report", "runs", "spec", "terminal", "typed",
     },
 }  # fmt: skip
 
@@ -103,10 +106,11 @@ def test_the_core_imports_with_torch_and_numpy_alone():
         "import sys\n"
         "class Gone:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in 'typer rich PIL matplotlib safetensors mlxtend pandas sklearn'.split():\n"
+        "        if name.split('.')[0] in ('typer rich PIL matplotlib safetensors mlxtend pandas sklearn '\n"
+        "                'dp_accounting opacus scipy').split():\n"
         "            raise ImportError(name + ' is not installed')\n"
         "sys.meta_path.insert(0, Gone())\n"
-        "import cutlayer.audit, cutlayer.bench, cutlayer.report, cutlayer.runs, cutlayer.demo\n"
+        "import cutlayer.audit, cutlayer.bench, cutlayer.privacy, cutlayer.report, cutlayer.runs, cutlayer.demo\n"
         "from cutlayer.spec import names, HOMES\n"
         "print(sum(len(names(kind)) for kind in HOMES) > 20)"
     )

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from cutlayer.data import CIFAR10, MNIST, Digits, FashionMNIST
+from cutlayer.data import CIFAR10, MNIST, SVHN, Digits, Faces, FashionMNIST, Reviews, TinyImageNet
 from cutlayer.data.base import Source
 from cutlayer.demo import demo_guards, demo_plan
 from cutlayer.nets import count_parameters
 from cutlayer.parties import build_client, build_server
 from cutlayer.plan import Plan, Task, cut_shapes
+from cutlayer.privacy import privacy
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,7 +27,11 @@ TASKS: dict[type[Source], Task] = {
     Digits: Task((1, 28, 28), 10),
     MNIST: Task((1, 28, 28), 10),
     FashionMNIST: Task((1, 28, 28), 10),
-    CIFAR10: Task((3, 32, 32), 10),
+    CIFAR10: Task((3, 32, 32), 10, {"living": 2}),
+    SVHN: Task((3, 32, 32), 10),
+    Faces: Task((3, 64, 64), 2, {"Male": 2}),
+    TinyImageNet: Task((3, 32, 32), 200),
+    Reviews: Task((2048,), 2),
 }
 
 
@@ -57,7 +62,15 @@ def task_of(plan: Plan) -> Task:
 
 def test_there_are_recipes_of_every_file():
     files = {name.partition(":")[0] for name in RECIPES}
-    assert files == {"digits.py", "lightsplit.py", "own_model.py"}
+    assert files == {
+        "baselines.py",
+        "digits.py",
+        "kd_ufsl.py",
+        "lightsplit.py",
+        "own_model.py",
+        "prism.py",
+        "seal.py",
+    }
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -118,6 +131,79 @@ def test_unsplits_victims_train_as_app_a_c_says(name):
         assert repr(optimizer) == "Adam(amsgrad=True)"
         assert optimizer.lr == 1e-3
     assert (plan.epochs, plan.batch, plan.clients) == (20, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "z", "sent"),
+    [
+        ("mnist_seal", (64, 7, 7), (64, 7, 7)),
+        ("mnist_dct", (64, 7, 7), (64, 49)),
+        ("cifar10_seal", (64, 8, 8), (64, 8, 8)),
+        ("tiny_imagenet_seal", (64, 8, 8), (64, 8, 8)),
+        ("reviews_1", (64,), (64,)),
+    ],
+)
+def test_seal_cuts_after_the_stem(name, z, sent):
+    plan = plan_of(f"seal.py:{name}")
+    cut = cut_shapes(plan, task_of(plan))
+    assert (cut.z, cut.sent) == (z, sent)
+
+
+def test_seals_sides_have_the_parameters_of_table_4():
+    """67,039,140 in all are for 100 classes; with the classifier on the server the client has the stem's 9,536."""
+    plan, task = plan_of("seal.py:cifar10_seal"), Task((3, 32, 32), 100)
+    server = build_server(plan.public(), task)
+    client = build_client(plan.with_secrets(), task, 0, server.handle)
+    assert (count_parameters(client.split), count_parameters(server.body)) == (9_536, 67_029_604)
+
+
+def test_as_many_clients_use_seal_as_in_table_1():
+    plans = {name: recipe() for name, recipe in RECIPES.items() if name.startswith("seal.py:reviews_")}
+    assert sorted(plan.guarded or 0 for plan in plans.values()) == [1, 2, 5, 7, 10]
+    assert {(plan.clients, repr(plan.guard)) for plan in plans.values()} == {(10, "SEAL(energy=0.7)")}
+
+
+def test_baselines_have_the_cuts_and_settings_of_their_papers():
+    """FORA, Table 7, and the thesis on PRISM, Sec. 3.4.1."""
+    plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("baselines.py:")}
+    for name, plan in plans.items():
+        first = "prism" if name.startswith("prism") or name.endswith("living") else "fora"
+        assert cut_shapes(plan, task_of(plan)).z == {"fora": (64, 16, 16), "prism": (128, 16, 16)}[first]
+        assert not plan.protocol.labels_stay_home
+    assert [plans[f"fora_nopeek_{n}"].guard.alpha for n in (2, 5, 8)] == [0.2, 0.5, 0.8]
+    assert [plans[f"fora_noise_{n}"].guard.scale for n in (1, 2, 5)] == [1, 2, 5]
+    assert [plans[f"prism_disco_{n}"].guard.patches for n in ("off", "8")] == [None, 8]
+    assert repr(plans["prism"].client_optimizer) == "SGD(lr=0.015, weight_decay=0.0001)"
+
+
+def test_kd_ufsl_groups_by_five_and_claims_an_epsilon_for_its_formal_setting_alone():
+    plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("kd_ufsl.py:")}
+    assert {plan.guard.least_batch for plan in plans.values()} == {5}
+    ledgers = {name: privacy(plan, task_of(plan)) for name, plan in plans.items()}
+    assert [name for name, ledger in ledgers.items() if ledger["epsilon"]] == ["mnist_formal"]
+    formal = ledgers["mnist_formal"]["epsilon"]
+    assert formal["release"] == pytest.approx(8) and formal["epochs"] == 20
+    # Twenty Gaussians of one multiplier are one of that multiplier over the root of twenty: 58.74 in closed form.
+    assert formal["total"] is None or formal["total"] == pytest.approx(58.74, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "z", "epochs", "keep"),
+    [
+        ("cifar10", (128, 16, 16), 50, 0.1),
+        ("cifar10_75", (128, 16, 16), 50, 0.25),
+        ("cifar10_54", (128, 16, 16), 50, 0.46),
+        ("celeba", (128, 8, 8), 10, 0.1),
+    ],
+)
+def test_prism_is_cut_and_trained_as_in_the_thesis(name, z, epochs, keep):
+    plan = plan_of(f"prism.py:{name}")
+    cut = cut_shapes(plan, task_of(plan))
+    assert (cut.z, cut.shared, cut.sent, cut.u) == (z, z, z, (512,))
+    assert (plan.epochs, plan.batch, plan.guard.keep, plan.fusion) == (epochs, 128, keep, "hybrid")
+    for optimizer in (plan.client_optimizer, plan.server_optimizer):
+        assert repr(optimizer) == "SGD(lr=0.015, weight_decay=0.0001)"
+        assert optimizer.momentum == 0.9
 
 
 def test_the_demos_plan_is_a_recipe_too():

@@ -33,6 +33,7 @@ def test_a_run_leaves_its_files(whole):
     folder, result = whole
     assert {file.name for file in folder.iterdir()} == {
         "plan.json", "private.json", "history.jsonl", "last.safetensors", "best.safetensors", "result.json",
+        "model.safetensors",
     }  # fmt: skip
     assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
     assert len(without_times(folder)) == 2

@@ -8,9 +8,29 @@ from torch.nn.functional import cross_entropy
 
 from cutlayer.batch import Batch
 from cutlayer.data.base import Parts, Samples
-from cutlayer.guards import WCC, Bottleneck1x1, Chain, Guard, LightSplit, NoGuard, Subset
+from cutlayer.guards import (
+    DCT,
+    SEAL,
+    WCC,
+    Adversarial,
+    Bottleneck1x1,
+    Chain,
+    Clip,
+    Disco,
+    Gaussian,
+    Guard,
+    KAnonymous,
+    Laplace,
+    LightSplit,
+    NoGuard,
+    Noise,
+    NoPeek,
+    Prism,
+    Shredder,
+    Subset,
+)
 from cutlayer.guards.projection import Dense
-from cutlayer.nets.base import Net
+from cutlayer.nets.base import Net, normalise
 from cutlayer.optimizers import SGD
 from cutlayer.parties import build_client, build_server
 from cutlayer.plan import Plan, Task
@@ -27,6 +47,31 @@ GUARDS: list[Guard] = [
     WCC(weight=0.17),
     Bottleneck1x1(ratio=2),
     Subset(ratio=4),
+    Clip(norm=2.0),
+    Noise(scale=0.1),
+    Chain(LightSplit(ratio=2), Clip(norm=1.0), Gaussian(epsilon=8)),
+    Chain(Clip(norm=3.0, p=1), Laplace(epsilon=50)),
+    SEAL(),
+    SEAL(energy=0.9, gram="row", wave="triangle"),
+    SEAL(fixed=True),
+    DCT(energy=0.8),
+    Chain(SEAL(), LightSplit(ratio=4)),
+    NoPeek(),
+    NoPeek(alpha=0.8, squared=True),
+    Adversarial(weight=0.5, width=4),
+    Adversarial(attribute="odd", width=4),
+    Disco(width=4),
+    Disco(ratio=0.8, patches=2, attribute="odd", alpha=0.3, width=4),
+    Shredder(tensors=3, target=0.2),
+    Chain(LightSplit(ratio=4), Adversarial(width=4), NoPeek(alpha=0.2)),
+    Prism(keep=0.3, anneal=10),
+    Prism(score="channel", threshold="learned", attribute="odd", salient="home", rescale=True),
+    Prism(score="spatial", threshold="statistical", privacy="information", gamma=1.0),
+    KAnonymous(k=2),
+    KAnonymous(k=2, grouping="random"),
+    KAnonymous(k=2, grouping="class"),
+    Chain(LightSplit(ratio=4), KAnonymous(k=3)),
+    Chain(KAnonymous(k=2), Gaussian(scale=0.1)),
     Chain(LightSplit(ratio=4), WCC(weight=0.17)),
     Chain(WCC(weight=0.17), Bottleneck1x1(ratio=2), LightSplit(ratio=2), WCC(weight=0.01)),
 ]
@@ -34,22 +79,23 @@ GUARDS: list[Guard] = [
 
 @dataclass(frozen=True, repr=False)
 class TinyNet(Net):
-    """conv, BatchNorm, pool | conv, BatchNorm, linear, dropout | linear"""
+    """conv, norm, pool | conv, norm, linear, dropout | linear"""
 
     dropout: float = 0.0
+    norm: str = "batch"
 
     def check(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 3:
             raise ValueError(f"TinyNet reads images; got {shape}")
 
     def head(self, shape: tuple[int, ...]) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+        return nn.Sequential(nn.Conv2d(shape[0], 4, 3), normalise(self.norm, 4), nn.ReLU(), nn.MaxPool2d(2))
 
     def body(self, shape: tuple[int, ...]) -> nn.Module:
         size = (shape[1] - 2) // 2 - 2
         return nn.Sequential(
-            nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(5 * size * size, 7), nn.ReLU(),
-            nn.Dropout(self.dropout),
+            nn.Conv2d(4, 5, 3), normalise(self.norm, 5), nn.ReLU(), nn.Flatten(), nn.Linear(5 * size * size, 7),
+            nn.ReLU(), nn.Dropout(self.dropout),
         )  # fmt: skip
 
     def tail(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -73,7 +73,7 @@ class LocalRun:
         self.steps = plan.epochs * steps_per_epoch([len(own) for own in self.samples], plan.batch, plan.least_batch)
         self.shared: State = {}  # what a relay last brought back; empty while heads are the clients' own
         self.epoch = self.turn = self.step = 0
-        self.sums: dict[str, float] = {}
+        self.sums: dict[str, tuple[float, int]] = {}  # of each term: total, and how many batches had it
         self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
         self.best = Best()
@@ -117,18 +117,19 @@ class LocalRun:
                 self.ledger.samples["training"] += len(index)
                 self.step += 1
                 for name, value in terms.items():
-                    self.sums[name] = self.sums.get(name, 0.0) + value
+                    total, count = self.sums.get(name, (0.0, 0))
+                    self.sums[name] = (total + value, count + 1)
                 on_step(Progress(self.epoch, self.step, self.steps, terms))
             self._bring_back(self.clients[client], learnt)
             self.turn += 1
             self.seconds += time.perf_counter() - began
-        self._close_epoch(sum(map(len, orders)))
+        self._close_epoch()
         return True
 
-    def _close_epoch(self, batches: int) -> None:
+    def _close_epoch(self) -> None:
         self.turn, self.epoch = 0, self.epoch + 1
         row: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
-        row |= {name: total / batches for name, total in self.sums.items()}
+        row |= {name: total / count for name, (total, count) in self.sums.items()}
         self.sums = {}
         self._refuse_non_finite_weights()
         if len(self.parts.val):
@@ -152,10 +153,12 @@ class LocalRun:
 
     def _refuse_too_few_samples(self) -> None:
         least = self.plan.guard.least_batch
-        for client, own in enumerate(self.samples):
-            if len(own) < least:
+        counts = {f"client {number}": len(own) for number, own in enumerate(self.samples)}
+        counts |= {"the validation data": len(self.parts.val), "the test data": len(self.parts.test)}
+        for whose, count in counts.items():
+            if 0 < count < least or (count == 0 and whose.startswith("client") and least > 1):
                 raise ValueError(
-                    f"client {client} has {len(own)} samples, {self.plan.guard} needs {least} at a time: "
+                    f"{whose} has {count} samples, {self.plan.guard} needs {least} at a time: "
                     "fewer clients, more data, or a smaller k"
                 )
 
@@ -190,6 +193,7 @@ class LocalRun:
         a larger one it would find closer neighbours.
         """
         seen = _on(samples, self.device)
+        purpose = "validate" if samples is self.parts.val else "test"
         size = self.plan.batch if self.plan.guard.mixes_samples else EVALUATION_BATCH
         pieces = in_batches(torch.arange(len(seen)), size, self.plan.least_batch)
         accuracies = []
@@ -197,7 +201,7 @@ class LocalRun:
             if self.shared:
                 load(client, self.shared)
             batches = (
-                as_batch(seen, index, self._secret(client.number, "evaluate", self.epoch, number))
+                as_batch(seen, index, self._secret(client.number, purpose, self.epoch, number))
                 for number, index in enumerate(pieces)
             )
             accuracies.append(float((predict(client, batches).argmax(1) == seen.y).double().mean()))
@@ -252,7 +256,8 @@ class LocalRun:
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self._load({name: tensor for name, tensor in tensors.items() if not name.startswith("best/")})
         self.epoch, self.turn, self.step = facts["epoch"], facts["turn"], facts["step"]
-        self.sums, self.seconds, self.history = dict(facts["sums"]), facts["seconds"], list(facts["history"])
+        self.sums = {name: (total, count) for name, (total, count) in facts["sums"].items()}
+        self.seconds, self.history = facts["seconds"], list(facts["history"])
         kept = {name.removeprefix("best/"): t for name, t in tensors.items() if name.startswith("best/")}
         accuracy, epoch = facts["best"]
         self.best = Best(accuracy, epoch, kept)

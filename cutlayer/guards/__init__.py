@@ -1,11 +1,47 @@
 """Guards, one idea a file: what a client does to its activations before they leave."""
 
+from .adversarial import Adversarial
 from .base import Guard as Guard
 from .base import NoGuard
 from .bottleneck import Bottleneck1x1
 from .chain import Chain
+from .clip import Clip
+from .dct import DCT
+from .disco import Disco
+from .dpsgd import DPSGD
+from .kanonymous import KAnonymous
 from .lightsplit import LightSplit
+from .noise import Gaussian, Laplace, Noise
+from .nopeek import NoPeek
+from .prism import Prism
+from .seal import SEAL
+from .shredder import Shredder
 from .subset import Subset
 from .wcc import WCC
 
-__all__ = ["WCC", "Bottleneck1x1", "Chain", "LightSplit", "NoGuard", "Subset"]
+__all__ = [
+    "DCT",
+    "DPSGD",
+    "SEAL",
+    "WCC",
+    "Adversarial",
+    "Bottleneck1x1",
+    "Chain",
+    "Clip",
+    "Disco",
+    "Gaussian",
+    "KAnonymous",
+    "Laplace",
+    "LightSplit",
+    "NoGuard",
+    "NoPeek",
+    "Noise",
+    "Prism",
+    "Shredder",
+    "Subset",
+]
+
+
+def every() -> list[Guard]:
+    """Each guard in its usual setting: what `--guard all` audits."""
+    return [globals()[name].usual() for name in __all__ if name not in ("Chain", "NoGuard")]

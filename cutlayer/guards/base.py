@@ -54,6 +54,7 @@ class Bound(NamedTuple):
     p: int = 2
     why: str = "no row is bounded: put Clip(norm=...) before the noise"  # why `moves` is not known
     release: Release | None = None
+    apart: bool = True  # each row follows from one sample; `behind` keeps track of it
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +64,9 @@ class Guard(Spec):
     `public` is a seed that both sides know, `private` one that only the client has.
     """
 
-    # A client-only guard changes nothing a server must undo; the server's copy of a plan does not mention it.
+    always_shown: ClassVar[int] = 1
+    # A client-only guard leaves what is sent as it is: it is a penalty, or another way to learn. The server's copy of
+    # a plan does not mention it.
     client_only: ClassVar[bool] = False
     # One row of what leaves depends on other samples of the batch; two such guards do not stack.
     mixes_samples: ClassVar[bool] = False
@@ -120,7 +123,11 @@ class Guard(Spec):
         """What this guard makes of a bound on its input. Nothing is known unless a guard shows it."""
         if self.client_only or before.release is not None:
             return before
-        return Bound(why=f"nothing is known of how far {self} lets one sample move what leaves")
+        if before.moves is None:
+            return Bound(why=before.why)
+        return Bound(
+            why=f"nothing is known of how far {self} lets one sample move what leaves: put Clip(norm=...) behind it"
+        )
 
     def calibrated(self, before: Bound) -> "Guard":
         """This guard with every number settled: noise that was asked for as an ε gets its scale here."""
@@ -129,6 +136,12 @@ class Guard(Spec):
     def public_part(self) -> "Guard":
         """What the server may know of this guard."""
         return NoGuard() if self.client_only else self
+
+
+def behind(guard: Guard, before: Bound) -> tuple[Guard, Bound]:
+    """A guard with its numbers settled, and what holds behind it. Rows that were mixed never come apart again."""
+    settled = guard.calibrated(before)
+    return settled, settled.bound(before)._replace(apart=before.apart and not guard.mixes_samples)
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +163,8 @@ class Support(nn.Module):
     """
 
     def forward(self, seen: Tensor) -> Tensor:
-        return seen * (seen != 0)
+        # Not seen * (seen != 0): the gradient of a product has -0.0 among its zeros, and -0.0 is a value on the wire.
+        return torch.where(seen != 0, seen, 0.0)
 
 
 def need_maps(guard: Spec, shape: Shape) -> None:

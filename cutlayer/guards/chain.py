@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..batch import Batch, Task
 from ..seeds import derive
-from .base import Bound, Guard, Guarded, GuardModule, NoGuard, Shape
+from .base import Bound, Guard, Guarded, GuardModule, NoGuard, Shape, behind
 
 
 class _Step(NamedTuple):
@@ -63,7 +63,7 @@ class Chain(Guard):
 
     def out_shape(self, shape: Shape) -> Shape:
         whole = shape
-        for part in self.parts:
+        for part in self._calibrated():
             if part.holds_back and shape != whole:
                 raise ValueError(f"{part} keeps a part of the cut {whole} home, but reads {shape}: put it first")
             shape = part.out_shape(shape)
@@ -101,11 +101,11 @@ class Chain(Guard):
 
     def bound(self, before: Bound) -> Bound:
         for part in self.parts:
-            before = part.calibrated(before).bound(before)
+            _, before = behind(part, before)
         return before
 
     def public_part(self) -> Guard:
-        shown = [part for part in self.parts if not part.client_only]
+        shown = [part.public_part() for part in self.parts if not part.client_only]
         return Chain(*shown) if len(shown) > 1 else shown[0] if shown else NoGuard()
 
     def _steps(self, shape: Shape, public: int) -> list[_Step]:
@@ -120,8 +120,8 @@ class Chain(Guard):
     def _calibrated(self) -> list[Guard]:
         settled, bound = [], Bound()
         for part in self.parts:
-            settled.append(part.calibrated(bound))
-            bound = settled[-1].bound(bound)
+            part, bound = behind(part, bound)
+            settled.append(part)
         return settled
 
     def _refuse_what_cannot_work(self) -> None:

@@ -7,12 +7,13 @@ import pytest
 import torch
 from toys import GUARDS, SECRET, TASK, batches, split_and_whole, states, tiny_plan
 
-from cutlayer.guards import WCC, Chain, LightSplit
+from cutlayer.guards import WCC, Chain, LightSplit, NoGuard
 from cutlayer.message import Kind
 from cutlayer.parties import build_client, build_server
 from cutlayer.plan import cut_shapes
 from cutlayer.seeds import derive
 from cutlayer.spec import spec
+from cutlayer.split import each
 from cutlayer.turn import learn
 
 CUT = (4, 5, 5)
@@ -29,11 +30,11 @@ def test_its_text_is_itself(guard):
 def test_it_sends_the_shape_it_promises_and_lifts_it_back(guard):
     z = torch.randn(6, *CUT)
     module = guard.build(CUT, public=1, private=2, task=TASK)
-    seen = module(z, batches(1)[0]).seen
+    seen, _, rows, _ = module(z, batches(1)[0])
     assert tuple(seen.shape[1:]) == guard.out_shape(CUT)
-    assert guard.lift(CUT, public=1)(seen).shape == z.shape
+    assert each(guard.lift(CUT, public=1)(seen), rows).shape == z.shape
     undo = guard.undo(CUT, public=1)
-    assert undo is None or undo(seen).shape == z.shape
+    assert undo is None or each(undo(seen), rows).shape == z.shape
 
 
 @all_guards
@@ -110,3 +111,24 @@ def test_what_a_relay_hands_on_fits_another_clients_guard(guard):
     one, two = (build_client(plan, TASK, number, lambda message: message) for number in (0, 1))
     two.split.load_state_dict(one.split.state_dict())
     assert cut_shapes(plan, TASK).z == CUT
+
+
+@all_guards
+def test_it_acts_at_inference_and_says_the_same_again(guard):
+    """What protects training must not be off in service: only guards that leave what is sent alone may do nothing."""
+    z, batch = torch.rand(6, *CUT), batches(1)[0]
+    module = guard.build(CUT, public=1, private=2, task=TASK).eval()
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    with torch.no_grad():
+        one, other = (module(z, batch) for _ in range(2))
+    assert torch.equal(one.seen, other.seen)
+    assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items()), "prediction teaches nothing"
+    untouched = one.seen.shape == z.shape and torch.equal(one.seen, z)
+    assert untouched == (guard == NoGuard() or guard.client_only)
+
+
+@all_guards
+def test_it_says_what_may_be_claimed(guard):
+    claim = guard.claim(CUT)
+    assert claim and "\n" not in claim
+    assert not guard.client_only or claim.startswith("none"), "a penalty bounds nothing"

@@ -114,7 +114,9 @@ def test_parts_are_calibrated_by_what_stands_before_them():
     chain = Chain(Bounding(), LightSplit(ratio=4), Needy())
     assert chain._calibrated()[-1] == Needy(settled=3.0)
     assert chain.bound(Bound()).release == Release("gaussian", 1 / 3)
-    assert repr(chain) == "Chain(Bounding(), LightSplit(ratio=4), Needy())", "what was asked for is what is shown"
+    assert repr(chain) == "Chain(Bounding(), LightSplit(ratio=4), Needy(settled=0.0))", (
+        "what was asked for is what is shown"
+    )
 
 
 def test_claims_name_the_part_they_are_of():

@@ -1,0 +1,229 @@
+"""Noise on what leaves: calibrated to an ε, at a given scale, or as the baseline that claims nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import erfc, exp, log, pi, sqrt
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batch import Batch, Task
+from ..seeds import derive
+from .base import Bound, Guard, Guarded, GuardModule, Release, Shape
+from .clip import Clip
+
+NOISED = "the rows carry noise already, and noise has no bound: clip before all noise, and ask for ε once"
+
+
+@dataclass(frozen=True, repr=False)
+class Gaussian(Guard):
+    """Gaussian noise on every number that leaves: of a given scale, or of the scale that gives (epsilon, delta).
+
+    An ε is meant per release. A sample is released once an epoch and once with every prediction, so a run costs more:
+    `cutlayer.privacy` adds it up. Calibrated after Balle & Wang (2018), to how far Clip lets a sample move the batch.
+    """
+
+    scale: float | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
+    fills_zeros: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_one_of(self, self.scale, self.epsilon)
+        if not isinstance(self.delta, float) or not 0 < self.delta < 1:
+            raise ValueError(f"Gaussian's delta is a probability well below 1/samples, e.g. 1e-5; got {self.delta!r}")
+
+    @classmethod
+    def usual(cls) -> "Gaussian":
+        return cls(scale=0.5)
+
+    def out_shape(self, shape: Shape) -> Shape:
+        _settled(self, self.scale)
+        return shape
+
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
+        return _AddNoise("gaussian", _settled(self, self.scale), private)
+
+    def claim(self, shape: Shape) -> str:
+        return f"Gaussian noise of standard deviation {_settled(self, self.scale):.4g} on every number that leaves"
+
+    def calibrated(self, before: Bound) -> "Gaussian":
+        if self.epsilon is None:
+            return self
+        # What is bounded in L1 is bounded in L2 as well.
+        moves = _moves(self, before)
+        return replace(self, scale=moves * gaussian_multiplier(self.epsilon, self.delta), epsilon=None)
+
+    def bound(self, before: Bound) -> Bound:
+        if before.release is not None or before.moves is None or self.scale is None:
+            return before._replace(norm=None)
+        return Bound(p=before.p, why=NOISED, release=Release("gaussian", self.scale / before.moves))
+
+
+@dataclass(frozen=True, repr=False)
+class Laplace(Guard):
+    """Laplace noise on every number that leaves: of a given scale, or of the scale that gives epsilon (δ = 0).
+
+    An ε is meant per release, as for Gaussian. It needs Clip(p=1): a bound in L2 is √d times weaker in L1.
+    """
+
+    scale: float | None = None
+    epsilon: float | None = None
+    fills_zeros: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_one_of(self, self.scale, self.epsilon)
+
+    @classmethod
+    def usual(cls) -> "Laplace":
+        return cls(scale=0.5)
+
+    def out_shape(self, shape: Shape) -> Shape:
+        _settled(self, self.scale)
+        return shape
+
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
+        return _AddNoise("laplace", _settled(self, self.scale), private)
+
+    def claim(self, shape: Shape) -> str:
+        return f"Laplace noise of scale {_settled(self, self.scale):.4g} on every number that leaves"
+
+    def calibrated(self, before: Bound) -> "Laplace":
+        if self.epsilon is None:
+            return self
+        moves = _moves(self, before)
+        if before.p != 1:
+            raise ValueError(
+                f"{self}: Laplace noise is calibrated to the L1 norm, and the rows are bounded in L2: "
+                "write Clip(norm=..., p=1), or take Gaussian"
+            )
+        return replace(self, scale=moves / self.epsilon, epsilon=None)
+
+    def bound(self, before: Bound) -> Bound:
+        if before.release is not None or before.moves is None or self.scale is None:
+            return before._replace(norm=None)
+        if before.p != 1:
+            # Still true of what leaves, as noise is as likely for either neighbour; but it is no release.
+            return before._replace(norm=None, why="Laplace noise needs a bound in L1: write Clip(norm=..., p=1)")
+        return Bound(p=1, why=NOISED, release=Release("laplace", self.scale / before.moves))
+
+
+@dataclass(frozen=True, repr=False)
+class Noise(Guard):
+    """Noise obfuscation: Laplace noise of a fixed scale on what leaves, bounded by nothing (baseline).
+
+    Titcombe et al. (2021), as in FORA, App. C.1: at training and at inference. The scale means something only next to
+    the spread of the activations, which is why each epoch notes noise/std.
+    """
+
+    scale: float = 1.0
+    fills_zeros: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_number(self, "scale", self.scale)
+
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
+        return _AddNoise("laplace", self.scale, private)
+
+    def bound(self, before: Bound) -> Bound:
+        # Noise is as likely for either neighbour: what one sample moves stays, how long a row is does not.
+        return before._replace(norm=None)
+
+
+class _AddNoise(GuardModule):
+    def __init__(self, kind: str, scale: float, private: int):
+        super().__init__()
+        self.kind, self.scale, self.private = kind, scale, private
+
+    def forward(self, z: Tensor, batch: Batch) -> Guarded:
+        if self.training:
+            spread = SPREAD[self.kind] * self.scale
+            self.notes = {"noise/std": spread / max(1e-12, float(z.detach().std(correction=0)))}
+        noise = draw(self.kind, z, self.private, "noise", batch.seed)
+        return Guarded(z + (self.scale * noise).to(z))
+
+
+SPREAD = {"gaussian": 1.0, "laplace": sqrt(2)}  # standard deviation at scale 1
+
+
+def draw(kind: str, hidden: Tensor, private: int, *names: object) -> Tensor:
+    """Noise of scale 1 for every number of `hidden`, a function of the secret, the names and `hidden` itself.
+
+    Of `hidden`, too, because noise that comes twice cancels in the difference: a seed that is used again, for a test
+    set after a validation set or by a loop that forgot it, must not undo what was promised. Not from torch: its CPU
+    generator takes 32 bits of a seed, few enough to try them all, and some 77,000 steps would likely repeat one.
+    """
+    seen = hidden.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    seed = derive(private, *names, blake2b(seen, digest_size=16).hexdigest())
+    dice, shape = np.random.Generator(np.random.Philox(key=seed)), tuple(hidden.shape)
+    return torch.from_numpy(dice.standard_normal(shape) if kind == "gaussian" else dice.laplace(size=shape))
+
+
+# ------------------------------------------------------------------ the Gaussian mechanism, exactly
+def gaussian_delta(epsilon: float, multiplier: float) -> float:
+    """The least δ at this ε for noise of `multiplier` times the distance to hide (Balle & Wang 2018, Theorem 8)."""
+    mu = 1 / multiplier
+    return exp(_log_phi(mu / 2 - epsilon / mu)) - exp(epsilon + _log_phi(-mu / 2 - epsilon / mu))
+
+
+def gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """The least ε at this δ. E releases of one multiplier are one release of multiplier / √E."""
+    mu = 1 / multiplier
+    # δ(ε) <= Φ(μ/2 - ε/μ) <= exp(-t²/2) with t = ε/μ - μ/2.
+    low, high = 0.0, mu * mu / 2 + mu * sqrt(-2 * log(delta))
+    if gaussian_delta(0.0, multiplier) <= delta:
+        return 0.0
+    return _bisect(low, high, lambda epsilon: gaussian_delta(epsilon, multiplier) <= delta)
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """The least multiplier that gives (ε, δ); the error of the search is on the safe side."""
+    high = 1.0
+    while gaussian_delta(epsilon, high) > delta:
+        high *= 2
+    return _bisect(0.0, high, lambda multiplier: multiplier > 0 and gaussian_delta(epsilon, multiplier) <= delta)
+
+
+def _bisect(low: float, high: float, holds: Callable[[float], bool]) -> float:
+    """The least number between `low` and `high`, where it holds, from above."""
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _log_phi(x: float) -> float:
+    """log Φ(x), also where Φ(x) is no longer a number."""
+    if x > -10:
+        return log(erfc(-x / sqrt(2)) / 2)
+    square = x * x
+    series = 1 - 1 / square * (1 - 3 / square * (1 - 5 / square * (1 - 7 / square)))
+    return -square / 2 - log(-x) - log(2 * pi) / 2 + log(series)
+
+
+# ------------------------------------------------------------------ what the guards above refuse
+def _check_number(guard: Guard, name: str, value: object) -> None:
+    if not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{type(guard).__name__}'s {name} is a number above 0; got {value!r}")
+
+
+def _check_one_of(guard: Guard, scale: float | None, epsilon: float | None) -> None:
+    name = type(guard).__name__
+    if (scale is None) == (epsilon is None):
+        raise ValueError(f"{name} takes either scale or epsilon: {name}(scale=0.5), or {name}(epsilon=8) behind Clip")
+    _check_number(guard, *(("scale", scale) if epsilon is None else ("epsilon", epsilon)))
+
+
+def _moves(guard: Guard, before: Bound) -> float:
+    if before.moves is None:
+        raise ValueError(f"{guard} cannot be calibrated: {before.why}")
+    return before.moves
+
+
+def _settled(guard: Guard, scale: float | None) -> float:
+    if scale is None:
+        fix = f"write Chain({Clip(p=1 if isinstance(guard, Laplace) else 2)}, {guard})"
+        raise ValueError(f"{guard} cannot be calibrated: {Bound().why}; {fix}, or give scale=... and claim no ε")
+    return scale
