@@ -89,7 +89,10 @@ def audit(
     for guard in guards:
         if why := why_unfit(plan, task, guard):
             raise ValueError(why)
-    count = len(seeds) * len(guards) * (1 + len(attacks))
+    # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
+    shape = cut_shapes(plan, task).shared
+    forms = {guard: [form for attack in attacks for form in attack.against(guard, shape)] for guard in guards}
+    count = len(seeds) * sum(1 + len(against) for against in forms.values())
     done = 0
     result: Audit | None = None
     per_seed: list[dict[str, Scores]] = []
@@ -111,14 +114,16 @@ def audit(
             if result is None:
                 result = Audit(plan, {}, victim.truth.cpu(), victim.y.cpu(), lpips_missing, left_out)
             facts = _facts(run, victim)
-            for attack in attacks:
+            for attack in forms[guard]:
                 on_event(Event(f"{attack} against {shown(guard)}", done / count))
                 row, pictures = judge(attack, victim, data, seed, lpips)
+                control = repr(attack.base())
                 if guard == NoGuard():
-                    controls[repr(attack)] = why_control_failed(attack, row, marks["class_mean"], own)
-                reason = why_invalid(row, controls[repr(attack)])
+                    controls[control] = why_control_failed(attack, row, marks["class_mean"], own)
+                reason = why_invalid(row, controls[control])
                 result.rows.append({**facts, **row, "valid": reason is None, "why_invalid": reason})
-                result.pictures.setdefault(picture_key(result.rows[-1]), pictures)
+                if pictures is not None:
+                    result.pictures.setdefault(picture_key(result.rows[-1]), pictures)
                 done += 1
     assert result is not None
     result.floors = _average(per_seed)

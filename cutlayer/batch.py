@@ -35,6 +35,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.x)
 
+    def to(self, device: torch.device | str) -> "Batch":
+        moved = {name: values.to(device) for name, values in self.s.items()}
+        return Batch(self.x.to(device), self.y.to(device), moved, self.seed)
+
 
 def epoch_batches(count: int, size: int, seed: int, least: int = 2) -> list[Tensor]:
     """A shuffled epoch of `count` samples as index tensors, none smaller than `least`."""

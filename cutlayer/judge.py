@@ -2,26 +2,31 @@
 
 import copy
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .attacks import Attack, Decoder, Knowledge
+from .attacks import Attack, Attacker, Decoder, Knowledge, KnownGuard
 from .batch import Batch
-from .data.base import Parts
+from .data.base import Parts, Samples
 from .engines.local import LocalRun, as_batch
 from .lpips import LPIPS
 from .message import Kind, Message
 from .metrics import scores
 from .parties import build_client, freeze
 from .plan import Plan, cut_shapes
+from .remote import Remote
 from .seeds import derive, generator, seeded
-from .split import Split
+from .server import Server
+from .split import Split, each
 from .turn import load
 
 CONTROL_MARGIN = 0.1  # NCC above the class-mean image that an attack must reach on the unguarded cut
+CONTROL_ABOVE_CHANCE = 0.05  # accuracy or AUC above chance that an attack on another secret must reach there
+MOST_OBSERVED = 4096  # samples of the victim's data whose messages an attacker may study
 CONSTANT = 1e-3  # standard deviation across reconstructions below which they are all the same picture
 
 Scores = dict[str, float | None]
@@ -35,25 +40,66 @@ class Victim:
         if run.shared:
             load(self.client, run.shared)
         samples = run.samples[client]
-        pick = torch.randperm(len(samples), generator=generator(run.plan.seed))[:images]
+        order = torch.randperm(len(samples), generator=generator(run.plan.seed))
+        pick = order[:images]
         self.y = samples.y[pick]
+        self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = samples.images(pick.to(samples.y.device))
         self.box = WhiteBox(self.client.split, run.plan.batch)
-        # In train mode, batch by batch, as the server saw them; the last short batch joins the one before.
-        secret = derive(run.plan.private_seed or 0, "observed")
-        self.messages = [
-            Message(
-                Kind.FORWARD,
-                client,
-                step,
-                {"z": self.box.send(as_batch(samples, index, derive(secret, step)))},
-            )
-            for step, index in enumerate(_even(pick, run.plan.batch))
-        ]
+        heard = overheard(run, client, pick, "judged")
+        self.messages, self.rows = heard.messages, heard.rows
+        self.observed = overheard(run, client, order[:MOST_OBSERVED], "observed").messages
+
+    def strangers(self) -> "Heard":
+        """The same conversation about samples that were not trained on."""
+        test = self.run.parts.test
+        pick = torch.randperm(len(test), generator=generator(self.run.plan.seed))[: len(self.truth)]
+        return overheard(self.run, self.client.number, pick, "strangers", test)
 
     @property
     def seen(self) -> Tensor:
-        return torch.cat([message["z"] for message in self.messages])
+        """What stands for each image, one row a sample."""
+        return torch.cat([each(m["z"], rows) for m, rows in zip(uploads(self.messages), self.rows, strict=True)])
+
+
+class Heard(NamedTuple):
+    """A conversation with the server, and for each upload which row stands for which sample."""
+
+    messages: list[Message]
+    rows: list[Tensor | None]
+
+
+def overheard(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samples | None = None) -> Heard:
+    """What the server would receive now for these samples: every message of a training step, nobody learning.
+
+    In train mode, batch by batch, as the server saw them; the last short batch joins the one before.
+    """
+    split, body = copy.deepcopy(run.clients[client].split), copy.deepcopy(run.server.body)
+    freeze(split)
+    freeze(body)
+    heard, rows = [], []
+    server = Server(body, None, seed=run.plan.seed)
+
+    def listen(message: Message) -> Message:
+        heard.append(Message(message.kind, message.client, message.step, dict(message.tensors)))
+        return server.handle(message)
+
+    split.guard.register_forward_hook(lambda module, given, guarded: rows.append(guarded.rows))
+    remote = Remote(client, listen)
+    secret = derive(run.plan.private_seed or 0, purpose)
+    for step, index in enumerate(_even(pick, run.plan.batch)):
+        batch = as_batch(run.samples[client] if samples is None else samples, index, derive(secret, step)).to(
+            run.device
+        )
+        with seeded(batch.seed, run.device):
+            terms = split.train().terms(batch, remote)
+            terms["task"].backward()
+    return Heard(heard, rows)
+
+
+def uploads(messages: Sequence[Message]) -> list[Message]:
+    """Those that carry activations."""
+    return [message for message in messages if message.kind is not Kind.BACKWARD]
 
 
 class WhiteBox:
@@ -80,38 +126,94 @@ def _even(index: Tensor, size: int) -> list[Tensor]:
     return list(index.tensor_split(max(1, len(index) // size)))
 
 
-def judge(
-    attack: Attack, victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None
-) -> tuple[dict[str, Any], Tensor]:
-    """One attack on one victim: the figures of a table row, and the pictures."""
+def known(victim: Victim, data: Parts) -> Knowledge:
+    """Everything any attacker could be told about this victim; an attack is handed the part that it names."""
     run, device = victim.run, victim.truth.device
     cut = cut_shapes(run.plan, run.task)
-    undo = run.plan.guard.public_part().undo(cut.shared, derive(run.plan.seed, "guard"))
-    knowledge = Knowledge(
+    public, seed = run.plan.guard.public_part(), derive(run.plan.seed, "guard")
+    own = derive(derive(run.plan.private_seed or 0, "client", victim.client.number), "guard")
+    undo = public.undo(cut.shared, seed)
+    return Knowledge(
+        task=run.task,
         aux=data.aux.images().to(device),
         aux_labels=data.aux.y.to(device),
+        aux_attributes={name: values.to(device) for name, values in data.aux.s.items()} or None,
+        observed=victim.observed,
+        net=run.plan.net,
+        body=copy.deepcopy(run.server.body),
         encode=victim.box,
+        guard=KnownGuard(public, cut.shared, seed, run.task, own),
         undo=undo.to(device) if undo is not None else None,
     )
+
+
+def judge(
+    attack: Attack, victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None
+) -> tuple[dict[str, Any], Tensor | None]:
+    """One attack on one victim: the figures of a table row, and the pictures where the attack makes some."""
+    knowledge = known(victim, data).only(attack.needs)
     began = time.perf_counter()
-    with seeded(derive(seed, "attack", repr(attack)), device):
-        attacker = attack.attacker(knowledge.only(attack.needs), derive(seed, "attacker"))
-        guess = attacker.reconstruct(victim.messages)
-    seconds = time.perf_counter() - began
-    figures = scores(victim.truth, guess, lpips)
+    with seeded(derive(seed, "attack", repr(attack)), victim.truth.device):
+        attacker = attack.attacker(knowledge, derive(seed, "attacker"))
+        figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
     row = {
         "attack": repr(attack),
-        "knows": attack.knows(),
+        "secret": attack.secret,
+        "knows": attack.in_words(),
         "seed": seed,
         "n": len(victim.truth),
         **figures,
-        "metric": "ssim",
-        "value": figures["ssim"],
-        "chance": None,
-        "seconds": round(seconds, 2),
+        "seconds": round(time.perf_counter() - began, 2),
         **attacker.remarks(),
     }
-    return row, guess.cpu()
+    return row, pictures
+
+
+Scored = tuple[dict[str, Any], Tensor | None]
+NO_PICTURE: Scores = dict.fromkeys(
+    ("ssim", "psnr", "mse", "ncc", "lpips", "recon_std", "fg_ssim", "fg_psnr", "fg_lpips")
+)
+
+
+def _images(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
+    forward = uploads(victim.messages)
+    guess = _for_each(attacker.reconstruct(forward), forward, victim.rows)
+    figures = scores(victim.truth, guess, lpips)
+    return {**figures, "metric": "ssim", "value": figures["ssim"], "chance": None}, guess.cpu()
+
+
+def _values(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
+    """Labels or an attribute: how often right, against always naming the commonest value."""
+    truth = victim.y if attack.secret == "labels" else victim.s[attack.attribute]  # type: ignore[attr-defined]
+    forward = uploads(victim.messages)
+    found = _for_each(attacker.infer(victim.messages), forward, victim.rows).to(truth.device)
+    right = float((found == truth).double().mean())
+    chance = float(truth.bincount().max() / len(truth))
+    return {**NO_PICTURE, "metric": "accuracy", "value": right, "chance": chance}, None
+
+
+def _membership(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
+    """Scores of members against those of strangers (test samples): the area under the ROC curve."""
+    sides = []
+    for messages, rows in ((victim.messages, victim.rows), victim.strangers()):
+        sides.append(_for_each(attacker.infer(messages), uploads(messages), rows).double().flatten())
+    members, strangers = sides
+    wins = (members[:, None] > strangers[None]).double() + 0.5 * (members[:, None] == strangers[None]).double()
+    return {**NO_PICTURE, "metric": "auc", "value": float(wins.mean()), "chance": 0.5}, None
+
+
+_SCORED: dict[str, Callable[[Attack, Attacker, Victim, LPIPS | None], Scored]] = {
+    "images": _images,
+    "labels": _values,
+    "attribute": _values,
+    "membership": _membership,
+}
+
+
+def _for_each(found: Tensor, messages: Sequence[Message], rows: Sequence[Tensor | None]) -> Tensor:
+    """Where samples shared a row, what was found for it is the attacker's answer for each of them."""
+    pieces = found.split([len(message["z"]) for message in messages])
+    return torch.cat([each(piece, index) for piece, index in zip(pieces, rows, strict=True)])
 
 
 def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> dict[str, Scores]:
@@ -135,17 +237,19 @@ def _unaligned(victim: Victim, data: Parts, seed: int) -> Tensor:
     run = victim.run
     stranger_plan = replace(run.plan, private_seed=derive(seed, "a stranger's head"))
     stranger = build_client(stranger_plan, run.task, 0, lambda message: message, run.device)
-    knowledge = Knowledge(
-        aux=data.aux.images().to(victim.truth.device),
-        aux_labels=data.aux.y.to(victim.truth.device),
-        encode=WhiteBox(stranger.split, run.plan.batch),
-    )
+    knowledge = replace(known(victim, data), encode=WhiteBox(stranger.split, run.plan.batch), undo=None)
+    decoder = Decoder(steps=150, readers=("conv", "mlp"))
     with seeded(derive(seed, "unaligned"), victim.truth.device):
-        return Decoder(steps=150, readers=("conv", "mlp")).attacker(knowledge, seed).reconstruct(victim.messages)
+        return decoder.attacker(knowledge.only(decoder.needs), seed).reconstruct(victim.messages)
 
 
 def why_control_failed(attack: Attack, row: dict[str, Any], class_mean: Scores, plan: Plan) -> str | None:
     """Why the positive control failed; None: the attack works on the unguarded cut."""
+    if attack.secret != "images":
+        least = row["chance"] + CONTROL_ABOVE_CHANCE
+        if row["value"] >= least:
+            return None
+        return f"on the unguarded cut it reached {row['metric']} {row['value']:.3f}, below its bar of {least:.3f}"
     if row["recon_std"] < CONSTANT:
         return "on the unguarded cut it returned the same picture for every image"
     bar = attack.bar(repr(plan.data), repr(plan.net))
@@ -158,6 +262,6 @@ def why_control_failed(attack: Attack, row: dict[str, Any], class_mean: Scores, 
 def why_invalid(row: dict[str, Any], control: str | None) -> str | None:
     if control is not None:
         return f"the attack failed its control: {control}"
-    if row["recon_std"] < CONSTANT:
+    if row["secret"] == "images" and row["recon_std"] < CONSTANT:
         return "the attack failed: it returned the same picture for every image, which says nothing about the guard"
     return None

@@ -62,6 +62,8 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         torch_version=torch.__version__,
         total_bytes=total_bytes,
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
+        pictured=[row for row in audit.rows if row["metric"] == "ssim"],
+        others=[row for row in audit.rows if row["metric"] != "ssim"],
         several=len(audit.rows) > len(guards),
     )
 
@@ -81,7 +83,9 @@ def print_table(audit: Audit) -> None:
         table.add_column(column, justify="left" if column in ("guard", "verdict") else "right")
     for guard in guards_of(audit.rows):
         judged = verdict(audit.rows, audit.floors, guard)
-        row = judged.row or next(r for r in audit.rows if r["guard"] == guard)
+        row = judged.row or next((r for r in audit.rows if r["guard"] == guard and r["metric"] == "ssim"), None)
+        if row is None:
+            continue
         lpips = "-" if row["lpips"] is None else f"{row['lpips']:.3f}"
         table.add_row(
             guard, f"{row['accuracy']:.3f}", f"{row['ssim']:.3f}", f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", lpips,
@@ -94,6 +98,12 @@ def print_table(audit: Audit) -> None:
             label, "", f"{floor['ssim']:.3f}", f"{floor['psnr']:.1f}",
             f"{floor['ncc']:.3f}", lpips, "", "", "", style="dim",
         )  # fmt: skip
+    for row in audit.rows:
+        if row["metric"] != "ssim":
+            against = f"{row['value']:.3f} (chance {row['chance']:.3f})"
+            table.add_row(
+                f"{row['guard']}: {row['attack']}", "", against, "", "", "", "", "", row["secret"], style="dim"
+            )
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 140)
     console.print(table)
@@ -164,7 +174,11 @@ def reconstructions(audit: Audit) -> bytes:
     plt = _pyplot()
     lines: list[tuple[str, Tensor]] = [("original", audit.truth)]
     for guard in guards_of(audit.rows):
-        row = strongest(audit.rows, guard) or next(r for r in audit.rows if r["guard"] == guard)
+        row = strongest(audit.rows, guard) or next(
+            (r for r in audit.rows if r["guard"] == guard and r["metric"] == "ssim"), None
+        )
+        if row is None:
+            continue
         mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"
         lines.append((f"{_wrapped(guard)}\n{mark}", audit.pictures[picture_key(row)]))
     chosen = _one_of_each(audit.labels)[:SHOWN]

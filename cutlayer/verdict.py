@@ -27,8 +27,8 @@ class Verdict(NamedTuple):
 
 
 def strongest(rows: list[Row], guard: str) -> Row | None:
-    """The row that counts for a guard: the best valid attacker, over all attacks and seeds."""
-    valid = [row for row in rows if row["guard"] == guard and row["valid"]]
+    """The row that counts for a guard: the best valid reconstruction, over all attacks and seeds."""
+    valid = [row for row in rows if row["guard"] == guard and row["valid"] and row.get("metric", "ssim") == "ssim"]
     return max(valid, key=lambda row: row["value"], default=None)
 
 

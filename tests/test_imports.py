@@ -30,7 +30,7 @@ ALLOWED = {
     "optimizers": {"spec"},
     "schedules": {"spec"},
     "guards": BASIC,
-    "attacks": BASIC | {"metrics"},
+    "attacks": BASIC | {"guards", "metrics", "nets"},
     "wire": {"message", "codecs"},
     "ledger": {"message", "wire"},
     "remote": {"message"},
@@ -49,8 +49,8 @@ ALLOWED = {
     "privacy": {"batch", "guards", "parties", "plan", "seeds", "split"},
     "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "spec"},
     "judge": {
-        "attacks", "batch", "data", "engines", "lpips", "message", "metrics", "parties", "plan", "seeds", "split",
-        "turn",
+        "attacks", "batch", "data", "engines", "lpips", "message", "metrics", "parties", "plan", "remote", "seeds",
+        "server", "split", "turn",
     },
     "audit": {
         "attacks", "batch", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "parties", "plan",

@@ -3,6 +3,7 @@
 from .base import Attack as Attack
 from .base import Attacker as Attacker
 from .base import Knowledge as Knowledge
+from .base import KnownGuard as KnownGuard
 from .decoder import Decoder
 
 __all__ = ["Decoder"]

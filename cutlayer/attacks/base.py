@@ -1,23 +1,52 @@
 """An attack gets what the server gets, and nothing else; what it was told beforehand is written down."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..message import Handler, Message
+from ..batch import Task
+from ..guards.base import Guard, GuardModule, Shape
+from ..message import Handler, Kind, Message
+from ..nets.base import Net
 from ..spec import Spec
+
+FORMS = ("oblivious", "lift", "matched")
+
+
+@dataclass(frozen=True)
+class KnownGuard:
+    """The guard as the server's plan has it: its settings and public seed, never a client's key."""
+
+    spec: Guard
+    shape: Shape  # of what the guard reads
+    public: int
+    task: Task
+    true_key: int | None = None  # a client's private seed: handed out by the judge alone, as a ceiling
+
+    def copy(self, own: int) -> GuardModule:
+        """A client's half with keys of the attacker's own drawing."""
+        return self.spec.build(self.shape, self.public, own, self.task)
+
+    def undo(self) -> nn.Module | None:
+        return self.spec.undo(self.shape, self.public)
 
 
 @dataclass(frozen=True)
 class Knowledge:
     """All that an attacker can be told beyond the messages. An attack is handed the fields it names, no others."""
 
+    task: Task | None = None  # the shape of an input, the number of classes: both sides know these anyway
     aux: Tensor | None = None  # images like the victim's, none of them the victim's
     aux_labels: Tensor | None = None
+    aux_attributes: dict[str, Tensor] | None = None
+    observed: Sequence[Message] | None = None  # what the server recorded of one whole pass over the client's data
+    net: Net | None = None  # the architecture, without weights
+    body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
     encode: Callable[[Tensor, Tensor], Tensor] | None = None  # white box: images and labels -> what would be sent
+    guard: KnownGuard | None = None
     undo: nn.Module | None = None  # the public map of the guard back to the shape of the cut
 
     def only(self, names: Sequence[str]) -> "Knowledge":
@@ -31,14 +60,26 @@ class Knowledge:
 
 
 REQUIRED = {
+    "task": "the shape of an input",
     "aux": "auxiliary images (set some aside: --aux N)",
     "aux_labels": "labels of the auxiliary images",
+    "aux_attributes": "sensitive attributes of the auxiliary images",
+    "observed": "recorded messages of a pass over the client's data",
+    "net": "the architecture of the client's network",
+    "body": "the server's own network",
     "encode": "the client's head and guard (white box)",
+    "guard": "the guard's public settings",
 }
 IN_WORDS = {
+    "task": "the shape of an input and the number of classes",
     "aux": "auxiliary images of the same kind, disjoint from the private ones",
     "aux_labels": "the auxiliary images' labels",
+    "aux_attributes": "the auxiliary images' sensitive attributes",
+    "observed": "all messages of one pass over the client's data",
+    "net": "the architecture of the client's network, without weights",
+    "body": "its own network, weights included",
     "encode": "the client's head, weights included (white box), and its guard",
+    "guard": "the guard's settings and public seed",
     "undo": "the guard's public map and seed",
 }
 assert set(IN_WORDS) == {field.name for field in fields(Knowledge)}
@@ -51,7 +92,11 @@ class Attacker:
         return handle(message)
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
-        """Images in [0, 1] behind these messages, in order."""
+        """Images in [0, 1] behind the rows of these messages, in order."""
+        raise NotImplementedError
+
+    def infer(self, messages: Sequence[Message]) -> Tensor:
+        """What an attack on another secret finds: a label, an attribute's value or a score for each row uploaded."""
         raise NotImplementedError
 
     def remarks(self) -> dict[str, object]:
@@ -64,6 +109,10 @@ class Attack(Spec):
     """The description of an attack. `needs` is the list of what its attacker is told."""
 
     needs: ClassVar[tuple[str, ...]] = ()
+    # What is at stake: "images", "labels", "membership", or "attribute" (then the spec has a field `attribute`).
+    secret: ClassVar[str] = "images"
+    # Forms of knowledge about the guard this attack comes in; () where it has only one.
+    forms: ClassVar[tuple[str, ...]] = ()
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""
@@ -73,10 +122,29 @@ class Attack(Spec):
         """(metric, least value) this attack must reach on the unguarded cut of a known setting, if one is known."""
         return None
 
-    def knows(self) -> list[str]:
+    def against(self, guard: Guard, shape: Shape) -> "list[Attack]":
+        """This attack in every form that makes a difference against `guard`, the weakest first."""
+        if not self.forms:
+            return [self]
+        useful = [form for form in self.forms if form == "oblivious" or _differs(form, guard, shape)]
+        return [replace(self, **{"knows": form}) for form in useful]
+
+    def base(self) -> Self:
+        """The form that an unguarded cut is attacked with: the control of all others."""
+        return replace(self, **{"knows": "oblivious"}) if self.forms else self
+
+    def in_words(self) -> list[str]:
         return ["what the server receives", *(IN_WORDS[name] for name in self.needs)]
 
 
+def _differs(form: str, guard: Guard, shape: Shape) -> bool:
+    public = guard.public_part()
+    if form == "lift":
+        return public.undo(shape, 0) is not None
+    # A guard that only adds a penalty leaves nothing an attacker could put into its own network.
+    return not guard.client_only and repr(public) != "NoGuard()"
+
+
 def smashed(messages: Sequence[Message]) -> Tensor:
-    """What the server saw of the samples, one row each."""
-    return torch.cat([message["z"] for message in messages])
+    """What the server saw, one row each."""
+    return torch.cat([message["z"] for message in messages if message.kind is not Kind.BACKWARD])

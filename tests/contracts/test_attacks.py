@@ -30,7 +30,7 @@ def open_cut():
 def test_its_text_is_itself_and_it_says_what_it_knows(attack):
     assert spec(repr(attack), "attacks") == attack
     assert set(attack.needs) <= set(IN_WORDS)
-    assert len(attack.knows()) == 1 + len(attack.needs)
+    assert len(attack.in_words()) == 1 + len(attack.needs)
 
 
 @all_attacks
