@@ -20,6 +20,8 @@ from .batch import Batch
 from .guards import SEAL, Guard, NoGuard, every
 from .guards.grouping import mdav, squared_distances
 from .guards.projection import Dense, Fast
+from .ledger import Ledger
+from .message import through
 from .nets.base import Net
 from .nets.resnet import ResNet18
 from .nets.simple_cnn import SimpleCNN
@@ -138,7 +140,8 @@ def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
     rate = SGD(lr=0.01)
     plan = Plan(net=net, client_optimizer=rate, server_optimizer=rate, private_seed=1)
     server = build_server(plan, task)
-    client = build_client(plan, task, 0, server.handle)
+    # With the ledger in between, as in every run: it looks at each message to count its bytes.
+    client = build_client(plan, task, 0, through([Ledger()], server.handle))
     whole = nn.Sequential(net.head(task.shape), net.body(task.shape), net.tail(task.shape, task.classes))
     whole[0].load_state_dict(client.split.head.state_dict())
     whole[1].load_state_dict(server.body[-1].state_dict())  # type: ignore[index]

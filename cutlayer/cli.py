@@ -18,6 +18,7 @@ from .cli_options import (
     Out,
     PrivateSeed,
     Recipe,
+    Record,
     Resume,
     Threads,
     plan_options,
@@ -63,6 +64,7 @@ def train(
     data_dir: DataDir = None,
     out: Out = None,
     resume: Resume = None,
+    record: Record = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train a split model in this process and write history, checkpoints and the result.
@@ -89,6 +91,7 @@ def train(
             data_dir=data_dir,
             device=device,
             resume=resume is not None,
+            record=record << 20,
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
@@ -143,6 +146,50 @@ def audit(
         device=device, threads=threads, data_dir=data_dir, out=out, as_json=as_json,
         command="cutlayer " + _quoted(sys.argv[1:]),
     )  # fmt: skip
+
+
+@app.command()
+def attack(
+    run: Annotated[Path, typer.Argument(help="A folder of `cutlayer train --record`.")],
+    attack: Attacks = None,
+    images: Annotated[int, typer.Option(help="Newest recorded samples to attack and score.")] = 256,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack what a training run recorded: the same bytes for every attack, judged against the truth.
+
+    [bold]cutlayer train --record 64 --aux 1000 --out runs/a[/bold], then [bold]cutlayer attack runs/a[/bold]
+    Each attack runs in every form of knowledge about the guard. There is no unguarded control here: an audit has one.
+    """
+    _prepare(threads, device)
+    from . import report, runs
+    from .attacks import Decoder
+    from .lpips import find_weights, load_lpips
+    from .offline import attack_recording
+    from .spec import spec
+    from .verdict import blind_guess
+
+    chosen = [spec(text, "attacks") for text in attack or []] or [Decoder()]
+    folder = runs.new_folder(out, "attack")
+    weights = find_weights(data_dir)
+    found, victim, pictures = attack_recording(
+        run, chosen, images=images, data_dir=data_dir, device=device,
+        lpips=load_lpips(weights).to(device) if weights else None,
+    )  # fmt: skip
+    report.write_attack(found, victim.truth.cpu(), victim.y.cpu(), pictures, folder)
+    if as_json:
+        print(json.dumps({**found, "out": str(folder)}))
+        return
+    for row in found["rows"]:
+        reached = f"SSIM {row['ssim']:.3f}, NCC {row['ncc']:.3f}" if row["metric"] == "ssim" else (
+            f"{row['metric']} {row['value']:.3f} (chance {row['chance']:.3f})"
+        )  # fmt: skip
+        say(f"{row['attack']}: {reached}" + (f"; {row['why_invalid']}" if row["why_invalid"] else ""))
+    say(f"a blind guess: SSIM {blind_guess(found['floors']):.3f}")
+    say(f"results in {folder}")
 
 
 @app.command()

@@ -121,6 +121,10 @@ Resume = Annotated[
     Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
 ]
 
+Record = Annotated[
+    int, typer.Option(help="Keep the newest MiB of what the server receives, for `cutlayer attack`. 0: nothing.")
+]
+
 # One line a field: the option that changes it, and where the names it takes are listed.
 PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
     "net": (Net, "nets"),

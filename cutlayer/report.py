@@ -171,7 +171,6 @@ def tradeoff(audit: Audit) -> bytes:
 
 def reconstructions(audit: Audit) -> bytes:
     """Originals on top, then what the strongest attacker makes of each guard's messages."""
-    plt = _pyplot()
     lines: list[tuple[str, Tensor]] = [("original", audit.truth)]
     for guard in guards_of(audit.rows):
         row = strongest(audit.rows, guard) or next(
@@ -181,10 +180,30 @@ def reconstructions(audit: Audit) -> bytes:
             continue
         mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"
         lines.append((f"{_wrapped(guard)}\n{mark}", audit.pictures[picture_key(row)]))
-    chosen = _one_of_each(audit.labels)[:SHOWN]
+    return grid(lines, audit.labels)
+
+
+def write_attack(
+    found: dict[str, Any], truth: Tensor, labels: Tensor, pictures: dict[str, Tensor], folder: Path
+) -> None:
+    """What an attack on a recording found: attack.json, and the pictures where there are some."""
+    marks = {row["attack"]: row["ssim"] for row in found["rows"]}
+    folder.mkdir(parents=True, exist_ok=True)
+    if pictures:
+        lines = [("original", truth)]
+        lines += [(f"{_wrapped(name)}\nSSIM {marks[name]:.2f}", guess) for name, guess in pictures.items()]
+        (folder / "reconstructions.png").write_bytes(grid(lines, labels))
+    (folder / "attack.json").write_text(json.dumps(found, indent=1))
+
+
+def grid(lines: list[tuple[str, Tensor]], labels: Tensor) -> bytes:
+    """Rows of pictures with a label each; where attacks saw fewer images, only those that all saw."""
+    plt = _pyplot()
+    shown = min(len(images) for _, images in lines)
+    chosen = _one_of_each(labels[:shown])[:SHOWN]
     wide = len(chosen) * 0.85 + 2.2
-    figure, grid = plt.subplots(len(lines), len(chosen), figsize=(wide, len(lines) * 0.9), squeeze=False)
-    for (label, images), line in zip(lines, grid, strict=True):
+    figure, cells = plt.subplots(len(lines), len(chosen), figsize=(wide, len(lines) * 0.9), squeeze=False)
+    for (label, images), line in zip(lines, cells, strict=True):
         for index, axes in zip(chosen, line, strict=True):
             picture = images[index].clamp(0, 1).permute(1, 2, 0).squeeze(-1)
             axes.imshow(picture, cmap="gray" if picture.dim() == 2 else None, vmin=0, vmax=1, interpolation="nearest")

@@ -5,6 +5,7 @@ private.json         the clients' private seed (readable by its owner alone)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
 result.json          accuracy, bytes, time, once it is finished
+transcript.bin       what the server received, where it was recorded: `cutlayer attack` reads it
 model.safetensors    the whole network at the end, where there is one for all clients: `--weights` starts from it
 """
 
@@ -25,6 +26,9 @@ from .parties import sides
 from .plan import Plan
 from .privacy import privacy
 from .spec import spec
+from .transcript import Recorder
+
+TRANSCRIPT = "transcript.bin"
 
 
 def new_folder(out: Path | None, kind: str) -> Path:
@@ -65,18 +69,21 @@ def train(
     data_dir: Path | None = None,
     device: str = "cpu",
     resume: bool = False,
+    record: int = 0,
     on_start: Callable[[LocalRun], None] = lambda run: None,
     on_step: Callable[[Progress], None] = lambda progress: None,
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Run `plan` in `folder`, from the start or from where it was left, and return the result."""
-    loaded = plan.data.load(data_dir)
-    run = LocalRun(
-        plan, parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed), classes=len(loaded.classes), device=device
-    )
+    """Run `plan` in `folder`, from the start or from where it was left, and return the result.
+
+    `record` is how many bytes of what the server receives to keep, the newest; 0: none.
+    """
+    run = ready(plan, data_dir, device, recorder := Recorder(record) if record else None)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
+        if recorder is not None and (folder / TRANSCRIPT).exists():
+            recorder.load(folder / TRANSCRIPT)
     else:
         _begin(run, folder)
     on_start(run)
@@ -85,13 +92,29 @@ def train(
         if run.best.epoch == run.epoch:
             _save(run, folder, "best")
         _save(run, folder, "last")
+        if recorder is not None:
+            recorder.save(folder / TRANSCRIPT)
         on_epoch(run.history[-1])
 
     if not run.train(on_step=on_step, on_epoch=keep, stop=stop):
         _save(run, folder, "last")
+        if recorder is not None:
+            recorder.save(folder / TRANSCRIPT)
         again = "" if _typable(run.plan) else "with the same recipe and options, and "
         raise Interrupted(f"stopped after step {run.step}; go on {again}with: cutlayer train --resume {folder}")
     return _finish(run, folder)
+
+
+def ready(plan: Plan, data_dir: Path | None, device: str, recorder: Recorder | None = None) -> LocalRun:
+    """A plan with its data, about to begin."""
+    loaded = plan.data.load(data_dir)
+    return LocalRun(
+        plan,
+        parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed),
+        classes=len(loaded.classes),
+        device=device,
+        at_server=[recorder] if recorder is not None else [],
+    )
 
 
 def _typable(plan: Plan) -> bool:

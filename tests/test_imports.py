@@ -33,6 +33,7 @@ ALLOWED = {
     "attacks": BASIC | {"guards", "metrics", "nets"},
     "wire": {"message", "codecs"},
     "ledger": {"message", "wire"},
+    "transcript": {"message", "wire"},
     "remote": {"message"},
     "server": {"message", "errors", "seeds"},
     "split": {"batch", "guards", "remote"},
@@ -47,7 +48,7 @@ ALLOWED = {
         "split", "turn",
     },
     "privacy": {"batch", "guards", "parties", "plan", "seeds", "split"},
-    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "spec"},
+    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "spec", "transcript"},
     "judge": {
         "attacks", "batch", "data", "engines", "lpips", "message", "metrics", "parties", "plan", "remote", "seeds",
         "server", "split", "turn",
@@ -56,16 +57,19 @@ ALLOWED = {
         "attacks", "batch", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "parties", "plan",
         "privacy", "seeds",
     },
+    "offline": {
+        "attacks", "checkpoint", "engines", "judge", "lpips", "message", "plan", "runs", "transcript", "turn",
+    },
     "verdict": set(),
     "report": {"audit", "privacy", "verdict"},
-    "bench": {"batch", "guards", "nets", "optimizers", "parties", "plan", "turn"},
+    "bench": {"batch", "guards", "ledger", "message", "nets", "optimizers", "parties", "plan", "turn"},
     "demo": {"attacks", "data", "guards", "nets", "plan"},
     "cli_options": set(),
     "terminal": set(),
     "typed": {"cli_options", "guards", "plan", "spec"},
     "cli": {
-        "attacks", "audit", "bench", "cli_options", "data", "demo", "errors", "guards", "lpips", "plan", "privacy",
-        "report", "runs", "spec", "terminal", "typed",
+        "attacks", "audit", "bench", "cli_options", "data", "demo", "errors", "guards", "lpips", "offline", "plan",
+        "privacy", "report", "runs", "spec", "terminal", "typed", "verdict",
     },
 }  # fmt: skip
 

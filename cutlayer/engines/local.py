@@ -165,6 +165,12 @@ class LocalRun:
     def _batch(self, client: int, index: Tensor) -> Batch:
         return as_batch(self.samples[client], index, self._secret(client, "step", self.clients[client].steps))
 
+    def batch_of(self, client: int, step: int) -> Tensor:
+        """Which of its samples a client's step was about. The server cannot tell: the order is a secret."""
+        count, least = len(self.samples[client]), self.plan.least_batch
+        epoch, place = divmod(step, steps_per_epoch([count], self.plan.batch, least))
+        return epoch_batches(count, self.plan.batch, self._secret(client, "order", epoch), least)[place]
+
     def _secret(self, client: int, *names: object) -> int:
         assert self.plan.private_seed is not None
         return derive(derive(self.plan.private_seed, "client", client), *names)
