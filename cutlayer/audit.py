@@ -5,6 +5,7 @@ A row counts only if the same attack succeeded on the unguarded cut in the same 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import mean
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 
 from .attacks import Attack
+from .auxiliary import Auxiliary
 from .batch import Task
+from .cells import Cells
 from .data.base import Loaded, Parts, overlap, parts
-from .engines.local import LocalRun, Progress, as_batch, task_of
+from .engines.local import LocalRun, as_batch, task_of
 from .guards import Guard, NoGuard
 from .guards.wcc import scatter_ratio
 from .judge import Scores, Victim, floors, judge, why_control_failed, why_invalid
@@ -28,6 +31,7 @@ from .seeds import derive
 
 SCHEMA = 1
 SMALLEST = 11  # pixels: one window of SSIM
+CONTROL_TRIES = 3  # an attack that fails on the open cut is tried again: some start badly, and that is no privacy
 AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside
 
 
@@ -73,6 +77,8 @@ def audit(
     seeds: Sequence[int] = (0,),
     images: int = 256,
     device: str = "cpu",
+    auxiliary: Auxiliary | None = None,
+    cells: Cells | None = None,
     lpips: LPIPS | None = None,
     lpips_missing: str | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -80,6 +86,7 @@ def audit(
     """Every guard against every attack, the unguarded cut first: it is the control of all others.
 
     A guard that cannot work with this plan is an error, except those of `if_they_fit`: they are left out and named.
+    What is in `cells` already is not computed again.
     """
     plan = _checked(plan, loaded)
     task = task_of(loaded.train, len(loaded.classes))
@@ -92,42 +99,128 @@ def audit(
     # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
     shape = cut_shapes(plan, task).shared
     forms = {guard: [form for attack in attacks for form in attack.against(guard, shape)] for guard in guards}
-    count = len(seeds) * sum(1 + len(against) for against in forms.values())
-    done = 0
+    show = _Shown(on_event, len(seeds) * sum(1 + len(against) for against in forms.values()))
+    cells = cells or Cells()
     result: Audit | None = None
     per_seed: list[dict[str, Scores]] = []
     for seed in seeds:
         # The judge plays every party, so the private seed may be fixed: the table can be made again.
         own = replace(plan, seed=seed, private_seed=derive(seed, "audit"))
-        data = parts(loaded, aux=own.aux, val=own.val, seed=seed)
+        data = (auxiliary or Auxiliary()).apply(parts(loaded, aux=own.aux, val=own.val, seed=seed), task)
         _refuse_overlap(data)
-        controls: dict[str, str | None] = {}
-        unguarded: LocalRun | None = None
+        open_cut = _Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show)
+        marks = _marks(cells, open_cut, seed, lpips)
+        per_seed.append(marks)
+        if result is None:
+            truth = _truth(cells, open_cut, seed)
+            result = Audit(plan, {}, truth["images"], truth["labels"], lpips_missing, left_out)
+        controls: dict[str, dict[str, Any]] = {}
         for guard in guards:
-            run = _train(replace(own, guard=guard), data, task, device, unguarded, _shares(on_event, done, count))
-            unguarded = unguarded or run
-            done += 1
-            victim = Victim(run, images)
-            if guard == NoGuard():
-                marks = floors(victim, data, seed, lpips)
-                per_seed.append(marks)
-            if result is None:
-                result = Audit(plan, {}, victim.truth.cpu(), victim.y.cpu(), lpips_missing, left_out)
-            facts = _facts(run, victim)
+            scene = (
+                open_cut
+                if guard == NoGuard()
+                else _Scene(replace(own, guard=guard), data, task, images, device, open_cut, show)
+            )
             for attack in forms[guard]:
-                on_event(Event(f"{attack} against {shown(guard)}", done / count))
-                row, pictures = judge(attack, victim, data, seed, lpips)
-                control = repr(attack.base())
+                name = f"{seed} | {shown(guard)} | {attack}"
+                if (cell := cells.get(name)) is None:
+                    show(f"{attack} against {shown(guard)}")
+                    cell = _cell(scene, attack, seed, marks, controls.get(repr(attack.base())), lpips)
+                    cells.put(name, cell[0], **cell[1])
+                row, pictures = cell
                 if guard == NoGuard():
-                    controls[control] = why_control_failed(attack, row, marks["class_mean"], own)
-                reason = why_invalid(row, controls[control])
-                result.rows.append({**facts, **row, "valid": reason is None, "why_invalid": reason})
-                if pictures is not None:
-                    result.pictures.setdefault(picture_key(result.rows[-1]), pictures)
-                done += 1
+                    controls[repr(attack.base())] = row
+                result.rows.append(row)
+                if "pictures" in pictures:
+                    result.pictures.setdefault(picture_key(row), pictures["pictures"])
+                show.done += 1
+            show.done += not scene.trained  # all of its cells were there already
     assert result is not None
     result.floors = _average(per_seed)
     return result
+
+
+def _cell(
+    scene: "_Scene",
+    attack: Attack,
+    seed: int,
+    marks: dict[str, Scores],
+    control: dict[str, Any] | None,
+    lpips: LPIPS | None,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """One attack on one guard. On the open cut an attack that fails is tried again with other random numbers."""
+    tries = range(CONTROL_TRIES) if control is None else [control["tries"] - 1]
+    for again in tries:
+        row, pictures = judge(attack, scene.victim, scene.data, seed, lpips, again)
+        failed = control["why_control_failed"] if control is not None else None
+        if control is None:
+            failed = why_control_failed(attack, row, marks["class_mean"], scene.plan)
+            if failed is None:
+                break
+    reason = why_invalid(row, failed)
+    whole = {**scene.facts, **row, "why_control_failed": failed, "valid": reason is None, "why_invalid": reason}
+    return whole, {} if pictures is None else {"pictures": pictures}
+
+
+def _marks(cells: Cells, open_cut: "_Scene", seed: int, lpips: LPIPS | None) -> dict[str, Scores]:
+    if (cell := cells.get(f"{seed} | floors")) is None:
+        cells.put(f"{seed} | floors", marks := floors(open_cut.victim, open_cut.data, seed, lpips))
+        return marks
+    return cell[0]
+
+
+def _truth(cells: Cells, open_cut: "_Scene", seed: int) -> dict[str, Tensor]:
+    if (cell := cells.get(f"{seed} | truth")) is None:
+        truth = {"images": open_cut.victim.truth.cpu(), "labels": open_cut.victim.y.cpu()}
+        cells.put(f"{seed} | truth", {}, **truth)
+        return truth
+    return cell[1]
+
+
+class _Shown:
+    """Progress over all cells."""
+
+    def __init__(self, on_event: Callable[[Event], None], count: int):
+        self.on_event, self.count, self.done = on_event, count, 0
+
+    def __call__(self, what: str, share: float = 0.0) -> None:
+        self.on_event(Event(what, (self.done + share) / self.count))
+
+
+@dataclass
+class _Scene:
+    """One guard under one seed. It is trained when a cell first needs it, and never if all are there already."""
+
+    plan: Plan
+    data: Parts
+    task: Task
+    images: int
+    device: str
+    open_cut: "_Scene | None"
+    show: _Shown
+    trained: bool = False
+
+    @cached_property
+    def run(self) -> LocalRun:
+        """A guard made for finished networks is fitted to the unguarded one, frozen."""
+        fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
+        plan = self.plan if fitted is None else replace(self.plan, frozen=PARTS)
+        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
+        if fitted is not None:
+            run.start_from(fitted)
+        run.train(on_step=lambda p: self.show(f"training with {shown(self.plan.guard)}", p.step / max(1, p.steps)))
+        run.use_best()
+        self.trained = True
+        self.show.done += 1
+        return run
+
+    @cached_property
+    def victim(self) -> Victim:
+        return Victim(self.run, self.images)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        return _facts(self.run, self.victim)
 
 
 def shown(guard: Guard) -> str:
@@ -147,34 +240,6 @@ def why_unfit(plan: Plan, task: Task, guard: Guard) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def _shares(on_event: Callable[[Event], None], done: int, count: int) -> Callable[[Guard, Progress], None]:
-    def show(guard: Guard, progress: Progress) -> None:
-        share = progress.step / max(1, progress.steps)
-        on_event(Event(f"training with {shown(guard)}", (done + share) / count))
-
-    return show
-
-
-def _train(
-    plan: Plan,
-    data: Parts,
-    task: Task,
-    device: str,
-    unguarded: LocalRun | None,
-    show: Callable[[Guard, Progress], None],
-) -> LocalRun:
-    """A trained run. A guard made for finished networks is fitted to the unguarded one, frozen."""
-    fitted = unguarded if plan.guard.post_hoc else None
-    if fitted is not None:
-        plan = replace(plan, frozen=PARTS)
-    run = LocalRun(plan, data, classes=task.classes, device=device)
-    if fitted is not None:
-        run.start_from(fitted)
-    run.train(on_step=lambda progress: show(plan.guard, progress))
-    run.use_best()
-    return run
 
 
 def _checked(plan: Plan, loaded: Loaded) -> Plan:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +13,12 @@ import typer
 from .cli_options import (
     AsJson,
     Attacks,
+    AuxData,
+    AuxWithout,
+    Budget,
     DataDir,
     Device,
+    GoOn,
     Guards,
     OneGuard,
     Out,
@@ -27,6 +33,8 @@ from .terminal import Bar, Stop, figures, say
 
 if TYPE_CHECKING:
     from .plan import Plan
+
+CELLS = "cells"  # where an audit keeps what is finished while it runs
 
 app = typer.Typer(
     add_completion=False,
@@ -116,35 +124,45 @@ def audit(
     plan: Recipe = None,
     guard: Guards = None,
     attack: Attacks = None,
-    seeds: Annotated[int, typer.Option(help="Repeat everything with this many seeds.")] = 1,
+    budget: Budget = None,
+    seeds: Annotated[int | None, typer.Option(help="Repeat everything with this many seeds. Default: 1.")] = None,
     images: Annotated[int, typer.Option(help="Private images to reconstruct and score.")] = 256,
+    aux_data: AuxData = None,
+    aux_without: AuxWithout = None,
     device: Device = "cpu",
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Out = None,
+    resume: GoOn = None,
     as_json: AsJson = False,
 ) -> None:
     """Train with each guard, attack what the server saw, and put accuracy, leakage, bytes and cost side by side.
 
     [bold]cutlayer audit --guard 'LightSplit(ratio=8)' --guard 'Chain(LightSplit(ratio=8), WCC(weight=0.01))'[/bold]
     [bold]cutlayer audit --guard all[/bold] takes every guard there is, in its usual setting.
-    Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG.
+    Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG. Ctrl-C keeps finished cells;
+    the same command with --resume FOLDER goes on.
     """
     _prepare(threads, device)
+    from .attacks import suite
+    from .auxiliary import Auxiliary
     from .guards import every
     from .spec import spec
     from .typed import change, read_guard, read_plan
 
-    if seeds < 1 or images < 2:
+    if (seeds is not None and seeds < 1) or images < 2:
         raise ValueError("--seeds is at least 1 and --images at least 2")
     chosen = change(read_plan(plan), changes)
     asked = [text for text in guard or [] if text != "all"]
     guards = [chosen.guard, *(read_guard(text) for text in asked)]
     attacks = [spec(text, "attacks") for text in attack or []]
+    other = spec(aux_data, "data").load(data_dir) if aux_data else None
     _audit(
-        chosen, guards, attacks, if_they_fit=every() if "all" in (guard or []) else [], seeds=seeds, images=images,
-        device=device, threads=threads, data_dir=data_dir, out=out, as_json=as_json,
-        command="cutlayer " + _quoted(sys.argv[1:]),
+        chosen, guards, attacks, if_they_fit=every() if "all" in (guard or []) else [],
+        more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
+        seeds=seeds or (3 if budget == "standard" else 1), images=images, device=device, threads=threads,
+        data_dir=data_dir, out=out, resume=resume, auxiliary=Auxiliary(other, tuple(aux_without or ())),
+        as_json=as_json, command="cutlayer " + _quoted(sys.argv[1:]),
     )  # fmt: skip
 
 
@@ -298,36 +316,49 @@ def _audit(
     out: Path | None,
     as_json: bool,
     if_they_fit: list[Any] | None = None,
+    more: "Callable[[Any], list[Any]] | None" = None,
     seeds: int = 1,
     images: int = 256,
     device: str = "cpu",
     threads: int | None = None,
     data_dir: Path | None = None,
+    resume: Path | None = None,
+    auxiliary: Any = None,
 ) -> None:
     _prepare(threads, device)
     from . import report, runs
     from .attacks import Decoder
     from .audit import audit as run_audit
+    from .cells import Cells
+    from .engines.local import task_of
     from .lpips import find_weights, load_lpips, why_no_lpips
 
-    folder = runs.new_folder(out, "audit")
+    folder = resume or runs.new_folder(out, "audit")
     loaded = plan.data.load(data_dir)
     weights = find_weights(data_dir)
-    with Bar() as bar:
-        result = run_audit(
-            plan,
-            loaded,
-            guards=guards,
-            if_they_fit=if_they_fit or [],
-            attacks=attacks or [Decoder()],
-            seeds=range(plan.seed, plan.seed + seeds),
-            images=images,
-            device=device,
-            lpips=load_lpips(weights).to(device) if weights else None,
-            lpips_missing=None if weights else why_no_lpips(),
-            on_event=lambda event: bar.show(event.what, event.done),
-        )
+    attacks = attacks + (more(task_of(loaded.train, len(loaded.classes))) if more else [])
+    try:
+        with Bar() as bar:
+            result = run_audit(
+                plan,
+                loaded,
+                guards=guards,
+                if_they_fit=if_they_fit or [],
+                attacks=attacks or [Decoder()],
+                seeds=range(plan.seed, plan.seed + seeds),
+                images=images,
+                device=device,
+                auxiliary=auxiliary,
+                cells=Cells(folder / CELLS, f"{plan} {images} {auxiliary and auxiliary.without}"),
+                lpips=load_lpips(weights).to(device) if weights else None,
+                lpips_missing=None if weights else why_no_lpips(),
+                on_event=lambda event: bar.show(event.what, event.done),
+            )
+    except KeyboardInterrupt:
+        say(f"interrupted; finished cells are kept: the same command with --resume {folder} goes on")
+        sys.exit(130)
     report.write(result, folder, command)
+    shutil.rmtree(folder / CELLS)
     if as_json:
         print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
         return

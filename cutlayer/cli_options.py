@@ -125,6 +125,22 @@ Record = Annotated[
     int, typer.Option(help="Keep the newest MiB of what the server receives, for `cutlayer attack`. 0: nothing.")
 ]
 
+AuxData = Annotated[
+    str | None,
+    typer.Option(help="The attacker's images come from another data set, e.g. FashionMNIST." + _SPEC + "data"),
+]
+AuxWithout = Annotated[list[int] | None, typer.Option(help="A label the attacker has no images of. Repeatable.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        help="All attacks at once: quick (two cores, minutes), standard (adds active ones and three seeds) or paper "
+        "(published sizes, for a GPU)."
+    ),
+]
+GoOn = Annotated[
+    Path | None, typer.Option("--resume", help="Go on with an interrupted audit: the missing cells only.")
+]
+
 # One line a field: the option that changes it, and where the names it takes are listed.
 PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
     "net": (Net, "nets"),

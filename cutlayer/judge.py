@@ -13,9 +13,10 @@ from .attacks import Attack, Attacker, Decoder, Knowledge, KnownGuard
 from .batch import Batch
 from .data.base import Parts, Samples
 from .engines.local import LocalRun, as_batch
+from .guards.base import GuardModule
 from .lpips import LPIPS
 from .message import Kind, Message
-from .metrics import scores
+from .metrics import FIGURES, scores
 from .parties import build_client, freeze
 from .plan import Plan, cut_shapes
 from .remote import Remote
@@ -121,6 +122,12 @@ class WhiteBox:
         )
 
 
+def _unguarded(split: Split) -> Split:
+    bare = copy.deepcopy(split)
+    bare.guard = GuardModule()
+    return bare
+
+
 def _even(index: Tensor, size: int) -> list[Tensor]:
     """Chunks of `size`, or a little more: BatchNorm needs every batch to be about as large as in training."""
     return list(index.tensor_split(max(1, len(index) // size)))
@@ -142,25 +149,31 @@ def known(victim: Victim, data: Parts) -> Knowledge:
         net=run.plan.net,
         body=copy.deepcopy(run.server.body),
         encode=victim.box,
+        head=WhiteBox(_unguarded(victim.client.split), run.plan.batch),
         guard=KnownGuard(public, cut.shared, seed, run.task, own),
         undo=undo.to(device) if undo is not None else None,
     )
 
 
 def judge(
-    attack: Attack, victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None
+    attack: Attack, victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None, again: int = 0
 ) -> tuple[dict[str, Any], Tensor | None]:
-    """One attack on one victim: the figures of a table row, and the pictures where the attack makes some."""
+    """One attack on one victim: the figures of a table row, and the pictures where the attack makes some.
+
+    `again` counts repetitions with other random numbers of the attacker's.
+    """
     knowledge = known(victim, data).only(attack.needs)
     began = time.perf_counter()
-    with seeded(derive(seed, "attack", repr(attack)), victim.truth.device):
-        attacker = attack.attacker(knowledge, derive(seed, "attacker"))
+    with seeded(derive(seed, "attack", repr(attack), again), victim.truth.device):
+        attacker = attack.attacker(knowledge, derive(seed, "attacker", again))
         figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
     row = {
         "attack": repr(attack),
         "secret": attack.secret,
         "knows": attack.in_words(),
+        "ceiling": attack.ceiling(victim.run.plan.guard),
         "seed": seed,
+        "tries": again + 1,
         "n": len(victim.truth),
         **figures,
         "seconds": round(time.perf_counter() - began, 2),
@@ -170,9 +183,7 @@ def judge(
 
 
 Scored = tuple[dict[str, Any], Tensor | None]
-NO_PICTURE: Scores = dict.fromkeys(
-    ("ssim", "psnr", "mse", "ncc", "lpips", "recon_std", "fg_ssim", "fg_psnr", "fg_lpips")
-)
+NO_PICTURE: Scores = dict.fromkeys(FIGURES)
 
 
 def _images(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
@@ -255,7 +266,8 @@ def why_control_failed(attack: Attack, row: dict[str, Any], class_mean: Scores, 
     bar = attack.bar(repr(plan.data), repr(plan.net))
     metric, least = bar or ("ncc", (class_mean["ncc"] or 0.0) + CONTROL_MARGIN)
     if row[metric] < least:
-        return f"on the unguarded cut it reached {metric} {row[metric]:.3f}, below its bar of {least:.3f}"
+        inverted = "; the negative scores better" if row["ssim_inverted"] > row["ssim"] else ""
+        return f"on the unguarded cut it reached {metric} {row[metric]:.3f}, below its bar of {least:.3f}{inverted}"
     return None
 
 

@@ -104,6 +104,12 @@ def contrast_inverted(truth: Tensor, recon: Tensor) -> Tensor:
     return (ssim(truth, 1 - recon) > ssim(truth, recon)) & (ncc(truth, recon) < 0)
 
 
+FIGURES = (
+    "ssim", "psnr", "mse", "ncc", "lpips", "ssim_minmax", "ssim_inverted", "fg_mse", "fg_psnr", "fg_ssim", "fg_lpips",
+    "recon_std",
+)  # fmt: skip
+
+
 @torch.no_grad()
 def scores(
     truth: Tensor, recon: Tensor, lpips: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -112,7 +118,8 @@ def scores(
 
     Foreground figures leave out images without foreground (NaN when no image has one). The LPIPS figures are
     None without `lpips`. `ssim_minmax` stretches truth and reconstruction alike, so it is 1 for a copy in
-    another contrast. `recon_std` is how much a pixel varies from image to image: 0 says that every image was
+    another contrast; `ssim_inverted` is that of the negative, so an attack that got everything but the sign shows.
+    `recon_std` is how much a pixel varies from image to image: 0 says that every image was
     reconstructed as the same one, NaN that a single image cannot tell.
     """
     _check_values(truth, recon)
@@ -124,8 +131,7 @@ def scores(
     for name in parts[0]:
         values = torch.cat([part[name] for part in parts]).double()
         means[name] = (values.nanmean() if name.startswith("fg_") else values.mean()).item()
-    order = ("ssim", "psnr", "mse", "ncc", "lpips", "ssim_minmax", "fg_mse", "fg_psnr", "fg_ssim", "fg_lpips")
-    return {name: means.get(name) for name in order} | {"recon_std": _spread_across(recon)}
+    return {name: means.get(name) for name in FIGURES[:-1]} | {"recon_std": _spread_across(recon)}
 
 
 def _all_figures(truth: Tensor, recon: Tensor, lpips: Callable[[Tensor, Tensor], Tensor] | None) -> dict[str, Tensor]:
@@ -135,6 +141,7 @@ def _all_figures(truth: Tensor, recon: Tensor, lpips: Callable[[Tensor, Tensor],
         "mse": mse(truth, recon),
         "ncc": ncc(truth, recon),
         "ssim_minmax": ssim(minmax(truth), minmax(recon)),
+        "ssim_inverted": ssim(truth, 1 - recon),
         "fg_mse": foreground_mse(truth, recon),
         "fg_psnr": foreground_psnr(truth, recon),
         "fg_ssim": foreground_ssim(truth, recon),

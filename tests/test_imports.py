@@ -50,12 +50,14 @@ ALLOWED = {
     "privacy": {"batch", "guards", "parties", "plan", "seeds", "split"},
     "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "spec", "transcript"},
     "judge": {
-        "attacks", "batch", "data", "engines", "lpips", "message", "metrics", "parties", "plan", "remote", "seeds",
-        "server", "split", "turn",
+        "attacks", "batch", "data", "engines", "guards", "lpips", "message", "metrics", "parties", "plan", "remote",
+        "seeds", "server", "split", "turn",
     },
+    "cells": {"checkpoint"},
+    "auxiliary": {"batch", "data"},
     "audit": {
-        "attacks", "batch", "data", "engines", "guards", "judge", "ledger", "lpips", "memory", "parties", "plan",
-        "privacy", "seeds",
+        "attacks", "auxiliary", "batch", "cells", "data", "engines", "guards", "judge", "ledger", "lpips", "memory",
+        "parties", "plan", "privacy", "seeds",
     },
     "offline": {
         "attacks", "checkpoint", "engines", "judge", "lpips", "message", "plan", "runs", "transcript", "turn",
@@ -68,8 +70,8 @@ ALLOWED = {
     "terminal": set(),
     "typed": {"cli_options", "guards", "plan", "spec"},
     "cli": {
-        "attacks", "audit", "bench", "cli_options", "data", "demo", "errors", "guards", "lpips", "offline", "plan",
-        "privacy", "report", "runs", "spec", "terminal", "typed", "verdict",
+        "attacks", "audit", "auxiliary", "bench", "cells", "cli_options", "data", "demo", "engines", "errors",
+        "guards", "lpips", "offline", "plan", "privacy", "report", "runs", "spec", "terminal", "typed", "verdict",
     },
 }  # fmt: skip
 

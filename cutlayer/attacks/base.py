@@ -46,6 +46,7 @@ class Knowledge:
     net: Net | None = None  # the architecture, without weights
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
     encode: Callable[[Tensor, Tensor], Tensor] | None = None  # white box: images and labels -> what would be sent
+    head: Callable[[Tensor, Tensor], Tensor] | None = None  # the same without the guard: activations of the cut
     guard: KnownGuard | None = None
     undo: nn.Module | None = None  # the public map of the guard back to the shape of the cut
 
@@ -68,6 +69,7 @@ REQUIRED = {
     "net": "the architecture of the client's network",
     "body": "the server's own network",
     "encode": "the client's head and guard (white box)",
+    "head": "the client's head (white box)",
     "guard": "the guard's public settings",
 }
 IN_WORDS = {
@@ -79,6 +81,7 @@ IN_WORDS = {
     "net": "the architecture of the client's network, without weights",
     "body": "its own network, weights included",
     "encode": "the client's head, weights included (white box), and its guard",
+    "head": "the client's head, weights included (white box), without the guard and its key",
     "guard": "the guard's settings and public seed",
     "undo": "the guard's public map and seed",
 }
@@ -114,6 +117,16 @@ class Attack(Spec):
     # Forms of knowledge about the guard this attack comes in; () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
 
+    @classmethod
+    def sized(cls, budget: str) -> Self:
+        """The setting for a budget: "quick" (two cores), "standard" or "paper" (published sizes, for a GPU)."""
+        return cls()
+
+    @classmethod
+    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> "list[Attack]":
+        """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find."""
+        return [] if getattr(cls, "active", False) and budget == "quick" else [cls.sized(budget)]
+
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""
         raise NotImplementedError
@@ -132,6 +145,10 @@ class Attack(Spec):
     def base(self) -> Self:
         """The form that an unguarded cut is attacked with: the control of all others."""
         return replace(self, **{"knows": "oblivious"}) if self.forms else self
+
+    def ceiling(self, guard: Guard) -> bool:
+        """Whether it is told what no server has, such as a secret key: then its row is a limit, not a threat."""
+        return False
 
     def in_words(self) -> list[str]:
         return ["what the server receives", *(IN_WORDS[name] for name in self.needs)]

@@ -1,0 +1,43 @@
+"""Finished cells of an audit, kept as they come: an interrupted one goes on with those that are missing."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from . import checkpoint
+
+
+class Cells:
+    """Facts and tensors by name; in memory alone where there is no folder."""
+
+    def __init__(self, folder: Path | None = None, identity: str = ""):
+        """`identity` is everything the results hang on: a folder made for something else is refused."""
+        self.folder = folder
+        self._found: dict[str, tuple[Any, dict[str, Tensor]]] = {}
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        about = folder / "about.json"
+        if about.exists() and json.loads(about.read_text()) != identity:
+            raise ValueError(f"{folder.parent} holds another audit: resume it with the options it was started with")
+        checkpoint.write_text(about, json.dumps(identity))
+
+    def get(self, name: str) -> tuple[Any, dict[str, Tensor]] | None:
+        if name not in self._found and self.folder is not None:
+            path = self._path(name)
+            if path.exists():
+                tensors, facts = checkpoint.load(path)
+                self._found[name] = (facts["data"], tensors)
+        return self._found.get(name)
+
+    def put(self, name: str, data: Any, **tensors: Tensor) -> None:
+        self._found[name] = (data, tensors)
+        if self.folder is not None:
+            checkpoint.save(self._path(name), tensors, {"name": name, "data": data})
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{sha256(name.encode()).hexdigest()[:20]}.safetensors"
