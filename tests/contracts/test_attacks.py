@@ -1,14 +1,18 @@
 """Laws that hold for every attack. A new attack adds one line to ATTACKS."""
 
+import pickle
+
 import pytest
 import torch
-from toys import GUARDS, TASK, tiny_parts, tiny_plan
+from toys import GUARDS, SECRET, TASK, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.attacks.base import IN_WORDS
 from cutlayer.engines.local import LocalRun
-from cutlayer.judge import Victim, judge
+from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, Noise
+from cutlayer.judge import Victim, judge, known
 from cutlayer.metrics import ncc
+from cutlayer.seeds import derive, seeded
 from cutlayer.spec import spec
 
 ATTACKS = [Decoder(steps=120, width=16, hidden=64)]
@@ -51,9 +55,55 @@ def test_it_is_reproducible_and_leaves_the_random_state_and_the_victim_alone(att
     assert all(torch.equal(t, before[name]) for name, t in open_cut._tensors().items())
 
 
-@all_attacks
-@pytest.mark.parametrize("guard", GUARDS[1:], ids=repr)
-def test_it_runs_against_every_guard(attack, guard):
+# The reference decoder meets every guard; the others one of each kind, in every form of knowledge.
+KINDS = [LightSplit(ratio=4), SEAL(), KAnonymous(k=2), Chain(LightSplit(ratio=4), Noise(scale=0.1))]
+PAIRS = [(ATTACKS[0], guard) for guard in GUARDS[1:]] + [(attack, guard) for attack in ATTACKS[1:] for guard in KINDS]
+
+
+@pytest.mark.parametrize(("attack", "guard"), PAIRS, ids=repr)
+def test_it_runs_against_guards_of_every_kind(attack, guard):
     run = trained(guard)
-    row, pictures = judge(attack, Victim(run, 16), run.parts, seed=0)
-    assert pictures.min() >= 0 and pictures.max() <= 1 and row["n"] == 16
+    for form in attack.against(guard, (4, 5, 5)):
+        row, pictures = judge(form, Victim(run, 16), run.parts, seed=0)
+        if attack.secret == "images":
+            assert pictures.min() >= 0 and pictures.max() <= 1 and row["n"] <= 16
+        else:
+            assert 0 <= row["value"] <= 1 and pictures is None
+
+
+def secrets_in(attacker, victim):
+    """What of the client's side can be found in an attacker's bytes."""
+    written = pickle.dumps(attacker)
+    samples, texts = victim.run.samples[0], {}
+    for dtype in (torch.float32, torch.float64):
+        texts |= {f"image {n} as {dtype}": image.numpy().tobytes() for n, image in enumerate(samples.x.to(dtype))}
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        texts |= {f"{len(y)} labels as {dtype}": y.to(dtype).numpy().tobytes() for y in (samples.y, victim.y)}
+    own = derive(SECRET, "client", 0)
+    for name, seed in {"private seed": SECRET, "client's seed": own, "guard's seed": derive(own, "guard")}.items():
+        texts |= {name: seed.to_bytes(8, "little"), f"{name}, big endian": seed.to_bytes(8, "big")}
+        texts[f"{name} in digits"] = str(seed).encode()
+    return {name for name, text in texts.items() if text in written}
+
+
+@all_attacks
+@pytest.mark.parametrize("guard", [GUARDS[0], SEAL()], ids=repr)
+def test_an_attacker_can_be_written_down_and_holds_nothing_of_the_clients(attack, guard):
+    run = trained(guard)
+    victim = Victim(run, 32)
+    with seeded(0):
+        attacker = attack.attacker(known(victim, run.parts).only(attack.needs), 0)
+    assert secrets_in(attacker, victim) == set()
+    again = pickle.loads(pickle.dumps(attacker))
+    act = attacker.reconstruct if attack.secret == "images" else attacker.infer
+    act_again = again.reconstruct if attack.secret == "images" else again.infer
+    assert torch.equal(act(victim.messages), act_again(victim.messages))
+
+
+def test_what_an_attacker_must_not_hold_would_be_found(open_cut):
+    victim = Victim(open_cut, 32)
+    assert len(secrets_in({"kept": victim.truth}, victim)) == 32
+    assert len(secrets_in([victim.truth.double()], victim)) == 32
+    assert secrets_in([victim.y], victim) == {"32 labels as torch.int64"}
+    assert secrets_in({"seed": SECRET}, victim) == {"private seed"}
+    assert secrets_in([torch.zeros(3)], victim) == set()
