@@ -27,9 +27,19 @@ class Verdict(NamedTuple):
 
 
 def strongest(rows: list[Row], guard: str) -> Row | None:
-    """The row that counts for a guard: the best valid reconstruction, over all attacks and seeds."""
+    """The row that counts for a guard: the best valid reconstruction, over all attacks and seeds.
+
+    An attacker that was told a secret is a limit and no threat: it counts only where there is no other.
+    """
     valid = [row for row in rows if row["guard"] == guard and row["valid"] and row.get("metric", "ssim") == "ssim"]
-    return max(valid, key=lambda row: row["value"], default=None)
+    real = [row for row in valid if not row.get("ceiling")]
+    return max(real or valid, key=lambda row: row["value"], default=None)
+
+
+def ceiling(rows: list[Row], guard: str) -> Row | None:
+    """The best of those attackers that were told a secret, if there are any."""
+    told = [row for row in rows if row["guard"] == guard and row["valid"] and row.get("ceiling")]
+    return max(told, key=lambda row: row["value"], default=None)
 
 
 def total_bytes(row: Row) -> float:
@@ -78,10 +88,12 @@ def verdict(rows: list[Row], floors: Floors, guard: str) -> Verdict:
     grade = next(name for limit, name in GRADES if leak <= limit)
     points = f"{100 * (row['accuracy'] - control['accuracy']):+.1f}".replace("-", "−")
     ratio = total_bytes(control) / total_bytes(row)
+    told = ceiling(rows, guard)
+    limit = "" if told is None or told is row else f" Who knew the key would reach {told['ssim']:.2f}."
     return Verdict(row, leak, grade, (
         f"{_opening(grade)} The server still rebuilds images at SSIM {row['ssim']:.2f} "
         f"against {control['ssim']:.2f} unguarded: {100 * leak:.0f} % of the leak is left. "
-        f"Accuracy {points} points, {ratio:.1f}x fewer bytes over everything that travels."
+        f"Accuracy {points} points, {ratio:.1f}x fewer bytes over everything that travels.{limit}"
     ))  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from cutlayer.audit import audit
 from cutlayer.data.base import Loaded
 from cutlayer.guards import WCC, Chain, LightSplit
 from cutlayer.judge import WhiteBox
-from cutlayer.verdict import leak_share, strongest, verdict
+from cutlayer.verdict import ceiling, leak_share, strongest, verdict
 
 FIELDS = {
     "guard", "attack", "knows", "seed", "n", "accuracy", "ssim", "psnr", "mse", "ncc", "lpips", "metric", "value",
@@ -103,6 +103,26 @@ def test_the_row_of_a_guard_is_its_strongest_valid_attacker():
     ]
     assert strongest(rows, "g")["value"] == 0.7
     assert strongest(rows, "h") is None
+
+
+def test_who_was_told_the_key_is_a_limit_and_no_threat():
+    told = {"guard": "g", "value": 0.9, "ssim": 0.9, "valid": True, "ceiling": True}
+    assert strongest([told], "g") == told, "where there is no other, it is what we know"
+    guessed = {**told, "value": 0.4, "ssim": 0.4, "ceiling": False}
+    assert strongest([told, guessed], "g") == guessed and ceiling([told, guessed], "g") == told
+    assert ceiling([guessed], "g") is None
+    cost = {"why_invalid": None, "accuracy": 0.9, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
+    rows = [{**row, **cost} for row in (told, guessed, {**guessed, "guard": "none", "ssim": 0.95, "value": 0.95})]
+    assert "Who knew the key would reach 0.90." in verdict(rows, {"mean": {"ssim": 0.1}}, "g").sentence
+
+
+def test_a_guard_that_loses_the_task_is_not_praised_for_hiding():
+    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
+    rows = [
+        {**cost, "guard": "none", "ssim": 0.9, "value": 0.9, "accuracy": 0.9},
+        {**cost, "guard": "g", "ssim": 0.1, "value": 0.1, "accuracy": 0.3},
+    ]
+    assert verdict(rows, {"mean": {"ssim": 0.1}}, "g").grade == "task lost"
 
 
 @pytest.mark.parametrize(
