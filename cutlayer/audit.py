@@ -20,7 +20,7 @@ from .data.base import Loaded, Parts, overlap, parts
 from .engines.local import LocalRun, as_batch, task_of
 from .guards import Guard, NoGuard
 from .guards.wcc import scatter_ratio
-from .judge import Scores, Victim, floors, judge, why_control_failed, why_invalid
+from .judge import Hijacked, Scores, Victim, floors, hijack, judge, why_control_failed, why_invalid
 from .ledger import DOWN, UP
 from .lpips import LPIPS
 from .memory import client_memory
@@ -151,7 +151,10 @@ def _cell(
     """One attack on one guard. On the open cut an attack that fails is tried again with other random numbers."""
     tries = range(CONTROL_TRIES) if control is None else [control["tries"] - 1]
     for again in tries:
-        row, pictures = judge(attack, scene.victim, scene.data, seed, lpips, again)
+        if attack.active:
+            row, pictures = _active_row(scene, attack, seed, lpips, again)
+        else:
+            row, pictures = judge(attack, scene.victim, scene.data, seed, lpips, again)
         failed = control["why_control_failed"] if control is not None else None
         if control is None:
             failed = why_control_failed(attack, row, marks["class_mean"], scene.plan)
@@ -160,6 +163,17 @@ def _cell(
     reason = why_invalid(row, failed)
     whole = {**scene.facts, **row, "why_control_failed": failed, "valid": reason is None, "why_invalid": reason}
     return whole, {} if pictures is None else {"pictures": pictures}
+
+
+def _active_row(
+    scene: "_Scene", attack: Attack, seed: int, lpips: LPIPS | None, again: int
+) -> tuple[dict[str, Any], Tensor | None]:
+    """An active attack has a run of its own. What the guard costs is still told by the honest one."""
+    run, attacker, seconds = scene.hijacked(attack, seed, again)
+    row, pictures = judge(attack, Victim(run, scene.images), scene.data, seed, lpips, again, attacker)
+    row["seconds"] = round(row["seconds"] + seconds, 2)
+    row["hijacked"] = {"accuracy": mean(run.evaluate(run.parts.test)), "steps": run.step, "epochs": run.epoch}
+    return row, pictures
 
 
 def _marks(cells: Cells, open_cut: "_Scene", seed: int, lpips: LPIPS | None) -> dict[str, Scores]:
@@ -203,8 +217,7 @@ class _Scene:
     @cached_property
     def run(self) -> LocalRun:
         """A guard made for finished networks is fitted to the unguarded one, frozen."""
-        fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
-        plan = self.plan if fitted is None else replace(self.plan, frozen=PARTS)
+        plan, fitted = self._start()
         run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
         if fitted is not None:
             run.start_from(fitted)
@@ -213,6 +226,19 @@ class _Scene:
         self.trained = True
         self.show.done += 1
         return run
+
+    def hijacked(self, attack: Attack, seed: int, again: int) -> Hijacked:
+        """The same training with an active attacker at the server."""
+        plan, fitted = self._start()
+        what = f"{attack} trains with {shown(self.plan.guard)}"
+        return hijack(
+            attack, plan, self.data, self.task, seed, device=self.device, again=again, start=fitted,
+            on_step=lambda p: self.show(what, p.step / max(1, p.steps)),
+        )  # fmt: skip
+
+    def _start(self) -> tuple[Plan, LocalRun | None]:
+        fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
+        return (self.plan if fitted is None else replace(self.plan, frozen=PARTS)), fitted
 
     @cached_property
     def victim(self) -> Victim:

@@ -4,15 +4,17 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .attacks import Attack, Attacker, Decoder, Knowledge, KnownGuard
-from .batch import Batch
+from .attacks.labels import named
+from .batch import Batch, Task
 from .data.base import Parts, Samples
-from .engines.local import LocalRun, as_batch
+from .engines.local import LocalRun, Progress, as_batch
 from .guards.base import GuardModule
 from .lpips import LPIPS
 from .message import Kind, Message
@@ -28,6 +30,7 @@ from .turn import load
 CONTROL_MARGIN = 0.1  # NCC above the class-mean image that an attack must reach on the unguarded cut
 CONTROL_ABOVE_CHANCE = 0.05  # accuracy or AUC above chance that an attack on another secret must reach there
 MOST_OBSERVED = 4096  # samples of the victim's data whose messages an attacker may study
+NAMED = "which class each group is that it sorted samples into (the judge names them as fits best)"
 CONSTANT = 1e-3  # standard deviation across reconstructions below which they are all the same picture
 
 Scores = dict[str, float | None]
@@ -42,7 +45,7 @@ class Victim:
             load(self.client, run.shared)
         samples = run.samples[client]
         order = torch.randperm(len(samples), generator=generator(run.plan.seed))
-        pick = order[:images]
+        pick, self.unscored = order[:images], order[images:]
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = samples.images(pick.to(samples.y.device))
@@ -51,11 +54,29 @@ class Victim:
         self.messages, self.rows = heard.messages, heard.rows
         self.observed = overheard(run, client, order[:MOST_OBSERVED], "observed").messages
 
+    def given_away(self, share: float) -> tuple[Tensor, Tensor]:
+        """A share of this client's images with their labels, or as many as are not scored."""
+        samples = self.run.samples[self.client.number]
+        pick = self.unscored[: max(1, round(share * len(samples)))].to(samples.y.device)
+        if not len(pick):
+            raise ValueError("an attacker cannot be given private images if all are scored: lower --images")
+        return samples.images(pick), samples.y[pick]
+
     def strangers(self) -> "Heard":
         """The same conversation about samples that were not trained on."""
         test = self.run.parts.test
         pick = torch.randperm(len(test), generator=generator(self.run.plan.seed))[: len(self.truth)]
         return overheard(self.run, self.client.number, pick, "strangers", test)
+
+    def fewer(self, most: int | None) -> "Victim":
+        """The same victim, judged on its first images only."""
+        if most is None or most >= len(self.truth):
+            return self
+        short = copy.copy(self)
+        short.truth, short.y = self.truth[:most], self.y[:most]
+        short.s = {name: values[:most] for name, values in self.s.items()}
+        short.messages, short.rows = _first(self.messages, self.rows, most)
+        return short
 
     @property
     def seen(self) -> Tensor:
@@ -98,6 +119,32 @@ def overheard(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: S
     return Heard(heard, rows)
 
 
+def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int) -> Heard:
+    """A conversation without the rows that stand for none of the first `most` samples."""
+    kept: dict[int, tuple[Tensor, Tensor]] = {}  # by step: rows that are left, and which of them stands for a sample
+    fewer: list[Tensor | None] = []
+    for message, index in zip(uploads(messages), rows, strict=True):
+        if most <= 0:
+            break
+        whole = torch.arange(len(message["z"]), device=message["z"].device) if index is None else index
+        kept[message.step] = whole[:most].unique(return_inverse=True)
+        fewer.append(None if index is None else kept[message.step][1])
+        most -= len(whole[:most])
+    return Heard([_shortened(m, *kept[m.step]) for m in messages if m.step in kept], fewer)
+
+
+def _shortened(message: Message, used: Tensor, anew: Tensor) -> Message:
+    tensors = dict(message.tensors)
+    for name in ("z", "du"):
+        if name in tensors and tensors[name].dim():  # where labels travel, du is the scale of the loss
+            tensors[name] = tensors[name][used]
+    if "y" in tensors:
+        tensors["y"] = tensors["y"][: len(anew)]
+    if "rows" in tensors:
+        tensors["rows"] = anew
+    return replace(message, tensors=tensors)
+
+
 def uploads(messages: Sequence[Message]) -> list[Message]:
     """Those that carry activations."""
     return [message for message in messages if message.kind is not Kind.BACKWARD]
@@ -133,44 +180,101 @@ def _even(index: Tensor, size: int) -> list[Tensor]:
     return list(index.tensor_split(max(1, len(index) // size)))
 
 
-def known(victim: Victim, data: Parts) -> Knowledge:
-    """Everything any attacker could be told about this victim; an attack is handed the part that it names."""
-    run, device = victim.run, victim.truth.device
-    cut = cut_shapes(run.plan, run.task)
-    public, seed = run.plan.guard.public_part(), derive(run.plan.seed, "guard")
-    own = derive(derive(run.plan.private_seed or 0, "client", victim.client.number), "guard")
+def told(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Knowledge:
+    """All that an attacker can be told before a client sends anything: for those that take part in the training."""
+    cut = cut_shapes(plan, task)
+    public, seed = plan.guard.public_part(), derive(plan.seed, "guard")
     undo = public.undo(cut.shared, seed)
     return Knowledge(
-        task=run.task,
+        task=task,
         aux=data.aux.images().to(device),
         aux_labels=data.aux.y.to(device),
         aux_attributes={name: values.to(device) for name, values in data.aux.s.items()} or None,
-        observed=victim.observed,
-        net=run.plan.net,
-        body=copy.deepcopy(run.server.body),
-        encode=victim.box,
-        head=WhiteBox(_unguarded(victim.client.split), run.plan.batch),
-        guard=KnownGuard(public, cut.shared, seed, run.task, own),
+        net=plan.net,
+        guard=KnownGuard(public, cut.shared, seed, task),
         undo=undo.to(device) if undo is not None else None,
     )
 
 
+def known(victim: Victim, data: Parts) -> Knowledge:
+    """Everything any attacker could be told about this victim; an attack is handed the part that it names."""
+    run, before = victim.run, told(victim.run.plan, victim.run.task, data, victim.truth.device)
+    assert before.guard is not None
+    own = derive(derive(run.plan.private_seed or 0, "client", victim.client.number), "guard")
+    return replace(
+        before,
+        observed=victim.observed,
+        body=copy.deepcopy(run.server.body),
+        encode=victim.box,
+        head=WhiteBox(_unguarded(victim.client.split), run.plan.batch),
+        guard=replace(before.guard, true_key=own),
+    )
+
+
+class Hijacked(NamedTuple):
+    """A run in which an active attacker sat in the server's place, and that attacker."""
+
+    run: LocalRun
+    attacker: Attacker
+    seconds: float
+
+
+def hijack(
+    attack: Attack,
+    plan: Plan,
+    data: Parts,
+    task: Task,
+    seed: int,
+    *,
+    device: str = "cpu",
+    again: int = 0,
+    start: LocalRun | None = None,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+) -> Hijacked:
+    """The plan once more, with an active attacker at the server: for as many epochs as the attack needs, at least the
+    plan's, and to the end, for no epoch of it is the best."""
+    began = time.perf_counter()
+    with seeded(derive(seed, "attack", repr(attack), again), device):
+        knowledge = told(plan, task, data, device).only(attack.needs)
+        attacker = attack.attacker(knowledge, derive(seed, "attacker", again))
+    once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).steps
+    longer = replace(plan, epochs=max(plan.epochs, ceil(attack.least_steps() / once)), patience=0)
+    run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])
+    if start is not None:
+        run.start_from(start)
+    run.train(on_step=on_step)
+    return Hijacked(run, attacker, time.perf_counter() - began)
+
+
 def judge(
-    attack: Attack, victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None, again: int = 0
+    attack: Attack,
+    victim: Victim,
+    data: Parts,
+    seed: int,
+    lpips: LPIPS | None = None,
+    again: int = 0,
+    attacker: Attacker | None = None,
 ) -> tuple[dict[str, Any], Tensor | None]:
     """One attack on one victim: the figures of a table row, and the pictures where the attack makes some.
 
-    `again` counts repetitions with other random numbers of the attacker's.
+    `again` counts repetitions with other random numbers of the attacker's. `attacker` is the one that took part in
+    this victim's training, where the attack is an active one.
     """
-    knowledge = known(victim, data).only(attack.needs)
+    if attack.active and attacker is None:
+        raise ValueError(f"{attack} takes part in the training: what is over cannot be hijacked, run an audit")
+    knowledge = known(victim, data)
+    if "private" in attack.needs:
+        knowledge = replace(knowledge, private=victim.given_away(attack.private_share))  # type: ignore[attr-defined]
+    knowledge = knowledge.only(attack.needs)
+    victim = victim.fewer(attack.most_images)
     began = time.perf_counter()
     with seeded(derive(seed, "attack", repr(attack), again), victim.truth.device):
-        attacker = attack.attacker(knowledge, derive(seed, "attacker", again))
+        attacker = attacker or attack.attacker(knowledge, derive(seed, "attacker", again))
         figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
     row = {
         "attack": repr(attack),
         "secret": attack.secret,
-        "knows": attack.in_words(),
+        "knows": [*attack.in_words(), *([NAMED] if attack.clusters else [])],
         "ceiling": attack.ceiling(victim.run.plan.guard),
         "seed": seed,
         "tries": again + 1,
@@ -198,8 +302,11 @@ def _values(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | N
     truth = victim.y if attack.secret == "labels" else victim.s[attack.attribute]  # type: ignore[attr-defined]
     forward = uploads(victim.messages)
     found = _for_each(attacker.infer(victim.messages), forward, victim.rows).to(truth.device)
-    right = float((found == truth).double().mean())
     chance = float(truth.bincount().max() / len(truth))
+    if attack.clusters:
+        found, by_naming = named(found, truth)
+        chance = max(chance, by_naming)
+    right = float((found == truth).double().mean())
     return {**NO_PICTURE, "metric": "accuracy", "value": right, "chance": chance}, None
 
 

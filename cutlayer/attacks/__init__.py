@@ -1,13 +1,34 @@
 """Attacks, one idea a file: what a server can find out from what it sees."""
 
 from ..batch import Task
+from .attribute import AttributeInference
 from .base import Attack as Attack
 from .base import Attacker as Attacker
 from .base import Knowledge as Knowledge
 from .base import KnownGuard as KnownGuard
 from .decoder import Decoder
+from .fora import FORA
+from .fsa import FeatureSniffer
+from .fsha import FSHA
+from .labels import LabelClustering, TailEnumeration
+from .membership import Membership
+from .pcat import PCAT
+from .sdar import SDAR
+from .unsplit import UnSplit
 
-__all__ = ["Decoder"]
+__all__ = [
+    "FORA",
+    "FSHA",
+    "PCAT",
+    "SDAR",
+    "AttributeInference",
+    "Decoder",
+    "FeatureSniffer",
+    "LabelClustering",
+    "Membership",
+    "TailEnumeration",
+    "UnSplit",
+]
 
 BUDGETS = ("quick", "standard", "paper")
 

@@ -42,6 +42,7 @@ class Knowledge:
     aux: Tensor | None = None  # images like the victim's, none of them the victim's
     aux_labels: Tensor | None = None
     aux_attributes: dict[str, Tensor] | None = None
+    private: tuple[Tensor, Tensor] | None = None  # images of the victim's own and their labels, none of them scored
     observed: Sequence[Message] | None = None  # what the server recorded of one whole pass over the client's data
     net: Net | None = None  # the architecture, without weights
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
@@ -65,6 +66,7 @@ REQUIRED = {
     "aux": "auxiliary images (set some aside: --aux N)",
     "aux_labels": "labels of the auxiliary images",
     "aux_attributes": "sensitive attributes of the auxiliary images",
+    "private": "some of the client's own images",
     "observed": "recorded messages of a pass over the client's data",
     "net": "the architecture of the client's network",
     "body": "the server's own network",
@@ -77,6 +79,7 @@ IN_WORDS = {
     "aux": "auxiliary images of the same kind, disjoint from the private ones",
     "aux_labels": "the auxiliary images' labels",
     "aux_attributes": "the auxiliary images' sensitive attributes",
+    "private": "a share of the client's own images with their labels; the images scored are others",
     "observed": "all messages of one pass over the client's data",
     "net": "the architecture of the client's network, without weights",
     "body": "its own network, weights included",
@@ -109,13 +112,22 @@ class Attacker:
 
 @dataclass(frozen=True, repr=False)
 class Attack(Spec):
-    """The description of an attack. `needs` is the list of what its attacker is told."""
+    """The description of an attack. `needs` is the list of what its attacker is told.
+
+    One that needs "private" says in a field `private_share` how much of the victim's data that is.
+    """
 
     needs: ClassVar[tuple[str, ...]] = ()
     # What is at stake: "images", "labels", "membership", or "attribute" (then the spec has a field `attribute`).
     secret: ClassVar[str] = "images"
+    # It answers the client instead of watching: it must be there while the client trains, and changes how it does.
+    active: ClassVar[bool] = False
     # Forms of knowledge about the guard this attack comes in; () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
+    # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
+    clusters: ClassVar[bool] = False
+    # Images it is judged on, at most: a field where each of them is dear. None: all there are.
+    most_images: ClassVar[int | None] = None
 
     @classmethod
     def sized(cls, budget: str) -> Self:
@@ -125,11 +137,15 @@ class Attack(Spec):
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> "list[Attack]":
         """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find."""
-        return [] if getattr(cls, "active", False) and budget == "quick" else [cls.sized(budget)]
+        return [] if cls.active and budget == "quick" else [cls.sized(budget)]
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""
         raise NotImplementedError
+
+    def least_steps(self) -> int:
+        """The fewest training steps of the clients that an active attack needs."""
+        return 0
 
     def bar(self, data: str, net: str) -> tuple[str, float] | None:
         """(metric, least value) this attack must reach on the unguarded cut of a known setting, if one is known."""
@@ -151,7 +167,8 @@ class Attack(Spec):
         return False
 
     def in_words(self) -> list[str]:
-        return ["what the server receives", *(IN_WORDS[name] for name in self.needs)]
+        receives = "what the server receives" + (", and it chooses what the server answers" if self.active else "")
+        return [receives, *(IN_WORDS[name] for name in self.needs)]
 
 
 def _differs(form: str, guard: Guard, shape: Shape) -> bool:

@@ -2,39 +2,46 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..message import Message
 from ..metrics import ncc, ssim
 from ..seeds import derive, seeded
-from .base import Attack, Attacker, Knowledge, smashed
-from .readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader, Reader, fit, ridge
+from .base import Attacker, Knowledge, smashed
+from .keyed import Keyed, made
+from .readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, fit, ridge
 
 READERS = ("ridge", "conv", "mlp")
 
 
 @dataclass(frozen=True, repr=False)
-class Decoder(Attack):
+class Decoder(Keyed):
     """White-box decoder: ridge, convolutional and MLP readers trained on the victim's own head; the best counts.
 
     It trains on (guarded head(aux), aux), so it knows the guard, and is judged on private images it never saw. The
     best reader is chosen on held-out auxiliary images, as an attacker would have to.
+    Against a guard with a secret key it comes in four forms: key="true" is told the client's and is a ceiling;
+    "guessed", "mixture" and "recovered" know the head but have to find a key themselves.
     """
 
     steps: int = 400
     width: int = 64
     hidden: int = 1024
     readers: tuple[str, ...] = READERS
-    needs: ClassVar[tuple[str, ...]] = ("aux", "aux_labels", "encode", "undo")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.steps, self.width, self.hidden) < 1:
             raise ValueError(f"{self}: steps, width and hidden are whole numbers from 1 up")
         if not self.readers or set(self.readers) - set(READERS):
             raise ValueError(f"readers are among {', '.join(READERS)}; got {self.readers}")
+
+    @classmethod
+    def sized(cls, budget: str) -> Self:
+        return cls(steps=4000, width=128, hidden=2048) if budget == "paper" else cls()
 
     def bar(self, data: str, net: str) -> tuple[str, float] | None:
         # Measured for MNIST-5000 on MnistNet at both cuts.
@@ -46,24 +53,25 @@ class Decoder(Attack):
 
 class _Reading(Attacker):
     def __init__(self, spec: Decoder, knowledge: Knowledge, seed: int):
-        assert knowledge.aux is not None and knowledge.aux_labels is not None and knowledge.encode is not None
+        assert knowledge.aux is not None
         self.undo = knowledge.undo
-        held = max(1, len(knowledge.aux) // 10)
-        seen, images = knowledge.encode(knowledge.aux, knowledge.aux_labels), knowledge.aux
+        own = made(spec.key, knowledge, seed)
+        images, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
+        self.recovered = {} if spec.key != "recovered" else {"key_misfit": own.key_misfit}
         self.scores: dict[str, float] = {}
         self.read: Reader
         for name in spec.readers:
             with seeded(derive(seed, name), images.device):
-                reader = self._train(name, spec, seen[held:], images[held:], seen[:held], images[:held])
+                reader = self._train(name, spec, own.seen, images, own.held, held)
             if reader is None:
                 continue
-            self.scores[name] = _quality(reader(seen[:held]), images[:held])
+            self.scores[name] = _quality(reader(own.held), held)
             if self.scores[name] == max(self.scores.values()):
                 self.read, self.best = reader, name
 
         if not self.scores:
             raise ValueError(
-                f"{spec} has no reader for messages of shape {tuple(seen.shape[1:])}: add 'mlp' or 'ridge'"
+                f"{spec} has no reader for messages of shape {tuple(own.seen.shape[1:])}: add 'mlp' or 'ridge'"
             )
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
@@ -73,6 +81,7 @@ class _Reading(Attacker):
         return {
             "reader": self.best,
             "readers": {name: round(score, 4) for name, score in self.scores.items()},
+            **self.recovered,
         }
 
     def _train(
@@ -84,13 +93,13 @@ class _Reading(Attacker):
         if name == "mlp":
             flat = seen.flatten(1)
             mlp = fit(MLPReader(tuple(flat.shape[1:]), image, spec.hidden).to(seen), flat, images, steps=spec.steps)
-            return lambda z: mlp(z.flatten(1))
+            return Before(nn.Flatten(), mlp)
         # A convolution reads a map: undo the guard's public transform first, if there is one.
         maps = self._maps(seen)
         if maps.dim() != 4:
             return None
         conv = fit(ConvReader(tuple(maps.shape[1:]), image, spec.width).to(seen), maps, images, steps=spec.steps)
-        return lambda z: conv(self._maps(z))
+        return Before(self.undo, conv)
 
     @torch.no_grad()
     def _maps(self, seen: Tensor) -> Tensor:

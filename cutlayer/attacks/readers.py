@@ -1,4 +1,7 @@
-"""Three ways to read an image out of smashed data: closed form, convolutional, and fully connected."""
+"""Three ways to read an image out of smashed data: closed form, convolutional, and fully connected.
+
+Readers are plain modules: an attacker that holds one can be pickled.
+"""
 
 from collections.abc import Callable
 from math import prod
@@ -12,7 +15,7 @@ Reader = Callable[[Tensor], Tensor]
 SMALLEST_FOR_SSIM = 11
 
 
-def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor) -> Reader:
+def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor, *, clamp: bool = True) -> "Linear":
     """Linear regression from what was sent to pixels; its strength is chosen on held-out auxiliary images."""
     X, Y = seen.flatten(1).double(), images.flatten(1).double()
     x_mean, y_mean = X.mean(0), Y.mean(0)
@@ -32,8 +35,55 @@ def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor) 
         )
         if error < best_error:
             best, best_error = weights, error
-    shape = images.shape[1:]
-    return lambda z: ((z.flatten(1).double() - x_mean) @ best + y_mean).clamp(0, 1).to(z.dtype).reshape(-1, *shape)
+    return Linear(best, x_mean, y_mean, tuple(images.shape[1:]), clamp)
+
+
+class Linear(nn.Module):
+    """An affine map from what was sent to pixels, in float64; pixels are cut to [0, 1]."""
+
+    weights: Tensor
+    x_mean: Tensor
+    y_mean: Tensor
+
+    def __init__(self, weights: Tensor, x_mean: Tensor, y_mean: Tensor, image: tuple[int, ...], clamp: bool):
+        super().__init__()
+        self.image, self.clamp = image, clamp
+        for name, tensor in (("weights", weights), ("x_mean", x_mean), ("y_mean", y_mean)):
+            self.register_buffer(name, tensor)
+
+    @torch.no_grad()
+    def forward(self, z: Tensor) -> Tensor:
+        pixels = (z.flatten(1).double() - self.x_mean) @ self.weights + self.y_mean
+        return (pixels.clamp(0, 1) if self.clamp else pixels).to(z.dtype).reshape(-1, *self.image)
+
+
+class Standardised(nn.Module):
+    """A trained network behind the means and deviations of the inputs it was trained on. Reads, never learns."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Tensor, std: Tensor):
+        super().__init__()
+        self.network = network.requires_grad_(False).eval()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    @torch.no_grad()
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.cat([self.network((chunk - self.mean) / self.std) for chunk in z.split(256)])
+
+
+class Before(nn.Module):
+    """A reader behind a fixed step, e.g. the public map back to the cut. None: nothing to do first."""
+
+    def __init__(self, step: nn.Module | None, reader: nn.Module):
+        super().__init__()
+        self.step, self.reader = step, reader
+
+    @torch.no_grad()
+    def forward(self, z: Tensor) -> Tensor:
+        return self.reader(z if self.step is None else self.step(z))
 
 
 class ConvReader(nn.Module):
@@ -100,26 +150,29 @@ def _border(size: int, image: tuple[int, ...], doublings: int) -> tuple[nn.Modul
 
 
 def fit(
-    reader: nn.Module, seen: Tensor, images: Tensor, *, steps: int, rate: float = 3e-3, batch: int = 32
-) -> Reader:
+    reader: nn.Module,
+    seen: Tensor,
+    images: Tensor,
+    *,
+    steps: int,
+    rate: float = 3e-3,
+    batch: int = 32,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    decay: float = 0.0,
+) -> Standardised:
     """Train `reader` on (seen, images). Inputs are standardised by what the attacker's own data gives."""
     over = (0,) if seen.dim() == 2 else (0, 2, 3)
     mean, std = seen.mean(over, keepdim=True), seen.std(over, keepdim=True).clamp_min(1e-6)
-    optimizer = torch.optim.Adam(reader.parameters(), rate)
+    optimizer = torch.optim.AdamW(reader.parameters(), rate, weight_decay=decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     for _ in range(steps):
         pick = torch.randint(len(seen), (batch,)).to(seen.device)
-        loss = _loss(reader((seen[pick] - mean) / std), images[pick])
+        error = (loss or _loss)(reader((seen[pick] - mean) / std), images[pick])
         optimizer.zero_grad()
-        loss.backward()
+        error.backward()
         optimizer.step()
         schedule.step()
-
-    @torch.no_grad()
-    def read(z: Tensor) -> Tensor:
-        return torch.cat([reader((chunk - mean) / std) for chunk in z.split(256)])
-
-    return read
+    return Standardised(reader, mean, std)
 
 
 def _loss(guess: Tensor, truth: Tensor) -> Tensor:

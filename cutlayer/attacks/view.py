@@ -24,9 +24,10 @@ class View(nn.Module):
             raise ValueError(
                 f"knows is one of {', '.join(FORMS)}, keys one of {', '.join(KEYS)}; got {form!r}, {keys!r}"
             )
-        assert knowledge.guard is not None and knowledge.observed is not None
+        assert knowledge.guard is not None
         self.form = form
-        seen = tuple(knowledge.observed[0]["z"].shape[1:])
+        # Of one message. Whoever takes part in the training has none yet; both sides know the shape anyway.
+        seen = knowledge.guard.spec.out_shape(knowledge.guard.shape)
         # What the attacker's own network must produce, and the shape messages have where both are compared.
         self.own = seen if form == "oblivious" else knowledge.guard.shape
         self.shape = knowledge.guard.shape if form == "lift" else seen

@@ -96,6 +96,11 @@ class Guard(Spec):
         """Sensitive attributes the data must have for this guard to train."""
         return ()
 
+    @property
+    def has_key(self) -> bool:
+        """Whether what leaves hangs on a secret that each client draws once, for good."""
+        return False
+
     def out_shape(self, shape: Shape) -> Shape:
         """The shape that leaves, or a ValueError that says why this guard does not fit this cut."""
         return shape

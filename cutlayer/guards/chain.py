@@ -61,6 +61,10 @@ class Chain(Guard):
     def attributes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for part in self.parts for name in part.attributes))
 
+    @property
+    def has_key(self) -> bool:
+        return any(part.has_key for part in self.parts)
+
     def out_shape(self, shape: Shape) -> Shape:
         whole = shape
         for part in self._calibrated():

@@ -47,8 +47,14 @@ WAVES: dict[str, Wave] = {
 
 def secret_wave(seed: int) -> Wave:
     """A key: a random Fourier series without a mean, coefficients falling as 1/j. Only their ratios matter."""
-    harmonic = torch.arange(1, HARMONICS + 1, dtype=torch.float64)
-    a, b = torch.randn(2, HARMONICS, generator=generator(seed), dtype=torch.float64) / harmonic
+    a, b = torch.randn(2, HARMONICS, generator=generator(seed), dtype=torch.float64)
+    return series(a, b)
+
+
+def series(a: Tensor, b: Tensor) -> Wave:
+    """Σ (a_j cos 2πjx + b_j sin 2πjx) / j. How a key becomes a wave is public; which key is not."""
+    harmonic = torch.arange(1, len(a) + 1, dtype=a.dtype)
+    a, b = a / harmonic, b / harmonic
 
     def wave(phase: Tensor) -> Tensor:
         angle = 2 * pi * phase.unsqueeze(-1) * harmonic
@@ -91,6 +97,11 @@ def basis(wave: Wave, size: int, gram: str) -> Tensor:
             f"its {size} x {size} samples are nearly dependent (condition number {condition:.1g}, at most "
             f"{WORST_CONDITION:.0e} is accepted)"
         )
+    return orthonormal(C, gram)
+
+
+def orthonormal(C: Tensor, gram: str) -> Tensor:
+    """Gram-Schmidt over the columns or the rows of C. Differentiable."""
     Q, R = torch.linalg.qr(C if gram == "column" else C.T)
     Q = Q * torch.sign(torch.diagonal(R))
     return Q if gram == "column" else Q.T.contiguous()

@@ -52,6 +52,10 @@ class SEAL(Guard):
         if not isinstance(self.fixed, bool):
             raise ValueError(f"SEAL: fixed is True (Alg. 5) or False (Alg. 4); got {self.fixed!r}")
 
+    @property
+    def has_key(self) -> bool:
+        return self.wave == "secret"
+
     def out_shape(self, shape: Shape) -> Shape:
         if self.wave != "secret":
             self._public_bases(shape)
@@ -64,11 +68,11 @@ class SEAL(Guard):
             left, right = self._public_bases(shape)
         transform = Transform(shape, left, right)
         if not self.fixed:
-            return _LowPass(transform, self.energy)
+            return LowPass(transform, self.energy)
         # Alg. 5 transforms white noise; what an orthonormal transform makes of it is white noise.
         draw = generator(derive(private, "noise"))
         noise = torch.randn(prod(sides(shape)), generator=draw, dtype=torch.float64)
-        return _LowPass(transform, self.energy, count=int(prefix(noise, self.energy)))
+        return LowPass(transform, self.energy, count=int(prefix(noise, self.energy)))
 
     def _public_bases(self, shape: Shape) -> tuple[Tensor, Tensor]:
         try:
@@ -92,7 +96,7 @@ class SEAL(Guard):
         return kept_by_energy(self, before)
 
 
-class _LowPass(GuardModule):
+class LowPass(GuardModule):
     def __init__(self, transform: Transform, energy: float, count: int | None = None):
         super().__init__()
         self.transform, self.energy, self.count = transform, energy, count

@@ -3,10 +3,14 @@
 import pytest
 import torch
 from torch import nn
-from toys import samples
+from toys import TASK, samples, tiny_parts, tiny_plan
 
-from cutlayer.attacks import Decoder, Knowledge
+from cutlayer.attacks import Decoder, Knowledge, KnownGuard
+from cutlayer.attacks.keyed import made
 from cutlayer.attacks.readers import ConvReader, MLPReader, ridge
+from cutlayer.engines.local import LocalRun
+from cutlayer.guards import SEAL, Chain, LightSplit
+from cutlayer.judge import Victim, judge
 from cutlayer.message import Kind, Message
 from cutlayer.metrics import ncc
 
@@ -78,7 +82,7 @@ def test_readers_give_images_from_any_cut(cut, image):
 
 def test_missing_knowledge_is_named():
     with pytest.raises(ValueError, match=r"needs auxiliary images.*and the client's head and guard"):
-        Knowledge(aux_labels=torch.zeros(1)).only(Decoder.needs)
+        Knowledge(aux_labels=torch.zeros(1)).only(Decoder().needs)
 
 
 def test_an_attack_is_handed_only_what_it_names():
@@ -89,3 +93,57 @@ def test_an_attack_is_handed_only_what_it_names():
 def test_unknown_readers_are_refused():
     with pytest.raises(ValueError, match="readers are among ridge, conv, mlp"):
         Decoder(readers=("tea",))
+
+
+def against_seal(guard, **changes):
+    run = LocalRun(tiny_plan(guard=guard, epochs=2, batch=8), tiny_parts(96), classes=TASK.classes)
+    run.train()
+    victim = Victim(run, 64)
+    forms = Decoder(steps=200, width=16, hidden=128, **changes).against(guard, (4, 5, 5))
+    return {form.key: judge(form, victim, run.parts, seed=0)[0] for form in forms}
+
+
+@pytest.mark.parametrize("gram", ["row", "column"])
+def test_a_secret_key_hides_from_who_guesses_it_but_not_from_who_reads_it_off(gram):
+    rows = against_seal(SEAL(energy=0.5, gram=gram), readers=("ridge",))
+    assert list(rows) == ["guessed", "mixture", "recovered", "true"]
+    assert rows["guessed"]["ncc"] < rows["true"]["ncc"] - 0.01
+    assert rows["recovered"]["ncc"] == pytest.approx(rows["true"]["ncc"], abs=0.01)
+    assert rows["recovered"]["key_misfit"] < 1e-2
+    assert [row["ceiling"] for row in rows.values()] == [False, False, False, True]
+    for key, row in rows.items():
+        knows = " ".join(row["knows"])
+        assert ("without the guard and its key" in knows) is (key != "true") is not ("and its guard" in knows)
+
+
+def test_only_the_form_with_the_true_key_is_handed_the_guarded_head():
+    assert "encode" in Decoder().needs and "head" not in Decoder().needs
+    for key in ("guessed", "mixture", "recovered"):
+        assert "encode" not in Decoder(key=key).needs and "head" in Decoder(key=key).needs
+        assert Decoder(key=key).base() == Decoder() and not Decoder(key=key).ceiling(SEAL())
+
+
+def test_forms_are_those_that_differ():
+    shape = (4, 5, 5)
+    assert Decoder().against(LightSplit(ratio=4), shape) == [Decoder()]
+    assert Decoder(key="mixture").against(SEAL(wave="triangle"), shape) == [Decoder()]
+    assert [form.key for form in Decoder().against(Chain(SEAL(), LightSplit(ratio=4)), shape)] == [
+        "guessed",
+        "mixture",
+        "true",
+    ]
+    assert Decoder().ceiling(SEAL()) and not Decoder().ceiling(LightSplit(ratio=4))
+
+
+def test_an_attacker_with_a_wrong_key_is_another_than_the_client():
+    guard = KnownGuard(SEAL(), (2, 6, 6), 0, TASK)
+    aux = samples(80, 1)
+    head = nn.Conv2d(1, 2, 7).requires_grad_(False)
+    known = Knowledge(aux=aux.x, aux_labels=aux.y, head=lambda x, y: head(x), guard=guard, observed=[])
+    one, two, mixed = (made(key, known, seed) for key, seed in (("guessed", 0), ("guessed", 1), ("mixture", 0)))
+    assert len(one.seen) == 72 and len(one.held) == 8 and not torch.allclose(one.seen, two.seen)
+    assert torch.equal(one.rows, torch.arange(8, 80)) and torch.equal(one.held_rows, torch.arange(8))
+    # Few images: each passes many keys, and what it becomes differs from key to key.
+    assert len(mixed.seen) == len(mixed.rows) == 64 * 72
+    first = mixed.seen[mixed.rows == 8]
+    assert len(first) == 64 and len(first.flatten(1).unique(dim=0)) > 32

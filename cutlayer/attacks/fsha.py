@@ -1,0 +1,134 @@
+"""FSHA: a server that answers with gradients of its own, until the client's head speaks the server's language."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..message import Handler, Kind, Message
+from ..seeds import derive, seeded
+from .autoencoder import INVERSES, Autoencoder, some
+from .base import FORMS, Attack, Attacker, Knowledge, smashed
+from .critic import Critic, gradient_penalty
+from .view import View
+
+
+@dataclass(frozen=True, repr=False)
+class FSHA(Attack):
+    """Feature-space hijacking: answers with gradients that make the client's head imitate the attacker's encoder.
+
+    Pasquini et al. 2021. A pilot encoder f̃ and its inverse learn auxiliary images by heart. A critic D learns to tell
+    f̃(aux) from the client's z (WGAN-GP), and the client gets ∂/∂z of mean D(z) instead of the gradient of its task.
+    Active: it sits in the server's place while the client trains, so an audit trains once more with it, for `steps`
+    steps at least. The client's optimizer is the client's (published: Adam at 1e-5 for 10,000 steps).
+
+    `conceal` trains the honest body along: the client sees its task learnt, which the attack does not need.
+    `scale` multiplies the answers; it matters to clients without Adam.
+    """
+
+    steps: int = 1000
+    width: int = 32
+    hidden: int = 512
+    blocks: int = 1
+    warm: int = 300  # steps of pilot and inverse before the client comes
+    inverse: str = "auto"
+    penalty: float = 500.0
+    rate: float = 3e-3
+    critic_rate: float = 1e-3
+    batch: int = 32
+    scale: float = 1.0
+    conceal: bool = True
+    knows: str = "oblivious"
+    active: ClassVar[bool] = True
+    forms: ClassVar[tuple[str, ...]] = FORMS
+    needs: ClassVar[tuple[str, ...]] = ("task", "aux", "guard")
+
+    def __post_init__(self) -> None:
+        whole = ("steps", "width", "hidden", "blocks", "warm", "batch")
+        if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
+            raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
+        if min(self.penalty, self.rate, self.critic_rate, self.scale) <= 0:
+            raise ValueError(f"{self}: penalty, rate, critic_rate and scale are above 0")
+        if self.inverse not in INVERSES or self.knows not in FORMS:
+            raise ValueError(f"inverse is one of {', '.join(INVERSES)}, knows one of {', '.join(FORMS)}; got {self}")
+
+    @classmethod
+    def sized(cls, budget: str) -> "FSHA":
+        if budget == "paper":
+            # Six residual blocks of 256, batches of 64 and 10,000 steps; the task is not learnt.
+            return cls(steps=10_000, width=256, hidden=1024, blocks=6, warm=2000, batch=64, conceal=False)
+        return cls(steps=2000, width=64, blocks=2, warm=600) if budget == "standard" else cls()
+
+    def least_steps(self) -> int:
+        return self.steps
+
+    def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
+        return _Hijacker(self, knowledge, seed)
+
+
+class _Hijacker(Attacker):
+    def __init__(self, spec: FSHA, knowledge: Knowledge, seed: int):
+        assert knowledge.aux is not None and knowledge.task is not None and knowledge.guard is not None
+        self.spec, self.seed = spec, seed
+        self.aux = knowledge.aux.to(torch.get_default_dtype())
+        view = View(spec.knows, knowledge, derive(seed, "view"))
+        # Rows of the shape of the cut are what a head makes; those a guard made have both signs, as lifted ones have.
+        positive = view.own == knowledge.guard.shape and spec.knows != "lift"
+        self.view = view.to(self.aux)
+        self.pilot = Autoencoder(
+            knowledge.task.shape, view.own, spec.width, spec.hidden, spec.inverse, positive=positive, view=view
+        )
+        self.critic = Critic(view.shape, spec.width if len(view.shape) == 3 else spec.hidden, spec.blocks)
+        self.pilot.to(self.aux).learn(self.aux, spec.warm, spec.rate, spec.batch)
+        self.critic.to(self.aux)
+        # Critics that turn with little momentum keep up with a client that moves (Gulrajani et al. 2017, Alg. 1).
+        self.optimizer = torch.optim.Adam(self.critic.parameters(), spec.critic_rate, betas=(0.5, 0.9))
+        self.waiting: dict[int, Tensor] = {}  # by client: what it sent, until it asks for the gradient
+        self.answered: dict[int, Message] = {}  # by client: the last answer, for who asks twice
+        self.count = 0
+        self.gaps: list[float] = []
+
+    def __call__(self, message: Message, handle: Handler) -> Message:
+        if message.kind is not Kind.BACKWARD:
+            if message.kind in (Kind.FORWARD, Kind.LOSS):
+                self.waiting[message.client] = message["z"]
+            # What the honest body answers looks as it should, whoever chose the gradients.
+            return handle(message)
+        if self.spec.conceal:
+            handle(message)
+        z = self.waiting.pop(message.client, None)
+        if z is not None:
+            self.answered[message.client] = message.reply(dz=self.hijack(z))
+        return self.answered[message.client]
+
+    @torch.enable_grad()
+    def hijack(self, z: Tensor) -> Tensor:
+        """One step of the critic, and the gradient that takes the client nearer to the pilot."""
+        # Under a seed of its own: the caller's is the client's, whose random numbers are neither used nor used up.
+        with seeded(derive(self.seed, "step", self.count), self.aux.device):
+            z = z.detach().requires_grad_()
+            seen = self.view.read(z)
+            images = some(self.aux, self.spec.batch)
+            own, theirs = self.pilot.encode(images, self.count).detach(), some(seen.detach(), self.spec.batch)
+            # Low where the pilot's are, high where the client's are.
+            gap = self.critic(own).mean() - self.critic(theirs).mean()
+            loss = gap + self.spec.penalty * gradient_penalty(self.critic, theirs, own)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            (dz,) = torch.autograd.grad(self.critic(seen).mean(), z)
+        self.count += 1
+        self.gaps.append(-float(gap.detach()))
+        return self.spec.scale * dz
+
+    @torch.no_grad()
+    def reconstruct(self, messages: Sequence[Message]) -> Tensor:
+        chunks = smashed(messages).to(self.aux).split(256)
+        return torch.cat([self.pilot.inverse(self.view.read(chunk)) for chunk in chunks])
+
+    def remarks(self) -> dict[str, object]:
+        """The error of the pilot on auxiliary images, and how far (Wasserstein) the client still is from it."""
+        last = self.gaps[-50:]
+        return {"pilot_mse": round(self.pilot.error, 5), "gap": round(sum(last) / max(1, len(last)), 4)}

@@ -1,0 +1,122 @@
+"""White boxes with and without a secret key: how an attacker that knows the head makes messages of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..guards import SEAL, Chain, Guard
+from ..guards.base import GuardModule, Shape
+from ..seeds import derive
+from .base import Attack, Knowledge, smashed
+from .seal_keys import install, recover, recoverable
+
+KEYS = ("guessed", "mixture", "recovered", "true")
+MIXED = 64  # keys of a mixture
+MOST_ROWS = 8192  # made for a mixture: where there are few auxiliary images, each passes several keys
+BATCH = 64  # rows that pass a copy of the guard at once
+
+
+@dataclass(frozen=True, repr=False)
+class Keyed(Attack):
+    """An attack that knows the client's head. `key` says whose key it puts into a guard that has a secret one.
+
+    true: the client's own. No server has it, so these rows are a ceiling; for a guard without a key it is the only
+    form. guessed: one of the attacker's drawing. mixture: many of them, so that a reader relies on none.
+    recovered: the one that the observed messages give away (`seal_keys`).
+    """
+
+    key: str = field(default="true", kw_only=True)
+    told: ClassVar[tuple[str, ...]] = ("aux", "aux_labels")  # besides the white box
+
+    def __post_init__(self) -> None:
+        if self.key not in KEYS:
+            raise ValueError(f"key is one of {', '.join(map(repr, KEYS))}; got {self.key!r}")
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.told, *(("encode", "undo") if self.key == "true" else ("head", "guard", "undo", "observed")))
+
+    def against(self, guard: Guard, shape: Shape) -> list[Attack]:
+        if not guard.has_key:
+            return [self.base()]
+        useful = [key for key in KEYS if key != "recovered" or recoverable(guard.public_part(), shape)]
+        return [replace(self, key=key) for key in useful]
+
+    def base(self) -> Self:
+        return replace(self, key="true")
+
+    def ceiling(self, guard: Guard) -> bool:
+        return self.key == "true" and guard.has_key
+
+
+class Made(NamedTuple):
+    """An attacker's own messages, and which auxiliary image stands behind each row; one in ten images is held out."""
+
+    seen: Tensor
+    rows: Tensor
+    held: Tensor
+    held_rows: Tensor
+    key_misfit: float | None = None  # of a recovered key; 0: it explains all that was observed
+
+
+def made(key: str, knowledge: Knowledge, seed: int) -> Made:
+    """What the client would send for the auxiliary images, as well as an attacker with this `key` can tell."""
+    images, labels = knowledge.aux, knowledge.aux_labels
+    assert images is not None and labels is not None
+    every = torch.arange(len(images), device=images.device)
+    held, rows = every.tensor_split([max(1, len(images) // 10)])
+    if key == "true":
+        assert knowledge.encode is not None
+        seen = knowledge.encode(images, labels)
+        return Made(seen[rows], rows, seen[held], held)
+
+    assert knowledge.head is not None
+    z, misfit = knowledge.head(images, labels), None
+    copies = other = _copies(knowledge, derive(seed, "keys"), MIXED if key == "mixture" else 1)
+    if key == "recovered":
+        misfit = _put_recovered(knowledge, seed, copies)
+    if key == "mixture":
+        rows = rows.repeat(max(1, min(MIXED, MOST_ROWS // len(images))))
+        # The victim's key is in no mixture: readers are compared under keys that none of them was trained with.
+        other = _copies(knowledge, derive(seed, "other keys"), MIXED)
+    return Made(
+        _through(copies, z[rows], images[rows], labels[rows]),
+        rows,
+        _through(other, z[held], images[held], labels[held]),
+        held,
+        misfit,
+    )
+
+
+def _copies(knowledge: Knowledge, seed: int, count: int) -> list[GuardModule]:
+    assert knowledge.guard is not None
+    return [knowledge.guard.copy(derive(seed, number)).requires_grad_(False) for number in range(count)]
+
+
+def _put_recovered(knowledge: Knowledge, seed: int, copies: Sequence[GuardModule]) -> float | None:
+    """Give the copies the key that the messages show, if they do. Otherwise the guessed one stays."""
+    assert knowledge.guard is not None and knowledge.observed is not None
+    spec = knowledge.guard.spec
+    parts = spec.parts if isinstance(spec, Chain) else (spec,)
+    seal = next((part for part in parts if isinstance(part, SEAL) and part.has_key), None)
+    key = recover(smashed(knowledge.observed), seal, derive(seed, "recovery")) if seal is not None else None
+    if key is None:
+        return None
+    for copy in copies:
+        install(key, copy)
+    return key.misfit
+
+
+@torch.no_grad()
+def _through(copies: Sequence[GuardModule], z: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """One row a sample, batch after batch, each batch through the next copy of the guard."""
+    sent = []
+    for number, some in enumerate(torch.arange(len(z)).tensor_split(max(1, len(z) // BATCH))):
+        copy = copies[number % len(copies)].to(z.device)
+        guarded = copy(z[some], Batch(images[some], labels[some], seed=number))
+        sent.append(guarded.seen if guarded.rows is None else guarded.seen[guarded.rows])
+    return torch.cat(sent)
