@@ -71,7 +71,7 @@ class _Classifying(Attacker):
         own = made(spec.key, knowledge, seed)
         truth, held = values[own.rows], values[own.held_rows]
         count = int(values.max()) + 1
-        self.recovered = {} if spec.key != "recovered" else {"key_misfit": own.key_misfit}
+        self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
         self.scores: dict[str, float] = {}
         for name in spec.readers:
             with seeded(derive(seed, name), own.seen.device):

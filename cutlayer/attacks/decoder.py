@@ -57,7 +57,7 @@ class _Reading(Attacker):
         self.undo = knowledge.undo
         own = made(spec.key, knowledge, seed)
         images, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
-        self.recovered = {} if spec.key != "recovered" else {"key_misfit": own.key_misfit}
+        self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
         self.scores: dict[str, float] = {}
         self.read: Reader
         for name in spec.readers:

@@ -60,7 +60,7 @@ class Made(NamedTuple):
     rows: Tensor
     held: Tensor
     held_rows: Tensor
-    key_misfit: float | None = None  # of a recovered key; 0: it explains all that was observed
+    key_empty: float | None = None  # share of coefficients that are empty under a recovered key; None: none found
 
 
 def made(key: str, knowledge: Knowledge, seed: int) -> Made:
@@ -75,10 +75,12 @@ def made(key: str, knowledge: Knowledge, seed: int) -> Made:
         return Made(seen[rows], rows, seen[held], held)
 
     assert knowledge.head is not None
-    z, misfit = knowledge.head(images, labels), None
+    z, empty = knowledge.head(images, labels), None
     copies = other = _copies(knowledge, derive(seed, "keys"), MIXED if key == "mixture" else 1)
     if key == "recovered":
-        misfit = _put_recovered(knowledge, seed, copies)
+        empty = _put_recovered(knowledge, seed, copies)
+        if empty is None:
+            return made("mixture", knowledge, seed)  # nothing was found; this is the next best
     if key == "mixture":
         rows = rows.repeat(max(1, min(MIXED, MOST_ROWS // len(images))))
         # The victim's key is in no mixture: readers are compared under keys that none of them was trained with.
@@ -88,7 +90,7 @@ def made(key: str, knowledge: Knowledge, seed: int) -> Made:
         rows,
         _through(other, z[held], images[held], labels[held]),
         held,
-        misfit,
+        empty,
     )
 
 
@@ -98,7 +100,7 @@ def _copies(knowledge: Knowledge, seed: int, count: int) -> list[GuardModule]:
 
 
 def _put_recovered(knowledge: Knowledge, seed: int, copies: Sequence[GuardModule]) -> float | None:
-    """Give the copies the key that the messages show, if they do. Otherwise the guessed one stays."""
+    """Give the copies the key that the messages show, if they do."""
     assert knowledge.guard is not None and knowledge.observed is not None
     spec = knowledge.guard.spec
     parts = spec.parts if isinstance(spec, Chain) else (spec,)
@@ -108,7 +110,7 @@ def _put_recovered(knowledge: Knowledge, seed: int, copies: Sequence[GuardModule
         return None
     for copy in copies:
         install(key, copy)
-    return key.misfit
+    return key.empty
 
 
 @torch.no_grad()

@@ -105,6 +105,8 @@ def _linear(cut: Shape, own: Shape) -> nn.Module:
 class _Inversion(Attacker):
     def __init__(self, spec: UnSplit, knowledge: Knowledge, seed: int):
         assert knowledge.task is not None and knowledge.net is not None and knowledge.guard is not None
+        if len(knowledge.task.shape) != 3:
+            raise ValueError(f"UnSplit rebuilds images; these inputs have the shape {tuple(knowledge.task.shape)}")
         self.spec, self.seed = spec, derive(seed, "clone")
         self.net, self.image, self.cut = knowledge.net, knowledge.task.shape, knowledge.guard.shape
         self.view = View(spec.knows, knowledge, seed)

@@ -357,6 +357,11 @@ def test_sizes(budget):
     assert FORA.sized(budget).steps == {"quick": 200, "standard": 300, "paper": 40_000}[budget]
 
 
+def test_a_bar_is_known_for_the_digits_and_not_for_a_prior():
+    assert FORA().bar("Digits()", "MnistNet(cut=4)") == ("ssim", 0.75)
+    assert FORA(prior=True).bar("Digits()", "MnistNet()") is None and FORA().bar("CIFAR10()", "MnistNet()") is None
+
+
 def test_the_papers_size_is_the_releases_script():
     paper = FORA.sized("paper")
     assert (paper.mix, paper.penalty, paper.rate, paper.critic_rate, paper.batch) == (0.8, 1000.0, 1e-4, 3e-4, 64)
