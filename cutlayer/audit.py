@@ -96,6 +96,10 @@ def audit(
     for guard in guards:
         if why := why_unfit(plan, task, guard):
             raise ValueError(why)
+    for attack in attacks:
+        if attack.secret == "labels" and not plan.protocol.labels_stay_home:
+            sends = f"{plan.protocol.__name__} sends the labels to the server"
+            raise ValueError(f"{sends}: leave {attack} out, or audit UShaped or Bypass")
     # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
     shape = cut_shapes(plan, task).shared
     forms = {guard: [form for attack in attacks for form in attack.against(guard, shape)] for guard in guards}

@@ -24,10 +24,10 @@ class Encoder(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         if len(shape) == 3:
-            side, channels = image[1], image[0]
-            while side // 2 >= shape[1]:
+            sides, channels = image[1:], image[0]
+            while all(side // 2 >= small for side, small in zip(sides, shape[1:], strict=True)):
                 layers += [nn.Conv2d(channels, width, 4, stride=2, padding=1)]
-                side, channels = side // 2, width
+                sides, channels = tuple(side // 2 for side in sides), width
             layers += [nn.Conv2d(channels, shape[0], 3, padding=1), _Fit(shape[1:])]
         else:
             layers += [nn.Flatten(), nn.Linear(prod(image), prod(shape)), nn.Unflatten(1, shape)]
@@ -43,7 +43,7 @@ class Inverse(nn.Module):
     def __init__(self, cut: Shape, image: Shape, width: int):
         super().__init__()
         doublings = 0
-        while cut[1] * 2 ** (doublings + 1) <= image[1]:
+        while all(small * 2 ** (doublings + 1) <= side for small, side in zip(cut[1:], image[1:], strict=True)):
             doublings += 1
         start = tuple(side >> doublings for side in image[1:])
         layers: list[nn.Module] = [_Fit(start), nn.Conv2d(cut[0], width, 3, padding=1), nn.LeakyReLU(0.1)]

@@ -74,13 +74,13 @@ class TailEnumeration(_LabelAttack):
 
     learns: str = "match"
     restarts: int = 8
-    passes: int = 5  # over the messages observed
+    steps: int = 200  # of each clone
     rate: float = 3e-3
     batch: int = 64
     needs: ClassVar[tuple[str, ...]] = ("task", "net", "body", "observed")
 
     def __post_init__(self) -> None:
-        whole = ("restarts", "passes", "batch")
+        whole = ("restarts", "steps", "batch")
         if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if self.learns not in LEARNS:
@@ -90,7 +90,7 @@ class TailEnumeration(_LabelAttack):
 
     @classmethod
     def sized(cls, budget: str) -> Self:
-        return cls(restarts=20, passes=10) if budget == "paper" else cls()
+        return cls(restarts=20, steps=1000) if budget == "paper" else cls()
 
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
@@ -177,14 +177,13 @@ class _Trying(Attacker):
 def _follow(tail: nn.Module, u: Tensor, du: Tensor, spec: TailEnumeration) -> None:
     """Train a clone along: infer, learn from what was inferred, batch by batch."""
     optimizer = torch.optim.Adam(tail.parameters(), spec.rate)
-    for _ in range(spec.passes):
-        for pick in torch.randperm(len(u)).split(spec.batch):
-            alike = likeness(tail, u[pick], du[pick])
-            best, inferred = alike.max(1)
-            loss = (1 - best).mean() if spec.learns == "match" else cross_entropy(tail(u[pick]), inferred)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    for _ in range(spec.steps):
+        pick = torch.randint(len(u), (spec.batch,)).to(u.device)
+        best, inferred = likeness(tail, u[pick], du[pick]).max(1)
+        loss = (1 - best).mean() if spec.learns == "match" else cross_entropy(tail(u[pick]), inferred)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
 
 def likeness(tail: nn.Module, u: Tensor, du: Tensor) -> Tensor:
