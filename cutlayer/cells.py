@@ -19,11 +19,9 @@ class Cells:
         self._found: dict[str, tuple[Any, dict[str, Tensor]]] = {}
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
-        about = folder / "about.json"
+        self.identity, about = identity, folder / "about.json"
         if about.exists() and json.loads(about.read_text()) != identity:
             raise ValueError(f"{folder.parent} holds another audit: resume it with the options it was started with")
-        checkpoint.write_text(about, json.dumps(identity))
 
     def get(self, name: str) -> tuple[Any, dict[str, Tensor]] | None:
         if name not in self._found and self.folder is not None:
@@ -36,6 +34,9 @@ class Cells:
     def put(self, name: str, data: Any, **tensors: Tensor) -> None:
         self._found[name] = (data, tensors)
         if self.folder is not None:
+            if not self.folder.exists():  # only now: an audit that is refused leaves no folder behind
+                self.folder.mkdir(parents=True)
+                checkpoint.write_text(self.folder / "about.json", json.dumps(self.identity))
             checkpoint.save(self._path(name), tensors, {"name": name, "data": data})
 
     def _path(self, name: str) -> Path:

@@ -20,6 +20,7 @@ from .base import Attack, Attacker, Knowledge
 READS = ("gradients", "features")
 LEARNS = ("match", "labels")
 ITERATIONS = 100  # of k-means, at most
+WARM, KEPT = 25, 4  # steps that every clone of a tail gets, and how many clones learn on
 SHUFFLES = 10  # of the clusters, to see what naming them by the truth gives by itself
 
 
@@ -42,7 +43,7 @@ class LabelClustering(_LabelAttack):
     """
 
     reads: str = "gradients"
-    restarts: int = 8
+    restarts: int = 32
 
     def __post_init__(self) -> None:
         if self.reads not in READS:
@@ -69,18 +70,18 @@ class TailEnumeration(_LabelAttack):
     UnSplit's label inference (Erdogan, Kupcu and Cicek 2022) with what a server does receive, the gradient at the
     tail's input; the authors' code compares the gradient of the tail's weights, which stays home. The clone learns
     along: to give the gradients it saw ("match"), or to predict the labels it inferred ("labels", as published).
-    Of `restarts` clones the one that explains the gradients best counts.
+    Classes that start as one stay so: many clones start, and the one that explains the gradients best counts.
     """
 
     learns: str = "match"
-    restarts: int = 8
-    steps: int = 200  # of each clone
+    starts: int = 32
+    steps: int = 200  # of the clones that start best
     rate: float = 3e-3
     batch: int = 64
     needs: ClassVar[tuple[str, ...]] = ("task", "net", "body", "observed")
 
     def __post_init__(self) -> None:
-        whole = ("restarts", "steps", "batch")
+        whole = ("starts", "steps", "batch")
         if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if self.learns not in LEARNS:
@@ -90,7 +91,7 @@ class TailEnumeration(_LabelAttack):
 
     @classmethod
     def sized(cls, budget: str) -> Self:
-        return cls(restarts=20, steps=1000) if budget == "paper" else cls()
+        return cls(starts=100, steps=1000) if budget == "paper" else cls()
 
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
@@ -150,15 +151,17 @@ class _Trying(Attacker):
         task = knowledge.task
         self.body = as_it_answered(knowledge.body)
         u, du = self._pairs(knowledge.observed)
-        self.match = -1.0
-        for restart in range(spec.restarts):
-            with seeded(derive(seed, "tail", restart), u.device):
-                tail = knowledge.net.tail(task.shape, task.classes).to(u).eval()
-                _follow(tail, u, du, spec)
-            with torch.no_grad():
-                match = float(torch.cat([likeness(tail, *pair).amax(1) for pair in _chunks(u, du, 256)]).mean())
-            if match > self.match:
-                self.tail, self.match = tail.requires_grad_(False), match
+        tails = []
+        for start in range(spec.starts):
+            with seeded(derive(seed, "tail", start), u.device):
+                tails.append(knowledge.net.tail(task.shape, task.classes).to(u).eval())
+                _follow(tails[-1], u, du, spec, WARM)
+        best = sorted(tails, key=lambda tail: explained(tail, u, du), reverse=True)[:KEPT]
+        with seeded(derive(seed, "on"), u.device):
+            for tail in best:
+                _follow(tail, u, du, spec, spec.steps)
+        self.tail = max(best, key=lambda tail: explained(tail, u, du)).requires_grad_(False)
+        self.match = explained(self.tail, u, du)
 
     @torch.no_grad()
     def infer(self, messages: Sequence[Message]) -> Tensor:
@@ -174,10 +177,16 @@ class _Trying(Attacker):
         return u, torch.cat([step.backward["du"] for step in steps])
 
 
-def _follow(tail: nn.Module, u: Tensor, du: Tensor, spec: TailEnumeration) -> None:
+@torch.no_grad()
+def explained(tail: nn.Module, u: Tensor, du: Tensor) -> float:
+    """How like the gradients the most fitting candidates are, on average: 1, all of them to the letter."""
+    return float(torch.cat([likeness(tail, *pair).amax(1) for pair in _chunks(u, du, 256)]).mean())
+
+
+def _follow(tail: nn.Module, u: Tensor, du: Tensor, spec: TailEnumeration, steps: int) -> None:
     """Train a clone along: infer, learn from what was inferred, batch by batch."""
     optimizer = torch.optim.Adam(tail.parameters(), spec.rate)
-    for _ in range(spec.steps):
+    for _ in range(steps):
         pick = torch.randint(len(u), (spec.batch,)).to(u.device)
         best, inferred = likeness(tail, u[pick], du[pick]).max(1)
         loss = (1 - best).mean() if spec.learns == "match" else cross_entropy(tail(u[pick]), inferred)

@@ -49,7 +49,7 @@ class Membership(Attack):
 
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
-        return [cls()] if labels_stay_home else [cls(), cls(calibrated=True)]
+        return [cls()] if labels_stay_home or budget == "quick" else [cls(), cls(calibrated=True)]
 
     def ceiling(self, guard: Guard) -> bool:
         return self.calibrated and guard.has_key

@@ -31,7 +31,7 @@ from cutlayer.message import Kind, Message
 from cutlayer.plan import Task
 from cutlayer.split import Bypass, Vanilla
 
-BOTH = [LabelClustering(), TailEnumeration(restarts=6, steps=80, rate=1e-2, batch=32)]
+BOTH = [LabelClustering(), TailEnumeration(starts=6, steps=60, rate=1e-2, batch=32)]
 attacks = pytest.mark.parametrize("attack", BOTH, ids=repr)
 
 
