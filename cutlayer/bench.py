@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .attacks import Knowledge, KnownGuard, UnSplit
 from .batch import Batch
 from .guards import SEAL, Guard, NoGuard, every
 from .guards.grouping import mdav, squared_distances
 from .guards.projection import Dense, Fast
 from .ledger import Ledger
-from .message import through
+from .message import Kind, Message, through
 from .nets.base import Net
+from .nets.mnist_net import MnistNet
 from .nets.resnet import ResNet18
 from .nets.simple_cnn import SimpleCNN
 from .optimizers import SGD
@@ -73,6 +75,11 @@ def kanonymous_mdav(quick: bool) -> Measured:
     return _mdav(256, 4096, 5, repeats=1 if quick else 20)
 
 
+def unsplit_batched(quick: bool) -> Measured:
+    """UnSplit on ten images at once, each with its own clone, against one after the other: MnistNet, one thread."""
+    return _unsplit(10, rounds=1 if quick else 4, repeats=1 if quick else 5, goal=5)
+
+
 def load_cifar10(quick: bool) -> Measured | None:
     """Reading CIFAR-10 in full: seconds, and peak memory over the decoded size (left out without the data)."""
     return _load("CIFAR10()", images=60_000, bytes_each=3 * 32 * 32)
@@ -90,6 +97,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "project.fast.wide": project_fast_wide,
     "seal.transform": seal_transform,
     "kanonymous.mdav": kanonymous_mdav,
+    "unsplit.batched": unsplit_batched,
     "load.cifar10": load_cifar10,
     "load.fashionmnist": load_fashionmnist,
 }
@@ -251,6 +259,28 @@ def textbook_mdav(z: Tensor, k: int) -> list[NDArray[np.int64]]:
 
 def _as_sets(groups: Sequence[NDArray[np.int64]]) -> set[frozenset[int]]:
     return {frozenset(group.tolist()) for group in groups}
+
+
+def _unsplit(count: int, *, rounds: int, repeats: int, goal: float) -> Measured:
+    task, net, spec = Task((1, 28, 28), 10), MnistNet(), UnSplit(rounds=rounds, clones="own")
+    with torch.no_grad():
+        z = net.head(task.shape)(torch.rand(count, *task.shape))
+    known = Knowledge(task=task, net=net, observed=[], guard=KnownGuard(NoGuard(), tuple(z.shape[1:]), 0, task))
+
+    def guess(rows: Tensor, how: UnSplit) -> Tensor:
+        attacker = how.attacker(known.only(how.needs), 0)
+        return attacker.reconstruct([Message(Kind.FORWARD, 0, 0, {"z": rows})])
+
+    def one_by_one(rows: Tensor, how: UnSplit) -> Tensor:
+        return torch.cat([guess(row[None], how) for row in rows])
+
+    # A few steps in float64: many steps, or stretching a nearly grey image, amplify what was rounded.
+    few, exact = UnSplit(rounds=2, input_steps=3, clone_steps=3, clones="own", stretch=False), z.double()
+    if not torch.allclose(guess(exact, few), one_by_one(exact, few), atol=1e-6):
+        raise RuntimeError("the two ways give different images: the times cannot be compared")
+    ours, theirs = _alternate(lambda: guess(z, spec), lambda: one_by_one(z, spec), repeats)
+    steps = rounds * (spec.input_steps + spec.clone_steps)
+    return Measured(1e3 * ours / steps, "ms a step", theirs / ours, "one image after the other", f">= {goal}")
 
 
 def _load(source: str, *, images: int, bytes_each: int) -> Measured | None:

@@ -64,7 +64,7 @@ ALLOWED = {
     },
     "verdict": set(),
     "report": {"audit", "privacy", "verdict"},
-    "bench": {"batch", "guards", "ledger", "message", "nets", "optimizers", "parties", "plan", "turn"},
+    "bench": {"attacks", "batch", "guards", "ledger", "message", "nets", "optimizers", "parties", "plan", "turn"},
     "demo": {"attacks", "data", "guards", "nets", "plan"},
     "cli_options": set(),
     "terminal": set(),

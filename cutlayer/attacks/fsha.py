@@ -64,6 +64,10 @@ class FSHA(Attack):
     def least_steps(self) -> int:
         return self.steps
 
+    def bar(self, data: str, net: str) -> tuple[str, float] | None:
+        # MSE 0.025 in [0, 1]: what the released logs have between 1,000 and 2,000 steps on MNIST.
+        return ("psnr", 16.0) if (data, net) == ("Digits()", "MnistNet()") else None
+
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return _Hijacker(self, knowledge, seed)
 

@@ -141,3 +141,8 @@ def test_budgets():
     paper = FeatureSniffer.sized("paper")
     assert (paper.penalty, paper.cycle, paper.rate, paper.batch) == (50.0, 10.0, 1e-4, 256)
     assert FeatureSniffer.sized("quick") == FeatureSniffer()
+
+
+def test_its_bar_is_for_the_setting_that_was_measured():
+    assert FeatureSniffer().bar("Digits()", "MnistNet()") == ("ssim", 0.75)
+    assert FeatureSniffer().bar("Digits()", "MnistNet(cut=4)") is None

@@ -223,3 +223,8 @@ def test_budgets():
     assert FSHA.sized("standard").steps == 2000
     paper = FSHA.sized("paper")
     assert (paper.steps, paper.width, paper.blocks, paper.penalty, paper.conceal) == (10_000, 256, 6, 500.0, False)
+
+
+def test_its_bar_is_for_the_setting_that_was_measured():
+    assert FSHA().bar("Digits()", "MnistNet()") == ("psnr", 16.0)
+    assert FSHA().bar("Digits()", "MnistNet(cut=4)") is None

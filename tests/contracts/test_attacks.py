@@ -6,7 +6,19 @@ import pytest
 import torch
 from toys import GUARDS, SECRET, TASK, TinyNet, tiny_parts, tiny_plan
 
-from cutlayer.attacks import FORA, FSHA, PCAT, SDAR, AttributeInference, Decoder, FeatureSniffer, Membership
+from cutlayer.attacks import (
+    FORA,
+    FSHA,
+    PCAT,
+    SDAR,
+    AttributeInference,
+    Decoder,
+    FeatureSniffer,
+    LabelClustering,
+    Membership,
+    TailEnumeration,
+    UnSplit,
+)
 from cutlayer.attacks.base import IN_WORDS
 from cutlayer.engines.local import LocalRun
 from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, Noise
@@ -25,6 +37,10 @@ ATTACKS = [
     PCAT(steps=10, width=4, hidden=16, batch=8),
     FSHA(steps=8, width=4, hidden=16, warm=20, batch=8),
     FeatureSniffer(steps=10, width=4, hidden=16, warm=20, batch=8),
+    # Clouds are smoother than digits: without a prior that says so, other images explain the messages as well.
+    UnSplit(rounds=20, input_steps=25, clone_steps=25, rate=1e-2, tv=3.0, l2=0.3),
+    LabelClustering(),
+    TailEnumeration(starts=6, steps=60, rate=1e-2, batch=32),
 ]
 all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 
