@@ -1,5 +1,6 @@
 """One file a checkpoint: tensors in safetensors, position and history in its header, whole or not at all."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     facts = {**facts, "digest": digest(on_cpu)}
     beside = path.with_suffix(".writing")
     save_file(on_cpu, beside, metadata={"cutlayer": json.dumps(facts)})
+    with beside.open("rb") as file:
+        os.fsync(file.fileno())  # a name must not outlive a power cut without its contents
     os.replace(beside, path)
 
 
@@ -41,6 +44,36 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if digest(tensors) != facts.pop("digest", None):
         raise CorruptCheckpoint(f"{path} is damaged: its tensors do not match the digest in its header")
     return tensors, facts
+
+
+class Snapshots:
+    """Numbered checkpoints in a folder. The last two stay: a snapshot counts once all parties have it."""
+
+    def __init__(self, folder: Path, kept: int = 2):
+        self._folder, self._kept = folder, kept
+
+    def numbers(self) -> list[int]:
+        """Which there are, the oldest first. A damaged one is none."""
+        found = []
+        for path in self._folder.glob("snapshot-*.safetensors"):
+            with contextlib.suppress(ValueError):
+                found.append(int(path.stem.removeprefix("snapshot-")))
+        return sorted(found)
+
+    def save(self, number: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        save(self._path(number), tensors, facts)
+        # Rewound runs write numbers again that later ones followed: those are of another past.
+        for later in [other for other in self.numbers() if other > number]:
+            self._path(later).unlink()
+        for old in self.numbers()[: -self._kept]:
+            self._path(old).unlink()
+
+    def load(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return load(self._path(number))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"snapshot-{number}.safetensors"
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

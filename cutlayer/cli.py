@@ -1,7 +1,6 @@
 """The command `cutlayer`. Heavy imports happen inside commands: `--help` loads no torch."""
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cli_deploy import register
 from .cli_options import (
     AsJson,
     Attacks,
@@ -29,7 +29,7 @@ from .cli_options import (
     Threads,
     plan_options,
 )
-from .terminal import Bar, Stop, figures, say
+from .terminal import Bar, Stop, figures, prepare, say
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -82,7 +82,7 @@ def train(
     """
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
-    _prepare(threads, device)
+    prepare(threads, device)
     from . import runs
     from .privacy import lines
     from .typed import change, read_plan
@@ -143,7 +143,7 @@ def audit(
     Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG. Ctrl-C keeps finished cells;
     the same command with --resume FOLDER goes on.
     """
-    _prepare(threads, device)
+    prepare(threads, device)
     from .attacks import suite
     from .auxiliary import Auxiliary
     from .guards import every
@@ -182,7 +182,7 @@ def attack(
     [bold]cutlayer train --record 64 --aux 1000 --out runs/a[/bold], then [bold]cutlayer attack runs/a[/bold]
     Each attack runs in every form of knowledge about the guard. There is no unguarded control here: an audit has one.
     """
-    _prepare(threads, device)
+    prepare(threads, device)
     from . import report, runs
     from .attacks import Decoder
     from .lpips import find_weights, load_lpips
@@ -222,7 +222,7 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
-    _prepare(1, "cpu")
+    prepare(1, "cpu")
     from . import bench as room
     from . import runs
 
@@ -275,6 +275,45 @@ def list_things(
             print(f"{'':{width}}    {line}")
 
 
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the authority and the parties' folders lie.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address by which clients reach the server. May be repeated.")
+    ] = None,
+    client: Annotated[list[str] | None, typer.Option(help="Name of a client. May be repeated.")] = None,
+    days: Annotated[int | None, typer.Option(help="How long new certificates are valid. Default: 825.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace what is named, and revoke the old.")] = False,
+    revoke: Annotated[list[str] | None, typer.Option(help="Shut this client out. May be repeated.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Who has one, until when, and who is revoked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the certificates by which server and clients know each other, one folder for each of them.
+
+    [bold]cutlayer certs certs --host server.example.org --client hospital-a --client hospital-b[/bold]
+    A second run adds who is new, with the same authority, and leaves what is there as it is.
+    """
+    from dataclasses import asdict
+
+    from . import certs as room
+
+    if (show or revoke) and (host or client or days is not None or renew or (show and revoke)):
+        raise ValueError("--show and --revoke go alone: make or renew certificates in a command of its own")
+    if revoke:
+        notes = room.revoke(folder, revoke)
+    else:
+        notes = [] if show else room.make(folder, host or [], client or [], days, renew)
+    for note in notes:
+        say(note)
+    rows = room.show(folder) if show or as_json else []
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))
+    elif show:
+        print("\n".join(room.table(rows)))
+
+
+register(app)
+
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")
 
@@ -325,7 +364,7 @@ def _audit(
     resume: Path | None = None,
     auxiliary: Any = None,
 ) -> None:
-    _prepare(threads, device)
+    prepare(threads, device)
     from . import report, runs
     from .attacks import Decoder
     from .audit import audit as run_audit
@@ -366,20 +405,6 @@ def _audit(
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
     say(f"open {folder / 'report.html'}")
-
-
-def _prepare(threads: int | None, device: str) -> None:
-    if threads is not None and threads < 1:
-        raise ValueError(f"--threads is a whole number from 1 up; got {threads}")
-    # Read when torch loads its OpenMP: idle workers that spin for long starve whoever shares the cores.
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    import torch
-
-    torch.set_num_threads(threads or os.cpu_count() or 1)
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device is cpu or cuda; got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch sees no GPU here; leave the option out to use the CPU")
 
 
 def _quoted(arguments: list[str]) -> str:

@@ -28,8 +28,9 @@ class Ledger:
         self.note(reply, DOWN)
         return reply
 
-    def note(self, message: Message, direction: str) -> None:
-        self.bytes[message.kind.name, direction] += wire.size(message)
+    def note(self, message: Message, direction: str, size: int | None = None) -> None:
+        """Count a message; `size` is that of its frame, where somebody has encoded it already."""
+        self.bytes[message.kind.name, direction] += wire.size(message) if size is None else size
         self.messages[message.kind.name, direction] += 1
 
     def per_sample(self, direction: str) -> float:

@@ -17,7 +17,13 @@ class Kind(IntEnum):
     BACKWARD = 2  # du up (vanilla: the scale of the loss), dz down
     LOSS = 3  # vanilla: z and y up (and which row a label belongs to, where samples share rows), the loss down
     PREDICT = 4  # z up, u down; evaluation mode, nothing is held
-    WEIGHTS = 5  # client weights handed on by a relay
+    # Orders go the other way, from the server to a client, and the client answers.
+    WEIGHTS = 5  # a turn in a relay: client weights go along, and come back
+    TURN = 6  # a turn of a client that keeps its weights: which batches, back: how many samples
+    EVALUATE = 7  # what for, with the weights of a relay; back: how many were right, of how many
+    KEEP = 8  # write a snapshot; back: it is on disk
+    REWIND = 9  # go back to a snapshot; back: the step this client stands at
+    END = 10  # the run is over; the last weights of a relay come along
 
 
 @dataclass(frozen=True)

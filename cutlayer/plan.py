@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from math import ceil
 from typing import Any, NamedTuple
@@ -100,8 +100,14 @@ class Plan(Spec):
         return self.guard if self.guarded is None or client < self.guarded else NoGuard()
 
     def fingerprint(self) -> str:
-        """A hash of the public part, agreed on before the first step."""
-        return sha256(repr(self.public()).encode()).hexdigest()[:16]
+        """A hash of what both sides agree on before the first step."""
+        return sha256(repr(self.agreed()).encode()).hexdigest()[:16]
+
+    def agreed(self) -> dict[str, str]:
+        """The public part field by field, without where the data come from: that is each client's own business."""
+        public = self.public()
+        own = ("data", "partition", "val", "aux", "private_seed")
+        return {one.name: repr(getattr(public, one.name)) for one in fields(public) if one.name not in own}
 
     def with_secrets(self) -> "Plan":
         """This plan with a private seed; drawn afresh unless one was fixed (tests, audits)."""

@@ -62,6 +62,11 @@ class Server:
         self._answered[message.client] = (message, answer)
         return answer
 
+    def forget(self, client: int) -> None:
+        """Drop what is held for a client that went away: it will start anew."""
+        self._held.pop(client, None)
+        self._answered.pop(client, None)
+
     def _forward(self, message: Message) -> Message:
         z = message["z"].detach().requires_grad_()
         self.body.train()
@@ -82,7 +87,7 @@ class Server:
         return message.reply(loss=loss.detach())
 
     def _backward(self, message: Message) -> Message:
-        held = self._held.pop(message.client, None)
+        held = self._held.get(message.client)
         if held is None or held.step != message.step:
             waiting = f"step {held.step} is waiting" if held else "no step is waiting"
             raise ProtocolError(f"{message} has no forward pass to belong to: {waiting}")
@@ -94,6 +99,7 @@ class Server:
         du = message["du"]
         if du.shape != held.u.shape:
             raise ProtocolError(f"{message}: du has shape {tuple(du.shape)}, u had {tuple(held.u.shape)}")
+        del self._held[message.client]  # only now: a message that is refused changes nothing
         held.u.backward(du)
         if self.optimizer is not None:
             self.optimizer.step()

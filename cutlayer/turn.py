@@ -64,6 +64,7 @@ def export(client: Client) -> State:
 def load(client: Client, state: Mapping[str, Tensor]) -> None:
     net = {name.removeprefix("net."): t for name, t in state.items() if name.startswith("net.")}
     client.split.load_state_dict(net)
+    client.split.zero_grad()  # a step that was broken off has left some
     load_optimizer(client.optimizer, state)
 
 

@@ -43,9 +43,11 @@ ALLOWED = {
     "plan": {"batch", "spec", "data", "guards", "nets", "optimizers", "partitions", "rules", "schedules", "split"},
     "parties": {"batch", "message", "nets", "plan", "remote", "seeds", "server", "split", "turn"},
     "checkpoint": set(),
+    "worker": {"batch", "data", "errors", "ledger", "message", "optimizers", "parties", "plan", "seeds", "turn"},
+    "course": {"ledger", "message", "optimizers", "plan", "rounds", "rules", "server", "turn", "worker"},
     "engines": {
-        "batch", "data", "ledger", "message", "nets", "optimizers", "parties", "plan", "rounds", "rules", "seeds",
-        "split", "turn",
+        "batch", "certs", "checkpoint", "course", "data", "errors", "ledger", "message", "nets", "parties", "plan",
+        "rounds", "seeds", "server", "split", "turn", "wire", "worker",
     },
     "privacy": {"batch", "guards", "parties", "plan", "seeds", "split"},
     "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "spec", "transcript"},
@@ -66,12 +68,23 @@ ALLOWED = {
     "report": {"audit", "privacy", "verdict"},
     "bench": {"attacks", "batch", "guards", "ledger", "message", "nets", "optimizers", "parties", "plan", "turn"},
     "demo": {"attacks", "data", "guards", "nets", "plan"},
+    "certs": set(),
+    "deploy": {
+        "batch", "certs", "checkpoint", "course", "data", "engines", "errors", "message", "plan", "seeds", "worker",
+    },
+    "logs": set(),
+    "metering": set(),
     "cli_options": set(),
+    "cli_deploy": {
+        "certs", "cli_options", "deploy", "engines", "logs", "metering", "plan", "spec", "terminal", "typed",
+    },
     "terminal": set(),
     "typed": {"cli_options", "guards", "plan", "spec"},
     "cli": {
-        "attacks", "audit", "auxiliary", "bench", "cells", "cli_options", "data", "demo", "engines", "errors",
-        "guards", "lpips", "offline", "plan", "privacy", "report", "runs", "spec", "terminal", "typed", "verdict",
+        "attacks", "audit", "auxiliary", "bench", "cells", "certs", "cli_deploy", "cli_options", "data",
+        "demo", "engines",
+        "errors", "guards", "lpips", "offline", "plan", "privacy", "report", "runs", "spec", "terminal", "typed",
+        "verdict",
     },
 }  # fmt: skip
 

@@ -5,11 +5,13 @@ import torch
 from toys import TASK, TinyNet, tiny_plan
 
 from cutlayer.batch import epoch_batches
+from cutlayer.data import FashionMNIST
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
 from cutlayer.guards.projection import Dense
 from cutlayer.nets.base import count_parameters
 from cutlayer.optimizers import SGD, Adam
 from cutlayer.parties import build_client, build_server, sides
+from cutlayer.partitions import Dirichlet
 from cutlayer.plan import Plan, Task, cut_shapes, steps_per_epoch
 from cutlayer.rounds import turns
 from cutlayer.schedules import Constant, Cosine, Steps
@@ -63,6 +65,8 @@ def test_the_fingerprint_covers_the_public_part_and_nothing_else():
     plan = tiny_plan(guard=Chain(LightSplit(ratio=4), WCC(weight=0.1)))
     assert plan.fingerprint() == tiny_plan(guard=LightSplit(ratio=4), private_seed=9).fingerprint()
     assert plan.fingerprint() != tiny_plan(guard=LightSplit(ratio=5)).fingerprint()
+    own = {"data": FashionMNIST(), "partition": Dirichlet(alpha=1.0), "val": 0.3, "aux": 7}
+    assert plan.fingerprint() == tiny_plan(guard=LightSplit(ratio=4), **own).fingerprint()
     assert plan.public().private_seed is None
 
 

@@ -39,7 +39,7 @@ def test_recording_changes_nothing(tmp_path):
     watched = LocalRun(tiny_plan(epochs=1, batch=8), tiny_parts(), classes=TASK.classes, at_server=[Recorder()])
     plain.train()
     watched.train()
-    ours, theirs = plain._tensors(), watched._tensors()
+    ours, theirs = plain.tensors(), watched.tensors()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 

@@ -1,0 +1,28 @@
+"""Who may take part: a private authority, one folder of certificates for each party, a list of revoked ones.
+
+    DIR/authority/  ca.pem ca.key issued.txt               stays offline: whoever has ca.key can let anybody in
+    DIR/server/     ca.pem cert.pem key.pem revoked.txt    goes to the server
+    DIR/hospital-a/ ca.pem cert.pem key.pem                goes to that client, and to nobody else
+
+`cryptography` is loaded when a certificate is read or made, so that everything else works without it.
+"""
+
+from .authority import Row, make, revoke, show, table
+from .base import REVOKED, CertificateError
+from .identity import Identity, common_name, read_identity, serial
+from .lists import Revoked
+
+__all__ = [
+    "REVOKED",
+    "CertificateError",
+    "Identity",
+    "Revoked",
+    "Row",
+    "common_name",
+    "make",
+    "read_identity",
+    "revoke",
+    "serial",
+    "show",
+    "table",
+]

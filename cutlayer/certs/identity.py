@@ -1,0 +1,52 @@
+"""What a server or a client reads of its own folder, and of a certificate it is shown."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .base import CertificateError, Use
+from .files import read, read_secret, trouble_told
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a party shows and whom it believes: three PEM files."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes = field(repr=False)
+
+
+@trouble_told()
+def read_identity(folder: Path, use: Use | None = None) -> Identity:
+    """The certificates of one party, refused with the reason if no handshake could succeed with them."""
+    from . import x509
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CertificateError(f"there is no folder {folder}; `cutlayer certs` makes one for each party")
+    ca, cert, key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    identity = Identity(read(ca), read(cert), read_secret(key))
+    authority, own = x509.load(identity.ca, ca), x509.load(identity.cert, cert)
+    x509.check_dates(authority, ca, "start anew in an empty folder")
+    x509.check_dates(own, cert, "`cutlayer certs … --renew` makes a new one")
+    if not x509.issued_by(own, authority):
+        raise CertificateError(f"{cert} was not made by the authority in {ca}; copy the whole folder again")
+    if not x509.belong_together(own, x509.load_key(identity.key, key)):
+        raise CertificateError(f"{key} is not the key of {cert}; copy the whole folder again")
+    if use is not None and not x509.is_for(own, use):
+        raise CertificateError(f"the certificate in {folder} is not one of a {use}; give the folder of the {use}")
+    return identity
+
+
+def common_name(pem: bytes) -> str:
+    """The name a certificate is made out to."""
+    from . import x509
+
+    return x509.name_of(x509.load(pem))
+
+
+def serial(pem: bytes) -> int:
+    """The number by which a certificate is revoked."""
+    from . import x509
+
+    return x509.load(pem).serial_number

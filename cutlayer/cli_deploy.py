@@ -1,0 +1,261 @@
+"""Commands of a deployment: serve, join, status, predict. Heavy imports happen inside."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .cli_options import AsJson, DataDir, Device, OneGuard, PrivateSeed, Recipe, Threads, plan_options
+from .terminal import Bar, figures, prepare, say
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+_NET = "The network"
+Server = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the server listens.")]
+Certs = Annotated[
+    Path | None,
+    typer.Option(help="This party's own folder from `cutlayer certs`.", rich_help_panel=_NET),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No certificates; on loopback only, to try things.", rich_help_panel=_NET)
+]
+Message = Annotated[int, typer.Option("--max-message", help="MiB of one message at most.", rich_help_panel=_NET)]
+As = Annotated[str, typer.Option("--as", help="This client's name, as in its certificate.")]
+State = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder for state and results; the same command goes on in it after a crash."),
+]
+Logs = Annotated[str, typer.Option("--log", help="text or json: what is said while it runs.")]
+
+
+@plan_options
+def serve(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    listen: Annotated[str, typer.Option(help="HOST:PORT to listen on; port 0: any free one.")] = "127.0.0.1:7443",
+    client: Annotated[
+        list[str] | None,
+        typer.Option("--client", help="Name of a client, in the order of their numbers. Repeatable."),
+    ] = None,
+    certs: Certs = None,
+    insecure: Insecure = False,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds to wait for a client that is away before its turn is skipped.")
+    ] = 300.0,
+    every: Annotated[int, typer.Option(help="Steps between two snapshots.")] = 50,
+    max_message: Message = 256,
+    metrics: Annotated[
+        str | None, typer.Option(help="HOST:PORT for Prometheus metrics and /healthz.", rich_help_panel=_NET)
+    ] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="When training is over, go on answering predictions.")] = False,
+    guard: OneGuard = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    out: State = None,
+    log: Logs = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Run the server of a plan: the body, and whose turn it is. It never builds a head, a tail or a client's secrets.
+
+    [bold]cutlayer serve plan.py:plan --listen 0.0.0.0:7443 --certs certs/server --client ward-a --client b[/bold]
+    After a crash the same command goes on. Ctrl-C or SIGTERM ends after the current turn, with a snapshot.
+    """
+    import threading
+
+    prepare(threads, device)
+    from .deploy import Service
+    from .engines.host import Limits
+    from .logs import start_logs
+
+    chosen = _plan(plan, changes, guard)
+    identity = _identity(certs, insecure)
+    start_logs(log)
+    names = client or [f"client{number}" for number in range(chosen.clients)]
+    if deadline <= 0 or every < 1 or max_message < 1:
+        raise ValueError("--deadline is above 0, --every and --max-message at least 1")
+    service = Service(
+        chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
+        limits=Limits(message=max_message << 20, deadline=deadline, every=every), device=device,
+    )  # fmt: skip
+    if metrics is not None:
+        from .metering import start_metrics
+
+        start_metrics(metrics, service.status)
+    say(f"listening on {listen.rsplit(':', 1)[0]}:{service.network.port}, plan {chosen.fingerprint()}")
+    shown: list[list[str]] = []
+
+    def waiting(missing: list[str]) -> None:
+        if not shown or shown[-1] != missing:
+            shown.append(missing)
+            say(f"waiting for {', '.join(missing)}")
+
+    _on_signals(service.stop)
+    found: list[Any] = []
+
+    def work() -> None:
+        try:
+            with Bar() as bar:
+                found.append(
+                    service.run(
+                        on_wait=waiting,
+                        on_step=lambda p: bar.show(f"epoch {p.epoch + 1}, step {p.step}", p.step / max(1, p.steps)),
+                        on_epoch=bar.note,
+                        stay=stay,
+                    )
+                )
+        except BaseException as error:
+            found.append(error)
+
+    # Signals reach the first thread only, and only between two of its own steps.
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        thread.join(1.0)
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    result = found[0]
+    if as_json:
+        print(json.dumps({**result, "out": str(service.folder)}))
+        return
+    from .deploy import summary
+
+    say(summary(result))
+    if not result["exact"]:
+        say(f"not the run an undisturbed one would have been: {len(result['skipped'])} turns were skipped")
+    say(f"results in {service.folder}")
+
+
+@plan_options
+def join(
+    changes: dict[str, Any],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="This client's own copy of the plan, as for train.")],
+    server: Server,
+    name: As,
+    certs: Certs = None,
+    insecure: Insecure = False,
+    give_up: Annotated[float, typer.Option(help="Seconds without a server before it ends.")] = 3600.0,
+    max_message: Message = 256,
+    guard: OneGuard = None,
+    private_seed: PrivateSeed = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: State = None,
+    log: Logs = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Take part in a run as one of its clients, with this client's own data. It never builds the body.
+
+    [bold]cutlayer join plan.py:plan HOST:7443 --as ward-a --certs certs/ward-a --data 'Npz(path="a.npz")'[/bold]
+    Without --data it takes its share of the plan's data set: a rehearsal. After a crash the same command goes on.
+    """
+    prepare(threads, device)
+    from . import deploy
+    from .engines.host import Limits
+    from .logs import start_logs
+    from .spec import spec
+
+    own = changes.pop("data", None)
+    if private_seed is not None:
+        changes["private_seed"] = private_seed
+    chosen = _plan(plan, changes, guard)
+    start_logs(log)
+    folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
+    with Bar() as bar:
+
+        def started(site: Any) -> None:
+            total = chosen.epochs * site.worker.batches
+            site.on_step = lambda epoch, steps, terms: bar.show(
+                f"epoch {epoch + 1} " + figures(terms), steps / max(1, total)
+            )
+
+        result = deploy.join(
+            chosen, name, folder, server=server, identity=_identity(certs, insecure),
+            data=spec(own, "data") if own else None, data_dir=data_dir, give_up=give_up,
+            limits=Limits(message=max_message << 20), device=device, on_start=started,
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps({**result, "out": str(folder)}))
+        return
+    say(deploy.summary(result))
+    say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+    say(f"results in {folder}")
+
+
+def status(
+    server: Server,
+    certs: Certs = None,
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+) -> None:
+    """How a run stands: rounds, clients, bytes, accuracy, and who is late."""
+    from . import certs as room
+    from .engines.site import Address
+    from .engines.site import status as ask
+
+    identity = _identity(certs, insecure)
+    facts = ask(Address(server, room.read_identity(identity) if identity else None))
+    if as_json:
+        print(json.dumps(facts))
+        return
+    for line in status_lines(facts):
+        print(line)
+
+
+def status_lines(facts: dict[str, Any]) -> list[str]:
+    """What `status` prints."""
+    lines = [f"{facts['state']}, plan {facts['plan']}"]
+    if facts["missing"]:
+        lines.append(f"never came: {', '.join(facts['missing'])}")
+    if "epoch" in facts:
+        accuracy = "" if facts["accuracy"] is None else f", validation accuracy {facts['accuracy']:.4f}"
+        lines.append(
+            f"epoch {facts['epoch']} of {facts['epochs']}, step {facts['step']} of {facts['steps']}{accuracy}"
+        )
+        moved = sum(row["bytes"] for row in facts["ledger"]["rows"])
+        lines.append(f"{moved / 2**20:.1f} MiB crossed, {facts['rewinds']} rewinds, {facts['skipped']} turns skipped")
+        for one in facts["clients"]:
+            here = "connected" if one["connected"] else "AWAY"
+            late = " <- the run waits for it" if one["name"] == facts["waiting_for"] and not one["connected"] else ""
+            silent = "" if one["silent"] is None else f", last heard {one['silent']:.0f} s ago"
+            lines.append(f"  {one['name']:20} {here:10} {one['steps']} steps{silent}{late}")
+    if facts["refused"]:
+        lines.append("refused: " + ", ".join(f"{count} {name}" for name, count in sorted(facts["refused"].items())))
+    return lines
+
+
+def _plan(text: str | None, changes: dict[str, Any], guard: str | None) -> "Plan":
+    from .typed import change, read_plan
+
+    return change(read_plan(text), changes | ({"guard": guard} if guard is not None else {}))
+
+
+def _identity(certs: Path | None, insecure: bool) -> Path | None:
+    if (certs is None) != insecure:
+        raise ValueError("give --certs FOLDER (make it with `cutlayer certs`), or --insecure on loopback")
+    return certs
+
+
+def _on_signals(stop: Any) -> None:
+    import os
+    import signal
+
+    asked: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        if asked:
+            os._exit(130)  # the second time nothing is waited for; snapshots are whole on disk
+        asked.append(number)
+        print("stopping after this turn; again: at once", file=sys.stderr)
+        stop()
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+
+
+def register(app: typer.Typer) -> None:
+    for command in (serve, join, status):
+        app.command()(command)

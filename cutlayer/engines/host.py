@@ -1,0 +1,483 @@
+"""The server of a deployment: the course of a plan over lines to clients elsewhere, and back after any crash."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import wire
+from ..batch import Task
+from ..checkpoint import Snapshots
+from ..course import Course
+from ..ledger import DOWN, UP
+from ..message import Kind, Message, Watcher, through
+from ..parties import build_server
+from ..plan import Plan
+from ..rounds import Turn
+from ..turn import State
+from ..worker import PURPOSES, weights_in
+from .door import Door
+from .lines import Absent, Line, Lost, Stopped
+from .session import LARGEST, Refused
+
+BEST = -1  # the snapshot of the best epoch
+STRIKES = 3  # refusals in the middle of a conversation before a client is left out
+LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
+log = logging.getLogger("cutlayer.serve")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server puts up with."""
+
+    message: int = LARGEST  # bytes of one message
+    deadline: float = 300.0  # seconds without a sign of a client whose turn it is, before its turn is skipped
+    every: int = 50  # steps between two snapshots, at the end of a turn
+    visitors: int = 16  # connections that only predict or ask how things are
+
+
+class Lobby:
+    """Before and beside the course: who the clients are, what they say of their data, and where they are now."""
+
+    def __init__(self, plan: Plan, names: Sequence[str], limits: Limits):
+        if len(names) != plan.clients or len(set(names)) != len(names):
+            raise ValueError(f"the plan has {plan.clients} clients, and names are {', '.join(names) or 'missing'}")
+        self.plan, self.limits = plan.public(), limits
+        self.fingerprint = plan.fingerprint()
+        self.lines = [Line(name, number, limits.message) for number, name in enumerate(names)]
+        self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
+        self.task: Task | None = None
+        self.predictor: Callable[[Line], None] | None = None
+        self._visitors: list[Line] = []
+
+    def enrol(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """Which client this is, if its plan is ours. Asked before a client reads its data."""
+        self._refuse_other_plan(facts)
+        return {"number": self._line(name).number, "clients": self.plan.clients}
+
+    def admit(self, name: str, facts: dict[str, Any]) -> Line:
+        """The line of a client that has come, with what it says of itself checked."""
+        self._refuse_other_plan(facts)
+        line = self._line(name)
+        if facts.get("purpose") == "predict":
+            return self._visit(line)
+        if line.strikes >= STRIKES:
+            raise Refused("banned", f"{name} was refused {STRIKES} times: the run goes on without it")
+        task = _task(facts)
+        told = {"batches": _whole(facts, "batches"), "own_data": bool(facts.get("own_data")), "task": task}
+        self.task = self.task or task
+        if task != self.task:
+            raise Refused("data", f"{name} has data of shape and classes {task}, others have {self.task}")
+        if self.known[line.number] not in ({}, told):
+            raise Refused("data", f"{name} came with {self.known[line.number]} before, now with {told}")
+        snapshots = facts.get("snapshots")
+        if not isinstance(snapshots, list) or not all(isinstance(one, int) for one in snapshots):
+            raise Refused("garbage", "snapshots is a list of numbers")
+        self.known[line.number] = told
+        return line
+
+    def missing(self) -> list[str]:
+        """Clients that have never come."""
+        return [line.name for line in self.lines if not self.known[line.number]]
+
+    def _visit(self, line: Line) -> Line:
+        self._visitors = [one for one in self._visitors if one.connected]
+        if self.predictor is None:
+            raise Refused("busy", "this server does not predict yet: it waits for its clients")
+        if len(self._visitors) >= self.limits.visitors:
+            raise Refused("busy", f"{self.limits.visitors} connections predict already")
+        visitor = Line(line.name, line.number, self.limits.message, visitor=True)
+        self._visitors.append(visitor)
+        threading.Thread(target=self.predictor, args=(visitor,), daemon=True).start()
+        return visitor
+
+    def _line(self, name: str) -> Line:
+        for line in self.lines:
+            if line.name == name:
+                return line
+        raise Refused("unknown client", f"{name!r} is none of the clients of this run")
+
+    def _refuse_other_plan(self, facts: Mapping[str, Any]) -> None:
+        if facts.get("plan") == self.fingerprint:
+            return
+        theirs = facts.get("fields")
+        theirs = theirs if isinstance(theirs, dict) else {}
+        ours = self.plan.agreed()
+        differ = [
+            f"{name} is {ours[name]} here, {theirs.get(name)} there"
+            for name in ours
+            if ours[name] != theirs.get(name)
+        ]
+        raise Refused("plan", "the plans differ: " + ("; ".join(differ) or "by no name that can be told"))
+
+
+class Host(Course):
+    """A course whose clients are elsewhere."""
+
+    def __init__(
+        self,
+        lobby: Lobby,
+        folder: Path,
+        *,
+        device: str = "cpu",
+        at_server: Sequence[Watcher] = (),
+        stop: threading.Event | None = None,
+    ):
+        assert lobby.task is not None
+        self.lobby, self.lines, self.limits, self.task = lobby, lobby.lines, lobby.limits, lobby.task
+        server = build_server(lobby.plan, lobby.task, device)
+        super().__init__(lobby.plan, server, [known.get("batches", 0) for known in lobby.known])
+        self.device, self.folder, self._stop = device, folder, stop or threading.Event()
+        self.snapshots = Snapshots(folder / "snapshots")
+        self._answer = through(at_server, server.handle)
+        self._doors = [Door(lobby.plan, lobby.task) for _ in self.lines]
+        self._computing = threading.Lock()
+        self.kept = -1  # the newest snapshot that everybody has
+        self._kept_step = 0
+        self.skipped: list[dict[str, Any]] = []  # turns of clients that stayed away
+        self.absent: set[int] = set()
+        self._losses: Counter[str] = Counter()
+        self.rewinds = 0
+        self.exact = True  # no turn was skipped and nobody lost its state
+        self.waiting_for = ""
+        lobby.predictor = self._predict
+
+    # ----------------------------------------------------------------- a conversation
+    def ask(self, client: int, order: Message) -> Message:
+        line, door = self.lines[client], self._doors[client]
+        door.open(order)
+        self._send(line, order)
+        while True:
+            self.waiting_for = line.name
+            frame = line.receive(self.limits.deadline)
+            try:
+                message = _decoded(frame)
+                if message.kind is order.kind:
+                    self._refuse_wrong_answer(order, message, client)
+                    door.closed(message)
+                    return message
+                door.check(message, client)
+                if message.kind is Kind.PREDICT:
+                    self.ledger.samples["predicting"] += len(message["z"])
+                self.ledger.note(message, UP, len(frame))
+                with self._computing:
+                    reply = self._answer(_on(message, self.device))
+                door.passed(message)
+            except Refused as error:
+                log.warning(
+                    "refused", extra={"facts": {"client": line.name, "error": error.name, "text": str(error)}}
+                )
+                line.strikes += 1
+                self.server.forget(client)
+                line.drop(error)
+                if line.strikes >= STRIKES:
+                    raise Absent(line.name) from error
+                continue
+            self._send(line, reply, counted=True)
+            if message.kind is Kind.BACKWARD:
+                self.learnt()
+
+    def _send(self, line: Line, message: Message, counted: bool = False) -> None:
+        frame = wire.encode(message)
+        if counted:
+            self.ledger.note(message, DOWN, len(frame))
+        line.send(frame)
+
+    def _refuse_wrong_answer(self, order: Message, answer: Message, client: int) -> None:
+        """What a client may answer an order with; weights like those that were handed on before."""
+        if answer.client != client:
+            raise Refused("unknown client", f"{answer}: this connection is client {client}")
+        whole = {Kind.TURN: ("samples", 1), Kind.WEIGHTS: ("samples", 1), Kind.EVALUATE: ("score", 2)}
+        name, count = whole.get(order.kind, ("steps", 1))
+        weights = weights_in(answer)
+        found = answer.tensors.get(name)
+        if found is None or found.dtype != torch.int64 or tuple(found.shape) != (count,) or int(found.min()) < 0:
+            raise Refused("shape", f"{answer} should carry {count} whole numbers as {name!r}")
+        if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS):
+            raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
+        if any(t.is_floating_point() and not torch.isfinite(t).all() for t in weights.values()):
+            raise Refused("non-finite", f"{answer}: the weights hold NaN or infinity")
+        if self.shared and order.kind is Kind.WEIGHTS and _form(weights) != _form(self.shared):
+            raise Refused("shape", f"{answer}: other weights than the ones handed on")
+
+    def _predict(self, line: Line) -> None:
+        """Serve a connection that only predicts, beside whatever the course does."""
+        door = Door(self.plan, self.task)
+        door.open(None)
+        try:
+            while True:
+                frame = line.receive(self.limits.deadline)
+                message = _decoded(frame)
+                door.check(message, line.number)
+                with self._computing:
+                    reply = self._answer(_on(message, self.device))
+                line.send(wire.encode(reply))
+        except Refused as error:
+            line.drop(error)
+        except (Lost, Absent, Stopped):
+            line.drop()
+
+    # ------------------------------------------------------------------------- turns
+    def run(self, **callbacks: Any) -> bool:
+        """To the end of the plan, or until it is asked to stop. True: finished."""
+        if self.kept < 0:
+            self.restore_newest()
+        while True:
+            try:
+                if not all(line.in_step for line in self.lines if line.number not in self.absent):
+                    self._meet()
+                finished = self.train(stop=self._stop.is_set, on_epoch=self._after_epoch, **callbacks)
+                if finished:
+                    self._finish()
+                elif self.kept >= 0:
+                    self.keep()
+                return finished
+            except Lost as lost:
+                log.info("lost", extra={"facts": {"client": str(lost), "step": self.step}})
+                self._losses[str(lost)] += 1
+                if self._losses[str(lost)] > LOSSES:
+                    self._lose(next(line for line in self.lines if line.name == str(lost)))
+            except Stopped:
+                return False
+
+    def restore_newest(self) -> None:
+        """Where the server stood when it was last there."""
+        numbers = self.snapshots.numbers()
+        if numbers:
+            self._go_to(numbers[-1])
+        else:
+            self._write(0)
+
+    def _after_epoch(self) -> None:
+        self.keep()
+        self.on_epoch()
+
+    def on_epoch(self) -> None:
+        """For whoever shows how it goes."""
+
+    def take(self, turn: Turn) -> None:
+        number = turn.client
+        if number in self.absent and not self._come_back(self.lines[number]):
+            self._skip(turn)
+            return
+        try:
+            super().take(turn)
+        except Absent:
+            self._lose(self.lines[number])
+            self._skip(turn)
+
+    def _skip(self, turn: Turn) -> None:
+        name = self.lines[turn.client].name
+        self.skipped.append({"client": name, "epoch": self.epoch, "batches": turn.last - turn.first})
+        log.warning("skipped", extra={"facts": {"client": name, "epoch": self.epoch}})
+        while not any(line.connected for line in self.lines):
+            if self._stop.wait(0.2):  # with nobody there, skipping would end the plan with nothing learnt
+                raise Stopped
+
+    def _lose(self, line: Line) -> None:
+        line.drop()
+        self.server.forget(line.number)
+        self.absent.add(line.number)
+        self.exact = False
+
+    def _come_back(self, line: Line) -> bool:
+        """A client that had stayed away takes part again, from where it stands itself."""
+        if not line.connected:
+            return False
+        line.agree()
+        try:
+            done = self.ask(
+                line.number, self._order(Kind.REWIND, line.number, max(line.facts["snapshots"], default=0))
+            )
+        except (Absent, Lost):
+            return False
+        self.taken[line.number] = int(done["steps"])
+        self.absent.discard(line.number)
+        log.info("back", extra={"facts": {"client": line.name}})
+        return True
+
+    def accuracies(self, purpose: str) -> list[float]:
+        alike = (
+            self.plan.shared and self.plan.guarded is None and not any(k.get("own_data") for k in self.lobby.known)
+        )
+        present = [line.number for line in self.lines if line.number not in self.absent]
+        found = []
+        for number in present[:1] if alike else present:
+            what = torch.tensor([PURPOSES.index(purpose), self.epoch])
+            order = Message(Kind.EVALUATE, number, self.taken[number], {"what": what, **self.shared})
+            try:
+                right, count = self.ask(number, order)["score"].tolist()
+            except Absent:
+                self._lose(self.lines[number])
+                continue
+            found += [right / count] if count else []
+        return found
+
+    # --------------------------------------------------------------------- snapshots
+    def after_turn(self) -> None:
+        if self.step - self._kept_step >= self.limits.every:
+            self.keep()
+
+    def keep(self) -> None:
+        """Everybody writes a snapshot; it counts once the server has written its own."""
+        number = self.kept + 1
+        self._everybody(Kind.KEEP, number)
+        self._write(number)
+        for line in self.lines:
+            if line.number not in self.absent:
+                line.facts["snapshots"] = [*line.facts["snapshots"], number][-2:]
+
+    def best_now(self) -> dict[str, torch.Tensor]:
+        self._everybody(Kind.KEEP, BEST)
+        return super().tensors()
+
+    def _write(self, number: int) -> None:
+        tensors, facts = self.snapshot()
+        known = [{**one, "task": list(one["task"])} if one else {} for one in self.lobby.known]
+        facts |= {"kept": number, "skipped": self.skipped, "exact": self.exact, "known": known}
+        self.snapshots.save(number, tensors, facts)
+        self.kept, self._kept_step = number, self.step
+        self._losses.clear()
+
+    def _go_to(self, number: int) -> None:
+        tensors, facts = self.snapshots.load(number)
+        self.restore(tensors, facts)
+        self.kept, self._kept_step = number, self.step
+        self.skipped, self.exact = list(facts["skipped"]), facts["exact"]
+        for client in range(self.plan.clients):
+            self.server.forget(client)
+
+    def _meet(self) -> None:
+        """Everybody to the newest snapshot that all have."""
+        self._gather()
+        present = [line for line in self.lines if line.number not in self.absent]
+        common = set(self.snapshots.numbers()).intersection(*(line.facts["snapshots"] for line in present))
+        if not common:
+            self.exact = False
+            log.warning("no common snapshot", extra={"facts": {}})
+        self._go_to(max(common, default=max(self.snapshots.numbers())))
+        self.rewinds += 1
+        for line in present:
+            line.agree()
+            theirs = self.kept if common else max(line.facts["snapshots"], default=0)
+            try:
+                done = self.ask(line.number, self._order(Kind.REWIND, line.number, theirs))
+            except Absent:
+                self._lose(line)
+                continue
+            line.facts["snapshots"] = [one for one in line.facts["snapshots"] if one <= self.kept]
+            if not common:
+                self.taken[line.number] = int(done["steps"])
+        log.info("met", extra={"facts": {"snapshot": self.kept, "step": self.step}})
+
+    def _gather(self) -> None:
+        """Wait until every client is there; the run goes on without those that stay away past the deadline."""
+        began = time.monotonic()
+        while missing := [line for line in self.lines if line.number not in self.absent and not line.connected]:
+            self.waiting_for = missing[0].name
+            if self._stop.wait(0.05):
+                raise Stopped
+            some = any(line.connected for line in self.lines)
+            if time.monotonic() - began > self.limits.deadline and some:
+                for line in missing:
+                    self._lose(line)
+
+    def _order(self, kind: Kind, client: int, number: int) -> Message:
+        return Message(kind, client, self.taken[client], {"number": torch.tensor([number])})
+
+    def _everybody(self, kind: Kind, number: int, weights: State | None = None) -> None:
+        for line in self.lines:
+            if line.number in self.absent:
+                continue
+            order = self._order(kind, line.number, number)
+            try:
+                self.ask(line.number, Message(kind, line.number, order.step, {**order.tensors, **(weights or {})}))
+            except Absent:
+                self._lose(line)
+
+    def _finish(self) -> None:
+        """The best epoch where one was kept, what it is worth, and goodbye."""
+        self.last = self.accuracies("test")
+        if self.best.tensors:
+            self.load(self.best.tensors)
+            self._everybody(Kind.REWIND, BEST)
+        self.used = self.accuracies("test")
+        self._everybody(Kind.END, 0, self.shared)
+
+    def stop(self) -> None:
+        """End after the current turn, with a snapshot; do not wait for clients that are away."""
+        self._stop.set()
+        for line in self.lines:
+            line.stop()
+
+    # ----------------------------------------------------------------------- how it is
+    def status(self) -> dict[str, Any]:
+        now = time.monotonic()
+        return {
+            "epoch": self.epoch,
+            "epochs": self.plan.epochs,
+            "step": self.step,
+            "steps": self.steps,
+            "accuracy": self.history[-1].get("val") if self.history else None,
+            "waiting_for": self.waiting_for,
+            "snapshot": self.kept,
+            "rewinds": self.rewinds,
+            "exact": self.exact,
+            "skipped": len(self.skipped),
+            "ledger": self.ledger.as_dict(),
+            "clients": [
+                {
+                    "name": line.name,
+                    "connected": line.connected,
+                    "skipped": line.number in self.absent,
+                    "steps": self.taken[line.number],
+                    "connections": line.connections,
+                    "silent": round(now - line.heard_at, 1) if line.heard_at else None,
+                }
+                for line in self.lines
+            ],
+        }
+
+
+def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: (tuple(t.shape), t.dtype) for name, t in state.items()}
+
+
+def _decoded(frame: bytearray) -> Message:
+    try:
+        return wire.decode(frame)
+    except wire.WireError as error:
+        raise Refused("garbage", str(error)) from error
+
+
+def _on(message: Message, device: str) -> Message:
+    if device == "cpu":
+        return message
+    moved = {name: tensor.to(device) for name, tensor in message.tensors.items()}
+    return Message(message.kind, message.client, message.step, moved)
+
+
+def _whole(facts: Mapping[str, Any], name: str) -> int:
+    value = facts.get(name)
+    if not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise Refused("garbage", f"{name} is a whole number")
+    return value
+
+
+def _task(facts: Mapping[str, Any]) -> Task:
+    try:
+        shape, classes, attributes = facts["task"]
+        task = Task(tuple(int(side) for side in shape), int(classes), {str(k): int(v) for k, v in attributes.items()})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Refused("garbage", "task is [shape, classes, attributes]") from error
+    if not (
+        1 <= len(task.shape) <= 4 and all(0 < side <= 1 << 16 for side in task.shape) and 1 < task.classes <= 1 << 20
+    ):
+        raise Refused("data", f"no network is built for {task}")
+    return task

@@ -1,0 +1,145 @@
+"""A client's conversation as the server holds it: the course's thread talks, the network's thread carries."""
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Condition
+from typing import Any
+
+from .session import WINDOW, Refused, Session
+
+Push = Callable[[Sequence[bytes]], None]
+
+
+class Lost(Exception):
+    """The client's process is another one than before: it does not know where it stood."""
+
+
+class Absent(Exception):
+    """The client stayed away past the deadline."""
+
+
+class Stopped(Exception):
+    """The server was asked to end."""
+
+
+class Line:
+    """One client: its session, and the connection that carries it at the moment, if any."""
+
+    def __init__(self, name: str, number: int, limit: int, visitor: bool = False):
+        self.name, self.number, self.limit, self.visitor = name, number, limit, visitor
+        self.facts: dict[str, Any] = {}  # what the client last said of itself
+        self.session_id = ""
+        self.in_step = visitor  # whether this session stands where the course believes it to stand
+        self.strikes = 0  # times this client was refused something in the middle of a conversation
+        self.connections = 0
+        self.heard_at = 0.0
+        self.waited_for = False
+        self._session: Session | None = None
+        self._push: Push | None = None
+        self._close: Callable[[Refused | None], None] = lambda error: None
+        self._inbox: deque[bytearray] = deque()
+        self._news = Condition()
+        self._stopping = False
+
+    @property
+    def connected(self) -> bool:
+        return self._push is not None
+
+    # -------------------------------------------------------------- the network's thread
+    def connect(
+        self, facts: dict[str, Any], push: Push, close: Callable[[Refused | None], None]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """A connection of this client has come: what to welcome it with, and what to send it again."""
+        with self._news:
+            self._close(Refused("superseded", f"{self.name} has connected again"))
+            known = self._session is not None and facts.get("session") == self.session_id
+            if not known:
+                self._session, self.session_id = Session(self.limit), secrets.token_hex(8)
+                self._inbox.clear()
+                self.in_step = self.visitor
+            assert self._session is not None
+            again = self._session.again(int(facts.get("heard", 0))) if known else []
+            self._push, self._close, self.facts = push, close, facts if not known else {**self.facts, **facts}
+            self.connections += 1
+            self.heard_at = time.monotonic()
+            self._news.notify_all()
+            return {"session": self.session_id, "heard": self._session.heard, "number": self.number}, again
+
+    def arrive(self, packet: bytes, push: Push) -> None:
+        """A packet came in over the connection of `push`."""
+        with self._news:
+            if self._push is not push or self._session is None:
+                return  # a connection that was replaced
+            frame = self._session.take(packet)
+            self.heard_at = time.monotonic()
+            if frame is None:
+                return
+            if len(self._inbox) >= WINDOW:
+                raise Refused("window", f"{WINDOW} frames that nobody asked for")
+            self._inbox.append(frame)
+            self._news.notify_all()
+
+    def disconnect(self, push: Push) -> None:
+        with self._news:
+            if self._push is push:
+                self._push, self._close = None, lambda error: None
+                if self._session is not None:
+                    self._session.broken()
+                if self.visitor:
+                    self.in_step = False
+                self._news.notify_all()
+
+    # --------------------------------------------------------------- the course's thread
+    def send(self, frame: bytes | bytearray) -> None:
+        with self._news:
+            if not self.in_step or self._session is None:
+                raise Lost(self.name)
+            packets = self._session.send(frame)
+            if self._push is not None:
+                self._push(packets)
+
+    def receive(self, deadline: float) -> bytearray:
+        """The next frame. `deadline` seconds without any sign of the client are too long."""
+        with self._news:
+            began = time.monotonic()
+            self.waited_for = True
+            try:
+                while not self._inbox:
+                    if self._stopping and not self.connected:
+                        raise Stopped
+                    if not self.in_step:
+                        raise Lost(self.name)
+                    left = max(began, self.heard_at) + deadline - time.monotonic()
+                    if left <= 0:
+                        raise Absent(self.name)
+                    self._news.wait(left)
+                return self._inbox.popleft()
+            finally:
+                self.waited_for = False
+
+    def agree(self) -> None:
+        """From here on this session and the course stand at the same place."""
+        with self._news:
+            self.in_step = self._session is not None
+
+    def drop(self, error: Refused | None = None) -> None:
+        """End the session: when the client comes back, it starts a new one."""
+        with self._news:
+            self._session, self.session_id, self.in_step = None, "", False
+            self._inbox.clear()
+            close, self._push, self._close = self._close, None, lambda error: None
+            close(error)
+            self._news.notify_all()
+
+    def stop(self) -> None:
+        """Do not wait for this client once it is away: the server ends."""
+        with self._news:
+            self._stopping = True
+            self._news.notify_all()
+
+    def goodbye(self) -> None:
+        """Tell the client that the server goes away for now."""
+        with self._news:
+            self._close(None)

@@ -1,0 +1,425 @@
+"""A client of a deployment: it connects, follows orders on its own data, and survives whatever happens on the way."""
+
+import ipaddress
+import json
+import logging
+import queue
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+
+from .. import certs, checkpoint, wire
+from ..batch import Task
+from ..checkpoint import Snapshots
+from ..data.base import Parts
+from ..errors import ProtocolError
+from ..ledger import DOWN, UP, Ledger
+from ..message import Kind, Message
+from ..plan import Plan, cut_shapes
+from ..turn import export, load
+from ..worker import Worker, numbers, refuse_too_few
+from .host import BEST
+from .network import CONVERSE, ENROLL, KEEPALIVE, STATUS
+from .session import LARGEST, VERSION, Refused, Session, Type, head, note, read_note
+
+log = logging.getLogger("cutlayer.join")
+PERSISTENT = ("busy", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+
+
+class NewSession(Exception):
+    """The server does not know our conversation any more: it will say where to go on from."""
+
+
+class GaveUp(OSError):
+    """No server for too long."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server is, and how it is known to be the server."""
+
+    target: str
+    identity: certs.Identity | None = None
+
+    def __post_init__(self) -> None:
+        if self.identity is None:
+            require_loopback(self.target)
+
+    def channel(self) -> grpc.Channel:
+        options = [*KEEPALIVE, ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        if self.identity is None:
+            return grpc.insecure_channel(self.target, options=options)
+        own = self.identity
+        return grpc.secure_channel(
+            self.target, grpc.ssl_channel_credentials(own.ca, own.key, own.cert), options=options
+        )
+
+
+def require_loopback(target: str) -> None:
+    """Without certificates nobody is who they say they are: only inside one machine."""
+    host = target.rsplit(":", 1)[0].strip("[]")
+    try:
+        inside = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        inside = False
+    if not inside:
+        raise ValueError(f"--insecure is for loopback only, not for {host}: make certificates with `cutlayer certs`")
+
+
+def call(address: Address, method: str, request: bytes, timeout: float) -> bytes:
+    """One question, one answer."""
+    with address.channel() as channel:
+        try:
+            return bytes(channel.unary_unary(method)(request, timeout=timeout, wait_for_ready=True))
+        except grpc.RpcError as error:
+            raise GaveUp(f"no answer from {address.target}: {_why(error)}") from error
+
+
+def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:
+    """How the run on that server stands."""
+    answer = call(address, STATUS, b"", timeout)
+    if answer[:2] == b"CP":
+        read_note(answer)
+    return dict(json.loads(answer))
+
+
+class Wire:
+    """The client's end of the conversation: it reconnects by itself and loses nothing on the way."""
+
+    def __init__(
+        self, address: Address, hello: Callable[[], dict[str, Any]], *, give_up: float, limit: int = LARGEST
+    ):
+        self._address, self._hello, self._give_up = address, hello, give_up
+        self._session, self.session_id = Session(limit), ""
+        self._limit = limit
+        self._incoming: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._channel: grpc.Channel | None = None
+        self.connections = 0
+
+    def send(self, frame: bytes | bytearray) -> None:
+        for packet in self._session.send(frame):
+            self._outgoing.put(packet)
+
+    def receive(self) -> bytearray:
+        """The next frame, however many connections it takes."""
+        while True:
+            packet = self._incoming.get() if self._channel is not None else NotConnected()
+            try:
+                if isinstance(packet, Exception):
+                    raise packet
+                if head(packet)[0] is Type.BYE:
+                    raise NotConnected
+                if head(packet)[0] is Type.REFUSED:
+                    read_note(packet)
+                frame = self._session.take(packet)
+            except NotConnected:
+                self._reconnect()
+                continue
+            except Refused as error:
+                if error.name not in PERSISTENT:
+                    raise
+                self._reconnect()
+                continue
+            if frame is not None:
+                return frame
+
+    def close(self) -> None:
+        self._outgoing.put(None)
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _reconnect(self) -> None:
+        """Until the server is back, or for as long as we are patient. Raises NewSession if it has forgotten us."""
+        began, wait = time.monotonic(), 0.1
+        while True:
+            try:
+                welcome = self._connect()
+                break
+            except NotConnected as error:
+                if time.monotonic() - began > self._give_up:
+                    raise GaveUp(f"no server at {self._address.target} for {self._give_up:.0f} s: {error}") from None
+                log.info("waiting", extra={"facts": {"for": self._address.target, "why": str(error)}})
+                time.sleep(wait * random.uniform(0.7, 1.3))
+                wait = min(2 * wait, 5.0)
+            except Refused as error:
+                if error.name not in PERSISTENT or time.monotonic() - began > self._give_up:
+                    raise
+                time.sleep(wait * random.uniform(0.7, 1.3))
+                wait = min(2 * wait, 5.0)
+        if welcome["session"] == self.session_id:
+            for packet in self._session.again(int(welcome["heard"])):
+                self._outgoing.put(packet)
+            return
+        self._session, self.session_id = Session(self._limit), str(welcome["session"])
+        raise NewSession
+
+    def _connect(self) -> dict[str, Any]:
+        self.close()
+        self._session.broken()
+        self._incoming, self._outgoing = queue.SimpleQueue(), queue.SimpleQueue()
+        facts = {**self._hello(), "session": self.session_id, "heard": self._session.heard}
+        self._outgoing.put(note(Type.HELLO, facts))
+        self._channel = self._address.channel()
+        stream = self._channel.stream_stream(CONVERSE)(_until_none(self._outgoing))
+        threading.Thread(target=_pump, args=(stream, self._incoming), daemon=True).start()
+        try:
+            first = self._incoming.get(timeout=30.0)
+        except queue.Empty:
+            raise NotConnected("no welcome within 30 seconds") from None
+        if isinstance(first, Exception):
+            raise first
+        self.connections += 1
+        return read_note(first, Type.WELCOME)
+
+
+class NotConnected(Exception):
+    """The connection is gone."""
+
+
+def _pump(stream: Any, incoming: "queue.SimpleQueue[bytes | Exception]") -> None:
+    try:
+        for packet in stream:
+            incoming.put(packet)
+        incoming.put(NotConnected("the server closed the connection"))
+    except grpc.RpcError as error:
+        incoming.put(NotConnected(_why(error)))
+
+
+def _until_none(packets: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
+    while (packet := packets.get()) is not None:
+        yield packet
+
+
+def _why(error: Any) -> str:
+    code = getattr(error, "code", lambda: None)()
+    details = getattr(error, "details", lambda: "")() or ""
+    return f"{code.name.lower() if code else error}: {details.splitlines()[0] if details else 'no details'}"
+
+
+class Site:
+    """One client's part in a run elsewhere."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        name: str,
+        address: Address,
+        folder: Path,
+        *,
+        give_up: float = 3600.0,
+        limit: int = LARGEST,
+        device: str = "cpu",
+    ):
+        self.plan, self.name, self.address, self.folder, self.device = plan, name, address, folder, device
+        self.ledger = Ledger()
+        self.snapshots = Snapshots(folder / "snapshots")
+        self.wire = Wire(address, self._greeting, give_up=give_up, limit=limit)
+        self.worker: Worker | None = None
+        self.rows: list[dict[str, Any]] = []  # the history of this client: its loss, term by term
+        self.sums: dict[str, tuple[float, int]] = {}
+        self.scores: dict[str, float] = {}
+        self._about: dict[str, Any] = {}
+        self._process = secrets.token_hex(8)
+
+    def enrol(self) -> int:
+        """Which client this is. The server says it once; another number later would repeat another's randomness."""
+        began = time.monotonic()
+        while True:
+            try:
+                facts = read_note(call(self.address, ENROLL, note(Type.HELLO, self._who()), 10.0), Type.WELCOME)
+                return int(facts["number"])
+            except (GaveUp, Refused) as error:
+                passing = isinstance(error, GaveUp) or error.name in PERSISTENT
+                if not passing or time.monotonic() - began > self.wire._give_up:
+                    raise
+                log.info("waiting", extra={"facts": {"for": self.address.target, "why": str(error)}})
+                time.sleep(0.5)
+
+    def prepare(self, number: int, task: Task, parts: Parts, own_data: bool) -> None:
+        """Build this client's side on its own samples, and go to the newest snapshot there is."""
+        counts = {f"client {number}": len(parts.private), "its validation data": len(parts.val)}
+        refuse_too_few(self.plan, counts | {"its test data": len(parts.test)})
+        held_out = {"validate": parts.val, "test": parts.test}
+        self.worker = Worker(
+            self.plan, task, number, parts.private, held_out, self._ask, ledger=self.ledger, device=self.device
+        )
+        self.worker.on_step = self._learnt
+        self._u = cut_shapes(self.plan, task).u
+        self._about = {
+            "batches": self.worker.batches,
+            "own_data": own_data,
+            "task": [*task[:2], dict(task.attributes)],
+        }
+        if not self.snapshots.numbers():
+            self._write(0)
+
+    def run(self) -> dict[str, Any]:
+        """Follow orders until the run is over; returns what this client says of it."""
+        while True:
+            try:
+                order = self._decode(self.wire.receive())
+                answer = self._follow(order)
+                self.wire.send(wire.encode(answer))
+                if order.kind is Kind.END:
+                    self._wait_until_heard()
+                    return self._result()
+            except NewSession:
+                log.info("new session", extra={"facts": {"step": self._worker.client.steps}})
+
+    def on_step(self, epoch: int, steps: int, terms: Mapping[str, float]) -> None:
+        """For whoever shows how it goes."""
+
+    # -------------------------------------------------------------------- conversation
+    @property
+    def _worker(self) -> Worker:
+        assert self.worker is not None, "prepare() comes first"
+        return self.worker
+
+    def _who(self) -> dict[str, Any]:
+        return {
+            "protocol": VERSION,
+            "name": self.name,
+            "plan": self.plan.fingerprint(),
+            "fields": self.plan.agreed(),
+            "process": self._process,
+        }
+
+    def _greeting(self) -> dict[str, Any]:
+        return {**self._who(), **self._about, "purpose": "train", "snapshots": self.snapshots.numbers()}
+
+    def _ask(self, message: Message) -> Message:
+        """The server, as this client's network sees it."""
+        frame = wire.encode(message)
+        self.ledger.note(message, UP, len(frame))
+        self.wire.send(frame)
+        answer = self.wire.receive()
+        reply = self._decode(answer)
+        self.ledger.note(reply, DOWN, len(answer))
+        self._refuse_wrong_answer(message, reply)
+        return _on(reply, self.device)
+
+    def _decode(self, frame: bytearray) -> Message:
+        return wire.decode(frame)
+
+    def _refuse_wrong_answer(self, asked: Message, reply: Message) -> None:
+        if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
+            raise ProtocolError(f"the server answered {asked} with {reply}")
+        shapes: dict[str, tuple[int, ...]] = {}
+        if asked.kind in (Kind.FORWARD, Kind.PREDICT):
+            shapes = {"u": (len(asked["z"]), *self._u)}
+            if asked.kind is Kind.PREDICT and not self.plan.protocol.labels_stay_home:
+                shapes = {"u": tuple(reply["u"].shape)}
+        for name, shape in shapes.items():
+            if tuple(reply[name].shape) != shape:
+                raise ProtocolError(f"the server answered {asked} with {name} of shape {tuple(reply[name].shape)}")
+        for name, tensor in reply.tensors.items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise ProtocolError(f"the server answered {asked} with {name} that holds NaN or infinity")
+
+    def _follow(self, order: Message) -> Message:
+        worker = self._worker
+        if order.client != worker.number:
+            raise ProtocolError(f"{order} came to client {worker.number}")
+        if order.kind in (Kind.KEEP, Kind.REWIND, Kind.END):
+            (number,) = numbers(order, "number", 1)
+            if order.kind is Kind.KEEP:
+                self._write(number)
+            elif order.kind is Kind.REWIND:
+                self._go_to(number)
+            else:
+                worker.take_over(order)
+            return order.reply(steps=torch.tensor([worker.client.steps]))
+        answer = worker.handle(_on(order, self.device))
+        if order.kind is Kind.EVALUATE:
+            right, count = answer["score"].tolist()
+            self.scores[("validation", "test")[int(order["what"][0])]] = right / max(1, count)
+        return answer
+
+    def _wait_until_heard(self) -> None:
+        """The last answer has left when the server closes the line, or is gone."""
+        try:
+            while not isinstance(self.wire._incoming.get(timeout=10.0), NotConnected):
+                pass
+        except queue.Empty:
+            pass
+        self.wire.close()
+
+    def _learnt(self, epoch: int, terms: Mapping[str, float]) -> None:
+        if not self.rows or self.rows[-1]["epoch"] != epoch + 1:
+            self.rows.append({"epoch": epoch + 1})
+            self.sums = {}
+        for name, value in terms.items():
+            total, count = self.sums.get(name, (0.0, 0))
+            self.sums[name] = (total + value, count + 1)
+            self.rows[-1][name] = (total + value) / (count + 1)
+        self.on_step(epoch, self._worker.client.steps, terms)
+
+    # ----------------------------------------------------------------------- snapshots
+    def _write(self, number: int) -> None:
+        worker = self._worker
+        facts = {
+            "steps": worker.client.steps,
+            "rows": self.rows,
+            "sums": self.sums,
+            "ledger": self.ledger.as_dict(),
+            "client": worker.number,
+        }
+        if number == BEST:
+            checkpoint.save(self.folder / "best.safetensors", export(worker.client), facts)
+            return
+        self.snapshots.save(number, export(worker.client), facts)
+        lines = "".join(json.dumps(row) + "\n" for row in self.rows)
+        checkpoint.write_text(self.folder / "history.jsonl", lines)
+
+    def _go_to(self, number: int) -> None:
+        if number == BEST:
+            state, _ = checkpoint.load(self.folder / "best.safetensors")
+            load(self._worker.client, state)
+            return
+        if number not in self.snapshots.numbers():
+            raise ProtocolError(f"the server asks for snapshot {number}; there are {self.snapshots.numbers()}")
+        state, facts = self.snapshots.load(number)
+        if facts["client"] != self._worker.number:
+            raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._worker.number}")
+        load(self._worker.client, {name: tensor.to(self.device) for name, tensor in state.items()})
+        self._worker.continue_at(facts["steps"])
+        self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
+        restored = Ledger.from_dict(facts["ledger"])
+        self.ledger.bytes, self.ledger.messages, self.ledger.samples = (
+            restored.bytes,
+            restored.messages,
+            restored.samples,
+        )
+
+    def _result(self) -> dict[str, Any]:
+        worker = self._worker
+        checkpoint.save(self.folder / "client.safetensors", export(worker.client), {"plan": repr(self.plan.public())})
+        result = {
+            "name": self.name,
+            "number": worker.number,
+            "steps": worker.client.steps,
+            "accuracy": self.scores.get("test"),
+            "connections": self.wire.connections,
+            "bytes_up": self.ledger.per_sample(UP),
+            "bytes_down": self.ledger.per_sample(DOWN),
+            "ledger": self.ledger.as_dict(),
+        }
+        checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
+        return result
+
+
+def _on(message: Message, device: str) -> Message:
+    if device == "cpu":
+        return message
+    moved = {name: tensor.to(device) for name, tensor in message.tensors.items()}
+    return Message(message.kind, message.client, message.step, moved)

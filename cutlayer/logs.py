@@ -1,0 +1,37 @@
+"""What a deployed party says while it runs: facts by name, never the contents of a tensor."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class Facts(logging.Formatter):
+    """One line an event: time, party, event and its facts, as text or as JSON."""
+
+    def __init__(self, form: str):
+        super().__init__()
+        self._json = form == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", {})
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        event = record.getMessage()
+        if self._json:
+            return json.dumps(
+                {"time": when, "level": record.levelname, "party": record.name, "event": event, **facts}
+            )
+        told = " ".join(f"{name}={value}" for name, value in facts.items())
+        return f"{when} {event} {told}".rstrip()
+
+
+def start_logs(form: str) -> None:
+    """Events of `cutlayer.*` to standard error."""
+    if form not in ("text", "json"):
+        raise ValueError(f"--log is text or json; got {form!r}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Facts(form))
+    logger = logging.getLogger("cutlayer")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
