@@ -205,6 +205,56 @@ def status(
         print(line)
 
 
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of `cutlayer train`, or of `cutlayer join`.")],
+    server: Annotated[str | None, typer.Option(help="HOST:PORT of the server that has the body.")] = None,
+    name: Annotated[str, typer.Option("--as", help="With --server: this client's name.")] = "",
+    certs: Certs = None,
+    insecure: Insecure = False,
+    plan: Annotated[str | None, typer.Option(help="The plan, where a recipe's own network is in it.")] = None,
+    data: Annotated[str | None, typer.Option(help="Predict its test samples. Default: the plan's data.")] = None,
+    limit: Annotated[int, typer.Option(help="Only so many samples; 0: all.")] = 0,
+    batch: Annotated[int, typer.Option(help="Samples in one message.")] = 64,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Split inference: the head here, the body on a server (or in this process), guards as in training.
+
+    [bold]cutlayer predict runs/join-a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
+    """
+    prepare(threads, device)
+    from . import checkpoint
+    from .inference import predict_with
+    from .spec import spec
+    from .typed import read_plan
+
+    if limit < 0 or batch < 1:
+        raise ValueError("--limit is 0 or more, --batch at least 1")
+    if server is not None and not name:
+        raise ValueError("--server needs --as NAME: who this client is")
+    with Bar() as bar:
+        found = predict_with(
+            run, given=read_plan(plan) if plan else None, server=server, name=name,
+            identity=_identity(certs, insecure) if server else None, data=spec(data, "data") if data else None,
+            data_dir=data_dir, limit=limit, size=batch, device=device,
+            on_batch=lambda done, all: bar.show(f"{done} of {all}", done / all),
+        )  # fmt: skip
+    if out is not None:
+        checkpoint.write_text(out, found.as_csv())
+    told = found.summary()
+    if as_json:
+        print(json.dumps(told))
+        return
+    say(f"{told['samples']} samples, accuracy {told['accuracy']:.4f}, {told['samples_per_second']:.0f} a second")
+    say(f"{told['latency_ms']['median']:.1f} ms a batch (95 %: {told['latency_ms']['p95']:.1f} ms)")
+    say(f"bytes a sample: {told['bytes_up']:.0f} up, {told['bytes_down']:.0f} down")
+    if out is not None:
+        say(f"predictions in {out}")
+
+
 def status_lines(facts: dict[str, Any]) -> list[str]:
     """What `status` prints."""
     lines = [f"{facts['state']}, plan {facts['plan']}"]
@@ -257,5 +307,5 @@ def _on_signals(stop: Any) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    for command in (serve, join, status):
+    for command in (serve, join, predict, status):
         app.command()(command)

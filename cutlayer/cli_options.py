@@ -53,6 +53,10 @@ Turn = Annotated[
 ]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.", rich_help_panel=_PLAN)]
 BatchSize = Annotated[int | None, typer.Option("--batch", help="Samples per step.", rich_help_panel=_PLAN)]
+Pieces = Annotated[
+    int | None,
+    typer.Option(help="Pieces a batch travels in, all in flight at once: for slow links.", rich_help_panel=_PLAN),
+]
 ClientOptimizer = Annotated[
     str | None, typer.Option(help="e.g. 'SGD(lr=0.05, momentum=0.9)'." + _SPEC + "optimizers", rich_help_panel=_PLAN)
 ]
@@ -155,6 +159,7 @@ PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
     "turn": (Turn, ""),
     "epochs": (Epochs, ""),
     "batch": (BatchSize, ""),
+    "pieces": (Pieces, ""),
     "client_optimizer": (ClientOptimizer, "optimizers"),
     "server_optimizer": (ServerOptimizer, "optimizers"),
     "schedule": (Schedule, "schedules"),

@@ -157,7 +157,8 @@ class Course:
         """Everything of the server's that the next turn depends on."""
         tensors = {f"server/net.{name}": t.clone() for name, t in self.server.body.state_dict().items()}
         tensors |= {f"server/{name}": t for name, t in optimizer_state(self.server.optimizer).items()}
-        return tensors | {f"shared/{name}": t for name, t in self.shared.items()}
+        # Copies: what is kept of the best epoch lies beside it in one file, which holds no tensor twice.
+        return tensors | {f"shared/{name}": t.clone() for name, t in self.shared.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         device = next((p.device for p in self.server.body.parameters()), torch.device("cpu"))
@@ -168,6 +169,7 @@ class Course:
                 own[party][name] = tensor.to(device)
         net = {k.removeprefix("net."): t for k, t in own["server"].items() if k.startswith("net.")}
         self.server.body.load_state_dict(net)
+        self.server.body.zero_grad()
         load_optimizer(self.server.optimizer, own["server"])
         self.shared = own["shared"]
 

@@ -46,7 +46,7 @@ class Service:
         if identity is None:
             require_loopback(listen)
         self.folder, self.device, self.at_server = folder, device, at_server
-        _begin(folder, plan)
+        _begin(folder, plan.public())
         self.lobby = Lobby(plan, names, limits or Limits())
         self.host: Host | None = None
         self.stopping = threading.Event()
@@ -59,6 +59,7 @@ class Service:
             admit=self.lobby.admit,
             status=self.status,
             most=2 * plan.clients + self.lobby.limits.visitors,
+            quiet=self.lobby.limits.quiet,
         )
         self._remember()
         self.network.start()
@@ -78,11 +79,14 @@ class Service:
             done = self.folder / "result.json"
             if done.exists():
                 host.restore_newest()
+                if host.best.tensors:
+                    host.load(host.best.tensors)
                 result: dict[str, Any] = json.loads(done.read_text())
             else:
                 if not host.run(on_step=on_step):
                     raise Interrupted(f"stopped after step {host.step}; the same command goes on")
                 result = self._result(host)
+            host.part(lambda name: self._told(result, name), already=result["ended"])
             if stay:
                 self.stopping.wait()
             return result
@@ -150,9 +154,14 @@ class Service:
             "rewinds": host.rewinds,
             "refused": dict(self.network.refused),
             "ledger": host.ledger.as_dict(),
+            "ended": [],  # clients that know it
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
         return result
+
+    def _told(self, result: dict[str, Any], name: str) -> None:
+        result["ended"].append(name)
+        checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
 
 
 def join(
@@ -204,7 +213,7 @@ def _begin(folder: Path, plan: Plan) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"version": __version__, "plan": repr(plan.public()), "fingerprint": plan.fingerprint()}
+    facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
     checkpoint.write_text(path, json.dumps(facts, indent=1))
 
 

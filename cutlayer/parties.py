@@ -33,7 +33,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     _start_from_file(plan, task, body=body, tail=tail)
     _freeze(plan, body=body, tail=tail)
     whole = nn.Sequential(*parts).to(device)
-    return Server(whole, plan.server_optimizer.build(whole.parameters()), seed=plan.seed)
+    return Server(whole, plan.server_optimizer.build(whole.parameters()), seed=plan.seed, pieces=plan.pieces)
 
 
 def build_client(plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu") -> Client:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from math import ceil
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -26,6 +27,7 @@ from .split import FUSIONS, Bypass, Split, UShaped
 __all__ = ["Plan"]
 
 PARTS = ("head", "body", "tail")
+MOST_PIECES = 8
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -50,6 +52,7 @@ class Plan(Spec):
     turn: int = 1  # batches a client learns from before the next one takes over; 0: its whole epoch
     epochs: int = 5
     batch: int = 64
+    pieces: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
@@ -63,7 +66,7 @@ class Plan(Spec):
     private_seed: int | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        whole = {"clients": 1, "turn": 0, "epochs": 0, "batch": 2, "patience": 0, "aux": 0}
+        whole = {"clients": 1, "turn": 0, "epochs": 0, "batch": 2, "pieces": 1, "patience": 0, "aux": 0}
         for name, least in whole.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
@@ -77,6 +80,11 @@ class Plan(Spec):
             raise ValueError(f"frozen names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
         if self.guarded is not None and not 0 <= self.guarded <= self.clients:
             raise ValueError(f"guarded is how many of the {self.clients} client(s) use the guard; got {self.guarded}")
+        if self.pieces > min(MOST_PIECES, self.batch // 2):
+            raise ValueError(
+                f"pieces is at most {MOST_PIECES}, and a piece has at least two samples of a batch of {self.batch}; "
+                f"got {self.pieces}"
+            )
         if self.fusion not in FUSIONS:
             raise ValueError(f"fusion is one of {', '.join(FUSIONS)}; got {self.fusion!r}")
         if not 0 < self.home < 1:
@@ -107,7 +115,10 @@ class Plan(Spec):
         """The public part field by field, without where the data come from: that is each client's own business."""
         public = self.public()
         own = ("data", "partition", "val", "aux", "private_seed")
-        return {one.name: repr(getattr(public, one.name)) for one in fields(public) if one.name not in own}
+        agreed = {one.name: repr(getattr(public, one.name)) for one in fields(public) if one.name not in own}
+        if self.weights:  # the file, not where it lies
+            agreed["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()[:16]
+        return agreed
 
     def with_secrets(self) -> "Plan":
         """This plan with a private seed; drawn afresh unless one was fixed (tests, audits)."""
@@ -165,6 +176,10 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
     if missing := [name for name in guard.attributes if name not in task.attributes]:
         known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
         raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
+    if plan.pieces > 1 and guard.reads_gradients:
+        raise ValueError(f"{guard} reads the gradients of whole batches: use pieces=1")
+    if plan.pieces > 1 and plan.batch // plan.pieces < guard.least_batch:
+        raise ValueError(f"{guard} needs {guard.least_batch} samples in each piece: fewer pieces, or a larger batch")
     if plan.guarded is None or plan.guarded == plan.clients:
         return
     lift = guard.public_part().lift(cut.shared, plan.seed)

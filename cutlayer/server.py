@@ -15,7 +15,6 @@ from .seeds import derive, seeded
 class _Held(NamedTuple):
     """A forward pass that waits for its gradient."""
 
-    step: int
     z: Tensor
     u: Tensor
     updates: int
@@ -35,10 +34,12 @@ class Server:
         *,
         criterion: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
         seed: int = 0,
+        pieces: int = 1,
     ):
         self.body, self.optimizer, self.criterion, self.seed = body, optimizer, criterion, seed
+        self.pieces = pieces  # of a batch, each with a number of its own: the optimizer steps at the last one
         self.updates = 0
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, dict[int, _Held]] = {}  # by client and number
         self._answered: dict[int, tuple[Message, Message]] = {}
         self._device = next((p.device for p in body.parameters()), torch.device("cpu"))
         self._doors: dict[Kind, Handler] = {
@@ -66,13 +67,23 @@ class Server:
         """Drop what is held for a client that went away: it will start anew."""
         self._held.pop(client, None)
         self._answered.pop(client, None)
+        self.body.zero_grad()  # of the pieces of a batch that never came whole
+
+    def _hold(self, message: Message, z: Tensor, u: Tensor) -> None:
+        """Keep the graph of a piece until its gradient comes, and no graph of a batch that was given up."""
+        same = {
+            n: one
+            for n, one in self._held.get(message.client, {}).items()
+            if n // self.pieces == message.step // self.pieces
+        }
+        self._held[message.client] = same | {message.step: _Held(z, u, self.updates)}
 
     def _forward(self, message: Message) -> Message:
         z = message["z"].detach().requires_grad_()
         self.body.train()
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
             u = self.body(z)
-        self._held[message.client] = _Held(message.step, z, u, self.updates)
+        self._hold(message, z, u)
         return message.reply(u=u.detach())
 
     def _loss(self, message: Message) -> Message:
@@ -83,13 +94,14 @@ class Server:
             if rows is not None:
                 logits = logits.index_select(0, rows)
             loss = self.criterion(logits, message["y"])
-        self._held[message.client] = _Held(message.step, z, loss, self.updates)
+        self._hold(message, z, loss)
         return message.reply(loss=loss.detach())
 
     def _backward(self, message: Message) -> Message:
-        held = self._held.get(message.client)
-        if held is None or held.step != message.step:
-            waiting = f"step {held.step} is waiting" if held else "no step is waiting"
+        waits = self._held.get(message.client, {})
+        held = waits.get(message.step)
+        if held is None:
+            waiting = f"step {', '.join(map(str, waits))} is waiting" if waits else "no step is waiting"
             raise ProtocolError(f"{message} has no forward pass to belong to: {waiting}")
         if held.updates != self.updates:
             raise ProtocolError(
@@ -99,9 +111,11 @@ class Server:
         du = message["du"]
         if du.shape != held.u.shape:
             raise ProtocolError(f"{message}: du has shape {tuple(du.shape)}, u had {tuple(held.u.shape)}")
-        del self._held[message.client]  # only now: a message that is refused changes nothing
+        del waits[message.step]  # only now: a message that is refused changes nothing
+        if not waits:
+            del self._held[message.client]
         held.u.backward(du)
-        if self.optimizer is not None:
+        if self.optimizer is not None and (message.step + 1) % self.pieces == 0:
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.updates += 1

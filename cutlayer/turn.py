@@ -35,7 +35,7 @@ def learn(client: Client, batch: Batch) -> dict[str, float]:
     with seeded(batch.seed, batch.x.device):
         terms = client.split.terms(batch, client.remote)
         values = {name: float(term.detach()) for name, term in terms.items()}
-        _check(client, values)
+        check_terms(client, values)
         loss = reduce(torch.add, terms.values())
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
         loss.backward()
@@ -100,7 +100,8 @@ def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:
     return NonFinite(f"{where}; {culprit} did it. Largest values before: {shown}. Lower {remedy}.")
 
 
-def _check(client: Client, values: Mapping[str, float]) -> None:
+def check_terms(client: Client, values: Mapping[str, float]) -> None:
+    """Stop where numbers are lost, and name the term that lost them."""
     broken = {name: value for name, value in values.items() if not isfinite(value)}
     if broken:
         where = f"training turned non-finite at step {client.steps} of client {client.number}"

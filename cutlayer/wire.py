@@ -84,20 +84,20 @@ def size(message: Message, codec: Codec | None = None) -> int:
     return ([start, *_ends(start, lengths)])[-1]
 
 
-def decode(frame: bytes | bytearray | memoryview) -> Message:
-    """The message in `frame`; anything else than exactly one whole frame is refused."""
+def decode(frame: bytes | bytearray | memoryview, limit: int = LARGEST_FRAME) -> Message:
+    """The message in `frame`; anything else than exactly one whole frame is refused, packed or unpacked over `limit`."""
     view = memoryview(frame)
-    if len(view) > LARGEST_FRAME:
-        raise WireError(f"a frame of {len(view)} bytes is over the limit of {LARGEST_FRAME}")
+    if len(view) > limit:
+        raise WireError(f"a frame of {len(view)} bytes is over the limit of {limit}")
     try:
-        return _decode(view)
+        return _decode(view, limit)
     except WireError:
         raise
     except (struct.error, IndexError, UnicodeDecodeError, ValueError, RuntimeError, MemoryError) as error:
         raise WireError(f"damaged frame of {len(view)} bytes: {error}") from error
 
 
-def _decode(view: memoryview) -> Message:
+def _decode(view: memoryview, limit: int) -> Message:
     magic, version, kind, client, step = _HEADER.unpack_from(view, 0)
     if magic != b"CL":
         raise WireError("this is not a cutlayer frame")
@@ -120,8 +120,8 @@ def _decode(view: memoryview) -> Message:
             raise WireError(f"tensor {name!r} claims channels-last with {dimensions} dimensions")
         # What codecs leave out takes no bytes in the frame, so a short frame could claim any shape.
         unpacked += prod(shape) * _DTYPES[dtype].itemsize
-        if unpacked > LARGEST_FRAME:
-            raise WireError(f"a frame that unpacks to {unpacked} bytes is over the limit of {LARGEST_FRAME}")
+        if unpacked > limit:
+            raise WireError(f"a frame that unpacks to {unpacked} bytes is over the limit of {limit}")
         entries.append((name, _DTYPES[dtype], tag, format, shape, count))
     if len({entry[0] for entry in entries}) != len(entries):
         raise WireError("two tensors of the frame have the same name")

@@ -13,6 +13,7 @@ from .ledger import Ledger
 from .message import Handler, Kind, Message
 from .optimizers import set_rate
 from .parties import build_client
+from .pieces import Post, learn_in_pieces
 from .plan import Plan, steps_per_epoch
 from .seeds import derive
 from .turn import State, export, learn, load, predict
@@ -33,11 +34,13 @@ class Worker:
         held_out: Mapping[str, Samples],
         send: Handler,
         *,
+        post: Post | None = None,
         ledger: Ledger,
         device: torch.device | str = "cpu",
     ):
         self.plan, self.device, self.ledger = plan, torch.device(device), ledger
         self.client = build_client(plan, task, number, send, device)
+        self._post = post or _at_once(send)
         self.samples = on(samples, self.device)
         self.held_out = held_out
         self.on_step: Callable[[int, Mapping[str, float]], None] = lambda epoch, terms: None
@@ -84,11 +87,25 @@ class Worker:
         set_rate(self.client.optimizer, self.plan.client_optimizer.lr * factor)
         learnt = 0
         for index in self.order(epoch)[first:last]:
-            terms = learn(self.client, self.batch(index))
+            terms = self._learn(index)
             learnt += len(index)
             self.ledger.samples["training"] += len(index)
             self.on_step(epoch, terms)
         return learnt
+
+    def _learn(self, index: Tensor) -> dict[str, float]:
+        if self.plan.pieces == 1:
+            return learn(self.client, self.batch(index))
+        pieces, seed = self.pieces(index), self.secret("step", self.client.steps)
+        batches = [as_batch(self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)]
+        # The last piece of a batch always has the last number, by which the server knows it.
+        first = (self.client.steps + 1) * self.plan.pieces - len(pieces)
+        return learn_in_pieces(self.client, batches, first, self._post)
+
+    def pieces(self, index: Tensor) -> tuple[Tensor, ...]:
+        """The pieces a batch travels in; a small last batch has fewer."""
+        most = len(index) // max(2, self.plan.guard.least_batch)
+        return index.tensor_split(max(1, min(self.plan.pieces, most)))
 
     def evaluate(self, purpose: str, epoch: int) -> tuple[int, int]:
         """(right, all) of the samples held out for `purpose`.
@@ -122,7 +139,17 @@ class Worker:
     def continue_at(self, steps: int) -> None:
         """Number the coming steps from `steps` on, and draw their randomness accordingly."""
         self.client.steps = steps
-        self.client.remote.continue_at(steps)
+        self.client.remote.continue_at(steps * self.plan.pieces)
+
+
+def _at_once(send: Handler) -> Post:
+    """In one process there is nothing to wait for."""
+
+    def post(message: Message) -> Callable[[], Message]:
+        answer = send(message)
+        return lambda: answer
+
+    return post
 
 
 def weights_in(message: Message) -> State:

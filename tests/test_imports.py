@@ -38,12 +38,15 @@ ALLOWED = {
     "server": {"message", "errors", "seeds"},
     "split": {"batch", "guards", "remote"},
     "turn": {"batch", "errors", "remote", "seeds", "split"},
+    "pieces": {"batch", "message", "seeds", "turn"},
     "rounds": set(),
     "memory": {"batch", "message", "remote", "turn"},
     "plan": {"batch", "spec", "data", "guards", "nets", "optimizers", "partitions", "rules", "schedules", "split"},
     "parties": {"batch", "message", "nets", "plan", "remote", "seeds", "server", "split", "turn"},
     "checkpoint": set(),
-    "worker": {"batch", "data", "errors", "ledger", "message", "optimizers", "parties", "plan", "seeds", "turn"},
+    "worker": {
+        "batch", "data", "errors", "ledger", "message", "optimizers", "parties", "pieces", "plan", "seeds", "turn",
+    },
     "course": {"ledger", "message", "optimizers", "plan", "rounds", "rules", "server", "turn", "worker"},
     "engines": {
         "batch", "certs", "checkpoint", "course", "data", "errors", "ledger", "message", "nets", "parties", "plan",
@@ -72,11 +75,16 @@ ALLOWED = {
     "deploy": {
         "batch", "certs", "checkpoint", "course", "data", "engines", "errors", "message", "plan", "seeds", "worker",
     },
+    "inference": {
+        "batch", "certs", "checkpoint", "data", "engines", "ledger", "message", "parties", "plan", "runs", "seeds",
+        "turn", "worker",
+    },
     "logs": set(),
     "metering": set(),
     "cli_options": set(),
     "cli_deploy": {
-        "certs", "cli_options", "deploy", "engines", "logs", "metering", "plan", "spec", "terminal", "typed",
+        "certs", "checkpoint", "cli_options", "deploy", "engines", "inference", "logs", "metering", "plan", "spec",
+        "terminal", "typed",
     },
     "terminal": set(),
     "typed": {"cli_options", "guards", "plan", "spec"},

@@ -22,12 +22,15 @@ class Door:
         # A last batch that is too small joins the one before it.
         self._rows = plan.batch + plan.least_batch
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
-        self._first = self._last = self._step = self._count = 0
-        self._order, self._waits = Kind.EVALUATE, False
+        self._pieces = plan.pieces
+        self._first = self._last = self._step = 0  # of the turn, in batches
+        self._order = Kind.EVALUATE
+        self._begin_batch()
 
     def open(self, order: Message | None) -> None:
         """The client has this order to follow; None: it may predict."""
-        self._order, self._waits = (order.kind if order else Kind.EVALUATE), False
+        self._order = order.kind if order else Kind.EVALUATE
+        self._begin_batch()
         self._step = self._first = order.step if order else 0
         self._last = self._step
         if order is not None and order.kind in (Kind.TURN, Kind.WEIGHTS):
@@ -44,33 +47,46 @@ class Door:
             self._tensors(message, {"z"})
             self._activations(message, max(self._rows, PREDICTED))
             return
-        expected = Kind.BACKWARD if self._waits else self._asks
-        if message.step != self._step or self._step >= self._last:
+        if message.step // self._pieces != self._step or self._step >= self._last:
             raise Refused("step", f"{message}: the turn is steps {self._first} to {self._last}, at {self._step}")
-        if message.kind is not expected:
-            raise Refused("kind", f"{message} came where {expected.name} was expected")
+        if message.kind is self._asks:
+            expected = not self._answered and message.step > self._newest
+        else:
+            expected = message.kind is Kind.BACKWARD and message.step == min(self._waiting, default=-1)
+            last = (message.step + 1) % self._pieces == 0
+            expected = expected and (last or self._newest + 1 == (self._step + 1) * self._pieces)
+        if not expected:
+            waiting = f"gradients for {sorted(self._waiting)}" if self._waiting else self._asks.name
+            raise Refused("kind", f"{message} came where {waiting} was expected")
         if message.kind is Kind.BACKWARD:
             self._tensors(message, {"du"})
-            shape = () if self._vanilla else (self._count, *self._u)
+            shape = () if self._vanilla else (self._waiting[message.step], *self._u)
             _refuse_other(message, "du", shape)
         else:
             self._tensors(message, {"z", "y"} if self._vanilla else {"z"}, {"rows"} if self._vanilla else set())
             self._activations(message, self._rows)
             if self._vanilla:
                 self._labels(message)
-            self._count = len(message["z"])
 
     def passed(self, message: Message) -> None:
         """The message was answered."""
         if message.kind is Kind.BACKWARD:
-            self._step, self._waits = self._step + 1, False
+            del self._waiting[message.step]
+            self._answered = True
+            if (message.step + 1) % self._pieces == 0:
+                self._step += 1
+                self._begin_batch()
         elif message.kind is self._asks:
-            self._waits = True
+            self._waiting[message.step], self._newest = len(message["z"]), message.step
 
     def closed(self, answer: Message) -> None:
         """The client says it has done what it was asked to."""
-        if self._step != self._last or self._waits:
+        if self._step != self._last or self._waiting:
             raise Refused("step", f"{answer} after step {self._step} of a turn that ends at {self._last}")
+
+    def _begin_batch(self) -> None:
+        self._waiting: dict[int, int] = {}  # pieces whose gradient has not come: their rows, by number
+        self._newest, self._answered = -1, False
 
     def _tensors(self, message: Message, needed: set[str], allowed: Set[str] = frozenset()) -> None:
         if not needed <= set(message.tensors) <= needed | allowed:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ..turn import State
 from ..worker import PURPOSES, weights_in
 from .door import Door
 from .lines import Absent, Line, Lost, Stopped
+from .network import QUIET
 from .session import LARGEST, Refused
 
 BEST = -1  # the snapshot of the best epoch
@@ -40,6 +41,7 @@ class Limits:
     deadline: float = 300.0  # seconds without a sign of a client whose turn it is, before its turn is skipped
     every: int = 50  # steps between two snapshots, at the end of a turn
     visitors: int = 16  # connections that only predict or ask how things are
+    quiet: float = QUIET  # seconds without a byte before a client is asked whether it is still there
 
 
 class Lobby:
@@ -361,11 +363,12 @@ class Host(Course):
         if not common:
             self.exact = False
             log.warning("no common snapshot", extra={"facts": {}})
+        stood = self.step
         self._go_to(max(common, default=max(self.snapshots.numbers())))
-        self.rewinds += 1
+        self.rewinds += self.step < stood
         for line in present:
             line.agree()
-            theirs = self.kept if common else max(line.facts["snapshots"], default=0)
+            theirs = self.kept if common else self._newest_of(line)
             try:
                 done = self.ask(line.number, self._order(Kind.REWIND, line.number, theirs))
             except Absent:
@@ -383,8 +386,9 @@ class Host(Course):
             self.waiting_for = missing[0].name
             if self._stop.wait(0.05):
                 raise Stopped
-            some = any(line.connected for line in self.lines)
-            if time.monotonic() - began > self.limits.deadline and some:
+            if not any(line.connected for line in self.lines):
+                began = time.monotonic()  # nobody is late while nobody is there: it is our network that is away
+            if time.monotonic() - began > self.limits.deadline:
                 for line in missing:
                     self._lose(line)
 
@@ -402,13 +406,47 @@ class Host(Course):
                 self._lose(line)
 
     def _finish(self) -> None:
-        """The best epoch where one was kept, what it is worth, and goodbye."""
+        """The best epoch where one was kept, and what it is worth."""
         self.last = self.accuracies("test")
         if self.best.tensors:
             self.load(self.best.tensors)
             self._everybody(Kind.REWIND, BEST)
         self.used = self.accuracies("test")
-        self._everybody(Kind.END, 0, self.shared)
+        self.waiting_for = ""
+
+    def part(self, told: Callable[[str], None], already: Collection[str] = ()) -> None:
+        """Tell the clients that the run is over. Its result is on disk by now: who stays away only misses the news."""
+        for line in sorted(self.lines, key=lambda line: not line.connected):
+            if line.name not in already and self._tell_the_end(line):
+                told(line.name)
+                line.goodbye()
+        self.waiting_for = ""
+
+    def _tell_the_end(self, line: Line) -> bool:
+        began, patience = time.monotonic(), 0.0 if line.number in self.absent else self.limits.deadline
+        while True:
+            try:
+                if not line.in_step:
+                    while not line.connected:
+                        self.waiting_for = line.name
+                        if time.monotonic() - began > patience or self._stop.wait(0.05):
+                            return False
+                    line.agree()
+                    self.ask(line.number, self._order(Kind.REWIND, line.number, self._newest_of(line)))
+                    if self.best.tensors:
+                        self.ask(line.number, self._order(Kind.REWIND, line.number, BEST))
+                order = self._order(Kind.END, line.number, 0)
+                self.ask(line.number, Message(order.kind, order.client, order.step, order.tensors | self.shared))
+                return True
+            except Lost:
+                continue
+            except (Absent, Stopped):
+                return False
+
+    def _newest_of(self, line: Line) -> int:
+        """The snapshot nearest to where the course stands, of those a client has."""
+        theirs: list[int] = line.facts["snapshots"]
+        return max((one for one in theirs if one <= self.kept), default=max(theirs, default=0))
 
     def stop(self) -> None:
         """End after the current turn, with a snapshot; do not wait for clients that are away."""

@@ -10,6 +10,7 @@ from typing import Any
 from .session import WINDOW, Refused, Session
 
 Push = Callable[[Sequence[bytes]], None]
+PATIENCE = 4  # deadlines that one frame may take, whatever signs there are of its sender
 
 
 class Lost(Exception):
@@ -27,14 +28,16 @@ class Stopped(Exception):
 class Line:
     """One client: its session, and the connection that carries it at the moment, if any."""
 
-    def __init__(self, name: str, number: int, limit: int, visitor: bool = False):
+    def __init__(self, name: str, number: int, limit: int, visitor: bool = False, frame: float = 600.0):
         self.name, self.number, self.limit, self.visitor = name, number, limit, visitor
+        self.frame = frame  # seconds from the first piece of a frame to its last
         self.facts: dict[str, Any] = {}  # what the client last said of itself
         self.session_id = ""
         self.in_step = visitor  # whether this session stands where the course believes it to stand
         self.strikes = 0  # times this client was refused something in the middle of a conversation
         self.connections = 0
         self.heard_at = 0.0
+        self._moved_at = self._began_at = 0.0  # when something new came; when the frame that is coming began
         self.waited_for = False
         self._session: Session | None = None
         self._push: Push | None = None
@@ -47,23 +50,32 @@ class Line:
     def connected(self) -> bool:
         return self._push is not None
 
+    @property
+    def full(self) -> bool:
+        """As much is waiting to be read as one message may have: the connection has to wait."""
+        with self._news:
+            return sum(map(len, self._inbox)) > self.limit
+
     # -------------------------------------------------------------- the network's thread
     def connect(
         self, facts: dict[str, Any], push: Push, close: Callable[[Refused | None], None]
     ) -> tuple[dict[str, Any], list[bytes]]:
         """A connection of this client has come: what to welcome it with, and what to send it again."""
+        heard = facts.get("heard", 0)
+        if not isinstance(heard, int) or heard < 0:
+            raise Refused("garbage", "heard is a whole number")
         with self._news:
-            self._close(Refused("superseded", f"{self.name} has connected again"))
             known = self._session is not None and facts.get("session") == self.session_id
+            again = self._session.again(heard) if self._session is not None and known else []
+            self._close(Refused("superseded", f"{self.name} has connected again"))
             if not known:
                 self._session, self.session_id = Session(self.limit), secrets.token_hex(8)
                 self._inbox.clear()
                 self.in_step = self.visitor
             assert self._session is not None
-            again = self._session.again(int(facts.get("heard", 0))) if known else []
             self._push, self._close, self.facts = push, close, facts if not known else {**self.facts, **facts}
             self.connections += 1
-            self.heard_at = time.monotonic()
+            self.heard_at = self._moved_at = time.monotonic()
             self._news.notify_all()
             return {"session": self.session_id, "heard": self._session.heard, "number": self.number}, again
 
@@ -72,14 +84,38 @@ class Line:
         with self._news:
             if self._push is not push or self._session is None:
                 return  # a connection that was replaced
-            frame = self._session.take(packet)
-            self.heard_at = time.monotonic()
-            if frame is None:
-                return
-            if len(self._inbox) >= WINDOW:
-                raise Refused("window", f"{WINDOW} frames that nobody asked for")
-            self._inbox.append(frame)
-            self._news.notify_all()
+            try:
+                frame = self._take(self._session, packet)
+            except Refused:
+                self.strikes += 1
+                raise
+            if frame is not None:
+                self._inbox.append(frame)
+                self._news.notify_all()
+
+    def _take(self, session: Session, packet: bytes) -> bytearray | None:
+        before = session.partial
+        frame = session.take(packet)
+        self.heard_at = time.monotonic()
+        if frame is None and session.partial == before:
+            return None  # it came before, and is no sign that anything goes on
+        self._moved_at = self.heard_at
+        if before is None:
+            self._began_at = self.heard_at
+        self._refuse_slow(session)
+        if frame is not None and len(self._inbox) >= WINDOW:
+            raise Refused("window", f"{WINDOW} frames that nobody asked for")
+        return frame
+
+    def review(self) -> None:
+        """Refuse half a frame whose rest does not come. Asked every few seconds."""
+        with self._news:
+            if self._session is not None:
+                self._refuse_slow(self._session)
+
+    def _refuse_slow(self, session: Session) -> None:
+        if session.partial is not None and time.monotonic() - self._began_at > self.frame:
+            raise Refused("slow", f"a frame of {self.name} is not whole after {self.frame:.0f} seconds")
 
     def disconnect(self, push: Push) -> None:
         with self._news:
@@ -111,7 +147,8 @@ class Line:
                         raise Stopped
                     if not self.in_step:
                         raise Lost(self.name)
-                    left = max(began, self.heard_at) + deadline - time.monotonic()
+                    latest = min(max(began, self._moved_at) + deadline, began + PATIENCE * deadline)
+                    left = latest - time.monotonic()
                     if left <= 0:
                         raise Absent(self.name)
                     self._news.wait(left)

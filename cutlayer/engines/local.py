@@ -70,8 +70,10 @@ class LocalRun(Course):
 
     def batch_of(self, client: int, step: int) -> Tensor:
         """Which of its samples a client's step was about."""
-        epoch, place = divmod(step, self.batches[client])
-        return self.workers[client].order(epoch)[place]
+        worker, (whole, number) = self.workers[client], divmod(step, self.plan.pieces)
+        epoch, place = divmod(whole, self.batches[client])
+        pieces = worker.pieces(worker.order(epoch)[place])
+        return pieces[number - self.plan.pieces]  # counted from the last
 
     def peaks(self) -> dict[str, float]:
         names = {name for client in self.clients for name in client.peaks}

@@ -54,7 +54,17 @@ class Session:
         self.sent = self.heard = 0
         self._waiting: deque[tuple[int, bytes]] = deque()  # sent, not confirmed
         self._piece: bytearray | None = None
-        self._number = 0
+        self._total = 0
+
+    @property
+    def waiting(self) -> int:
+        """Frames that the other side has not confirmed."""
+        return len(self._waiting)
+
+    @property
+    def partial(self) -> int | None:
+        """Bytes of a frame whose rest is still to come; None between two frames."""
+        return None if self._piece is None else len(self._piece)
 
     def send(self, frame: bytes | bytearray) -> list[bytes]:
         """The packets of a new frame, which is kept until the other side has it."""
@@ -76,7 +86,7 @@ class Session:
         return [packet for number, frame in self._waiting for packet in self._packets(number, frame)]
 
     def take(self, packet: bytes) -> bytearray | None:
-        """A packet that came in; returns a frame when it is whole and new."""
+        """A packet that came in; returns a frame when it is whole and new. Nothing has changed when it raises."""
         kind, flags, number, heard, total = head(packet)
         if kind is not Type.DATA:
             raise Refused("garbage", f"a packet of type {kind.name} inside a conversation")
@@ -84,21 +94,29 @@ class Session:
             raise Refused("oversize", f"a frame of {total} bytes is over the limit of {self.limit}")
         if heard > self.sent:
             raise Refused("session", f"the other side confirms frame {heard} of {self.sent}")
+        if number > self.heard + 1:
+            raise Refused("session", f"frame {number} comes after frame {self.heard}")
+        if number == self.heard + 1:
+            self._refuse_lies(number, bool(flags & _LAST), len(packet) - HEADER.size, total)
         self._confirm(heard)
         if number <= self.heard:
             return None  # it came before
-        if number != self.heard + 1:
-            raise Refused("session", f"frame {number} comes after frame {self.heard}")
-        if self._piece is None or self._number != number:
-            self._piece, self._number = bytearray(), number
+        if self._piece is None:
+            self._piece, self._total = bytearray(), total
         self._piece += memoryview(packet)[HEADER.size :]
-        if len(self._piece) > total or (flags & _LAST) != (len(self._piece) == total):
-            raise Refused("garbage", f"frame {number} does not have the {total} bytes it claims")
         if not flags & _LAST:
             return None
         frame, self._piece = self._piece, None
         self.heard = number
         return frame
+
+    def _refuse_lies(self, number: int, last: bool, count: int, total: int) -> None:
+        """A frame has one size, every piece brings it nearer to its end, and the last one reaches it."""
+        if self._piece is not None and total != self._total:
+            raise Refused("garbage", f"frame {number} claimed {self._total} bytes, now it claims {total}")
+        have = (self.partial or 0) + count
+        if have > total or last != (have == total) or not (count or last):
+            raise Refused("garbage", f"frame {number} does not have the {total} bytes it claims")
 
     def broken(self) -> None:
         """The connection is gone: half a frame is no frame."""
@@ -134,12 +152,15 @@ def note(kind: Type, facts: Mapping[str, Any]) -> bytes:
 
 def read_note(packet: bytes, *expected: Type) -> dict[str, Any]:
     """The facts of a greeting. A refusal is raised as the error it is."""
-    kind = head(packet)[0]
-    if kind not in (*expected, Type.REFUSED):
+    kind, _, _, _, total = head(packet)
+    # Only a server refuses: a client that did could choose the names that are counted.
+    if kind not in expected and (kind is not Type.REFUSED or Type.HELLO in expected):
         wanted = " or ".join(one.name for one in expected)
         raise Refused("garbage", f"{wanted} was expected, {kind.name} came")
     if len(packet) > SMALL:
         raise Refused("oversize", f"a greeting of {len(packet)} bytes is over the limit of {SMALL}")
+    if total != len(packet) - HEADER.size:
+        raise Refused("garbage", f"a greeting of {len(packet) - HEADER.size} bytes that claims {total}")
     try:
         facts = json.loads(bytes(packet[HEADER.size :]))
     except (ValueError, RecursionError) as error:

@@ -1,5 +1,6 @@
 """A client of a deployment: it connects, follows orders on its own data, and survives whatever happens on the way."""
 
+import contextlib
 import ipaddress
 import json
 import logging
@@ -27,11 +28,12 @@ from ..plan import Plan, cut_shapes
 from ..turn import export, load
 from ..worker import Worker, numbers, refuse_too_few
 from .host import BEST
-from .network import CONVERSE, ENROLL, KEEPALIVE, STATUS
+from .network import CONVERSE, ENROLL, QUIET, STATUS, transport
 from .session import LARGEST, VERSION, Refused, Session, Type, head, note, read_note
 
 log = logging.getLogger("cutlayer.join")
 PERSISTENT = ("busy", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
 
 class NewSession(Exception):
@@ -48,13 +50,14 @@ class Address:
 
     target: str
     identity: certs.Identity | None = None
+    quiet: float = QUIET  # seconds without a byte before the server is asked whether it is still there
 
     def __post_init__(self) -> None:
         if self.identity is None:
             require_loopback(self.target)
 
     def channel(self) -> grpc.Channel:
-        options = [*KEEPALIVE, ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        options = [*transport(self.quiet), ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
         if self.identity is None:
             return grpc.insecure_channel(self.target, options=options)
         own = self.identity
@@ -132,27 +135,45 @@ class Wire:
             if frame is not None:
                 return frame
 
+    def open(self) -> None:
+        """Connect, if only to see whether the server lets us in."""
+        with contextlib.suppress(NewSession):
+            self._reconnect()
+
+    def leave(self, patience: float) -> None:
+        """Go once the server has heard everything, or has been gone for `patience` seconds."""
+        until = time.monotonic() + patience
+        with contextlib.suppress(queue.Empty, GaveUp, Refused):
+            while self._session.waiting and time.monotonic() < until:
+                packet = self._incoming.get(timeout=patience)
+                if isinstance(packet, NotConnected):
+                    self._reconnect(until - time.monotonic())
+                elif isinstance(packet, bytes) and head(packet)[0] is Type.BYE:
+                    break
+        self.close()
+
     def close(self) -> None:
         self._outgoing.put(None)
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
-    def _reconnect(self) -> None:
+    def _reconnect(self, patience: float | None = None) -> None:
         """Until the server is back, or for as long as we are patient. Raises NewSession if it has forgotten us."""
         began, wait = time.monotonic(), 0.1
+        patience = self._give_up if patience is None else patience
         while True:
             try:
                 welcome = self._connect()
                 break
             except NotConnected as error:
-                if time.monotonic() - began > self._give_up:
-                    raise GaveUp(f"no server at {self._address.target} for {self._give_up:.0f} s: {error}") from None
+                if time.monotonic() - began > patience:
+                    raise GaveUp(f"no server at {self._address.target} for {patience:.0f} s: {error}") from None
                 log.info("waiting", extra={"facts": {"for": self._address.target, "why": str(error)}})
                 time.sleep(wait * random.uniform(0.7, 1.3))
                 wait = min(2 * wait, 5.0)
             except Refused as error:
-                if error.name not in PERSISTENT or time.monotonic() - began > self._give_up:
+                if error.name not in PERSISTENT or time.monotonic() - began > patience:
                     raise
                 time.sleep(wait * random.uniform(0.7, 1.3))
                 wait = min(2 * wait, 5.0)
@@ -251,10 +272,18 @@ class Site:
         refuse_too_few(self.plan, counts | {"its test data": len(parts.test)})
         held_out = {"validate": parts.val, "test": parts.test}
         self.worker = Worker(
-            self.plan, task, number, parts.private, held_out, self._ask, ledger=self.ledger, device=self.device
+            self.plan,
+            task,
+            number,
+            parts.private,
+            held_out,
+            self._ask,
+            post=self._post,
+            ledger=self.ledger,
+            device=self.device,
         )
         self.worker.on_step = self._learnt
-        self._u = cut_shapes(self.plan, task).u
+        self._u = answered_shape(self.plan, task)
         self._about = {
             "batches": self.worker.batches,
             "own_data": own_data,
@@ -269,10 +298,11 @@ class Site:
             try:
                 order = self._decode(self.wire.receive())
                 answer = self._follow(order)
+                result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
                 self.wire.send(wire.encode(answer))
                 if order.kind is Kind.END:
-                    self._wait_until_heard()
-                    return self._result()
+                    self.wire.leave(LINGER)
+                    return result
             except NewSession:
                 log.info("new session", extra={"facts": {"step": self._worker.client.steps}})
 
@@ -299,32 +329,24 @@ class Site:
 
     def _ask(self, message: Message) -> Message:
         """The server, as this client's network sees it."""
+        return self._post(message)()
+
+    def _post(self, message: Message) -> Callable[[], Message]:
+        """Send now, wait later; answers come in the order of the questions."""
         frame = wire.encode(message)
         self.ledger.note(message, UP, len(frame))
         self.wire.send(frame)
+        return lambda: self._answer_to(message)
+
+    def _answer_to(self, message: Message) -> Message:
         answer = self.wire.receive()
         reply = self._decode(answer)
         self.ledger.note(reply, DOWN, len(answer))
-        self._refuse_wrong_answer(message, reply)
+        refuse_wrong_answer(message, reply, self._u)
         return _on(reply, self.device)
 
     def _decode(self, frame: bytearray) -> Message:
         return wire.decode(frame)
-
-    def _refuse_wrong_answer(self, asked: Message, reply: Message) -> None:
-        if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
-            raise ProtocolError(f"the server answered {asked} with {reply}")
-        shapes: dict[str, tuple[int, ...]] = {}
-        if asked.kind in (Kind.FORWARD, Kind.PREDICT):
-            shapes = {"u": (len(asked["z"]), *self._u)}
-            if asked.kind is Kind.PREDICT and not self.plan.protocol.labels_stay_home:
-                shapes = {"u": tuple(reply["u"].shape)}
-        for name, shape in shapes.items():
-            if tuple(reply[name].shape) != shape:
-                raise ProtocolError(f"the server answered {asked} with {name} of shape {tuple(reply[name].shape)}")
-        for name, tensor in reply.tensors.items():
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise ProtocolError(f"the server answered {asked} with {name} that holds NaN or infinity")
 
     def _follow(self, order: Message) -> Message:
         worker = self._worker
@@ -344,15 +366,6 @@ class Site:
             right, count = answer["score"].tolist()
             self.scores[("validation", "test")[int(order["what"][0])]] = right / max(1, count)
         return answer
-
-    def _wait_until_heard(self) -> None:
-        """The last answer has left when the server closes the line, or is gone."""
-        try:
-            while not isinstance(self.wire._incoming.get(timeout=10.0), NotConnected):
-                pass
-        except queue.Empty:
-            pass
-        self.wire.close()
 
     def _learnt(self, epoch: int, terms: Mapping[str, float]) -> None:
         if not self.rows or self.rows[-1]["epoch"] != epoch + 1:
@@ -383,6 +396,9 @@ class Site:
 
     def _go_to(self, number: int) -> None:
         if number == BEST:
+            if not (self.folder / "best.safetensors").exists():
+                log.warning("no best epoch", extra={"facts": {}})  # this client was away when it was kept
+                return
             state, _ = checkpoint.load(self.folder / "best.safetensors")
             load(self._worker.client, state)
             return
@@ -403,7 +419,7 @@ class Site:
 
     def _result(self) -> dict[str, Any]:
         worker = self._worker
-        checkpoint.save(self.folder / "client.safetensors", export(worker.client), {"plan": repr(self.plan.public())})
+        checkpoint.save(self.folder / "client.safetensors", export(worker.client), {"number": worker.number})
         result = {
             "name": self.name,
             "number": worker.number,
@@ -416,6 +432,54 @@ class Site:
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
         return result
+
+
+class Visitor:
+    """A client that only predicts: nothing is learnt, so a lost question is simply asked again."""
+
+    def __init__(self, plan: Plan, task: Task, name: str, address: Address, ledger: Ledger, *, give_up: float = 60.0):
+        self._site = Site(plan, name, address, Path(), give_up=give_up)
+        self._u, self._ledger = answered_shape(plan, task), ledger
+        self._wire = Wire(address, lambda: {**self._site._who(), "purpose": "predict"}, give_up=give_up)
+
+    def __enter__(self) -> "Visitor":
+        self.number = self._site.enrol()
+        self._wire.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._wire.close()
+
+    def ask(self, message: Message) -> Message:
+        frame = wire.encode(message)
+        self._ledger.note(message, UP, len(frame))
+        while True:
+            try:
+                self._wire.send(frame)
+                answer = self._wire.receive()
+                break
+            except NewSession:
+                continue
+        reply = wire.decode(answer)
+        self._ledger.note(reply, DOWN, len(answer))
+        refuse_wrong_answer(message, reply, self._u)
+        return reply
+
+
+def answered_shape(plan: Plan, task: Task) -> tuple[int, ...]:
+    """The shape of one row that the server sends back: features, or logits where it has the classifier."""
+    return cut_shapes(plan, task).u if plan.protocol.labels_stay_home else (task.classes,)
+
+
+def refuse_wrong_answer(asked: Message, reply: Message, row: tuple[int, ...]) -> None:
+    """A server is not believed either: another step, another shape, or numbers that are none."""
+    if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
+        raise ProtocolError(f"the server answered {asked} with {reply}")
+    if asked.kind in (Kind.FORWARD, Kind.PREDICT) and tuple(reply["u"].shape) != (len(asked["z"]), *row):
+        raise ProtocolError(f"the server answered {asked} with u of shape {tuple(reply['u'].shape)}")
+    for name, tensor in reply.tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ProtocolError(f"the server answered {asked} with {name} that holds NaN or infinity")
 
 
 def _on(message: Message, device: str) -> Message:

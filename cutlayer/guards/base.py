@@ -76,6 +76,8 @@ class Guard(Spec):
     makes_zeros: ClassVar[bool] = False
     # Every coordinate that leaves mixes all that came in: zeros made before do not survive.
     fills_zeros: ClassVar[bool] = False
+    # It changes how the client learns from the gradients of a whole batch.
+    reads_gradients: ClassVar[bool] = False
     # The guard itself decides what stays home, and a Bypass takes that instead of whole channels.
     holds_back: ClassVar[bool] = False
     # Meant to be fitted to a network that is trained and frozen; an audit starts it from the unguarded one.

@@ -50,6 +50,10 @@ class Chain(Guard):
         return any(part.holds_back for part in self.parts)
 
     @property
+    def reads_gradients(self) -> bool:  # type: ignore[override]
+        return any(part.reads_gradients for part in self.parts)
+
+    @property
     def post_hoc(self) -> bool:  # type: ignore[override]
         return any(part.post_hoc for part in self.parts)
 

@@ -28,6 +28,7 @@ class DPSGD(Guard):
     clip: float = 1.0
     noise: float = 1.0
     client_only: ClassVar[bool] = True
+    reads_gradients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, int | float) or not 0 < self.clip < float("inf"):
