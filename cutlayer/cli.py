@@ -424,7 +424,7 @@ def main() -> None:
         sys.exit(130)
     except USER_ERRORS as error:
         say(f"error: {error}")
-        sys.exit(130 if type(error).__name__ == "Interrupted" else 1)
+        sys.exit(getattr(error, "exit_code", 1))
 
 
 if __name__ == "__main__":

@@ -12,5 +12,7 @@ class NonFinite(RuntimeError):
 class Interrupted(RuntimeError):
     """The user stopped a run; its state is on disk."""
 
+    exit_code = 130
+
 
 USER_ERRORS = (ValueError, OSError, ProtocolError, NonFinite, Interrupted)

@@ -24,12 +24,13 @@ class Door:
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
         self._pieces = plan.pieces
         self._first = self._last = self._step = 0  # of the turn, in batches
-        self._order = Kind.EVALUATE
+        self._order, self.touched = Kind.EVALUATE, False
         self._begin_batch()
 
     def open(self, order: Message | None) -> None:
         """The client has this order to follow; None: it may predict."""
         self._order = order.kind if order else Kind.EVALUATE
+        self.touched = False  # whether this order has led to anything at the server yet
         self._begin_batch()
         self._step = self._first = order.step if order else 0
         self._last = self._step
@@ -69,7 +70,8 @@ class Door:
                 self._labels(message)
 
     def passed(self, message: Message) -> None:
-        """The message was answered."""
+        """The message is being answered."""
+        self.touched = self.touched or message.kind is not Kind.PREDICT
         if message.kind is Kind.BACKWARD:
             del self._waiting[message.step]
             self._answered = True

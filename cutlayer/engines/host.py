@@ -6,8 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -15,20 +16,22 @@ from .. import wire
 from ..batch import Task
 from ..checkpoint import Snapshots
 from ..course import Course
+from ..errors import ProtocolError
 from ..ledger import DOWN, UP
 from ..message import Kind, Message, Watcher, through
 from ..parties import build_server
-from ..plan import Plan
+from ..plan import Plan, cut_shapes
 from ..rounds import Turn
 from ..turn import State
 from ..worker import PURPOSES, weights_in
 from .door import Door
 from .lines import Absent, Line, Lost, Stopped
-from .network import QUIET
+from .network import GREETING, QUIET, REVIEW
 from .session import LARGEST, Refused
 
 BEST = -1  # the snapshot of the best epoch
 STRIKES = 3  # refusals in the middle of a conversation before a client is left out
+MOST_BATCHES = 1 << 20  # of a client in an epoch
 LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
 log = logging.getLogger("cutlayer.serve")
 
@@ -41,6 +44,9 @@ class Limits:
     deadline: float = 300.0  # seconds without a sign of a client whose turn it is, before its turn is skipped
     every: int = 50  # steps between two snapshots, at the end of a turn
     visitors: int = 16  # connections that only predict or ask how things are
+    frame: float = 600.0  # seconds from the first piece of a message to its last
+    greeting: float = GREETING  # seconds a new connection has to say who it is
+    review: float = REVIEW  # seconds between two looks at the certificate of an open connection
     quiet: float = QUIET  # seconds without a byte before a client is asked whether it is still there
 
 
@@ -52,7 +58,7 @@ class Lobby:
             raise ValueError(f"the plan has {plan.clients} clients, and names are {', '.join(names) or 'missing'}")
         self.plan, self.limits = plan.public(), limits
         self.fingerprint = plan.fingerprint()
-        self.lines = [Line(name, number, limits.message) for number, name in enumerate(names)]
+        self.lines = [Line(name, number, limits.message, frame=limits.frame) for number, name in enumerate(names)]
         self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
         self.task: Task | None = None
         self.predictor: Callable[[Line], None] | None = None
@@ -72,21 +78,38 @@ class Lobby:
         if line.strikes >= STRIKES:
             raise Refused("banned", f"{name} was refused {STRIKES} times: the run goes on without it")
         task = _task(facts)
-        told = {"batches": _whole(facts, "batches"), "own_data": bool(facts.get("own_data")), "task": task}
-        self.task = self.task or task
-        if task != self.task:
+        told = {
+            "batches": _whole(facts, "batches", MOST_BATCHES),
+            "own_data": bool(facts.get("own_data")),
+            "task": task,
+        }
+        if self.task is None:
+            self._refuse_unfit(task)
+        elif task != self.task:
             raise Refused("data", f"{name} has data of shape and classes {task}, others have {self.task}")
         if self.known[line.number] not in ({}, told):
             raise Refused("data", f"{name} came with {self.known[line.number]} before, now with {told}")
         snapshots = facts.get("snapshots")
-        if not isinstance(snapshots, list) or not all(isinstance(one, int) for one in snapshots):
+        if not isinstance(snapshots, list) or not all(
+            isinstance(one, int) and 0 <= one < 1 << 53 for one in snapshots
+        ):
             raise Refused("garbage", "snapshots is a list of numbers")
-        self.known[line.number] = told
+        self.task, self.known[line.number] = task, told
         return line
 
     def missing(self) -> list[str]:
         """Clients that have never come."""
         return [line.name for line in self.lines if not self.known[line.number]]
+
+    def _refuse_unfit(self, task: Task) -> None:
+        """The first client says what the data are like. Nothing is built for what the plan cannot be about."""
+        try:
+            sent = cut_shapes(self.plan, task).sent
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise Refused("data", f"the plan does not fit data of {task.shape}, {task.classes} classes") from error
+        bytes_up = self.plan.batch // self.plan.pieces * prod(sent) * torch.get_default_dtype().itemsize
+        if bytes_up > self.limits.message:
+            raise Refused("data", f"{bytes_up} bytes of activations are over the limit of {self.limits.message}")
 
     def _visit(self, line: Line) -> Line:
         self._visitors = [one for one in self._visitors if one.connected]
@@ -94,7 +117,7 @@ class Lobby:
             raise Refused("busy", "this server does not predict yet: it waits for its clients")
         if len(self._visitors) >= self.limits.visitors:
             raise Refused("busy", f"{self.limits.visitors} connections predict already")
-        visitor = Line(line.name, line.number, self.limits.message, visitor=True)
+        visitor = Line(line.name, line.number, self.limits.message, visitor=True, frame=self.limits.frame)
         self._visitors.append(visitor)
         threading.Thread(target=self.predictor, args=(visitor,), daemon=True).start()
         return visitor
@@ -148,18 +171,24 @@ class Host(Course):
         self.rewinds = 0
         self.exact = True  # no turn was skipped and nobody lost its state
         self.waiting_for = ""
+        self._astray = False  # the server did something for a turn that is not going to end
         lobby.predictor = self._predict
 
     # ----------------------------------------------------------------- a conversation
     def ask(self, client: int, order: Message) -> Message:
         line, door = self.lines[client], self._doors[client]
         door.open(order)
-        self._send(line, order)
+        try:
+            self._send(line, order)
+        except Refused as error:
+            if error.name != "window":  # of our own making
+                raise
+            self._refuse(line, error)
         while True:
             self.waiting_for = line.name
             frame = line.receive(self.limits.deadline)
             try:
-                message = _decoded(frame)
+                message = _decoded(frame, line.limit)
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
                     door.closed(message)
@@ -168,22 +197,35 @@ class Host(Course):
                 if message.kind is Kind.PREDICT:
                     self.ledger.samples["predicting"] += len(message["z"])
                 self.ledger.note(message, UP, len(frame))
-                with self._computing:
-                    reply = self._answer(_on(message, self.device))
-                door.passed(message)
+                door.passed(message)  # whatever comes of it, the body may not be what it was
+                reply = self._computed(message)
+                self._send(line, reply, counted=True)
             except Refused as error:
-                log.warning(
-                    "refused", extra={"facts": {"client": line.name, "error": error.name, "text": str(error)}}
-                )
-                line.strikes += 1
-                self.server.forget(client)
-                line.drop(error)
-                if line.strikes >= STRIKES:
-                    raise Absent(line.name) from error
-                continue
-            self._send(line, reply, counted=True)
+                self._refuse(line, error)
             if message.kind is Kind.BACKWARD:
                 self.learnt()
+
+    def _refuse(self, line: Line, error: Refused) -> NoReturn:
+        """Tell the client, and go back to before its turn: nothing it did in it stays."""
+        log.warning("refused", extra={"facts": {"client": line.name, "error": error.name, "text": str(error)}})
+        line.strikes += 1
+        self.server.forget(line.number)
+        line.drop(error)
+        raise Lost(line.name) from error
+
+    def _computed(self, message: Message) -> Message:
+        """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
+        try:
+            with self._computing:
+                reply = self._answer(_on(message, self.device))
+                learnt = message.kind is Kind.BACKWARD and self.server.optimizer is not None
+                sums = [t.sum() for t in self.server.body.state_dict().values()] if learnt else []
+        except (ProtocolError, RuntimeError, ValueError) as error:
+            raise Refused("failed", f"{message} cannot be computed: {error}") from error
+        sums += [tensor.sum() for tensor in reply.tensors.values()]
+        if not all(bool(total.isfinite()) for total in sums):
+            raise Refused("non-finite", f"{message} leads to NaN or infinity: its numbers, or a rate, are too large")
+        return reply
 
     def _send(self, line: Line, message: Message, counted: bool = False) -> None:
         frame = wire.encode(message)
@@ -201,6 +243,12 @@ class Host(Course):
         found = answer.tensors.get(name)
         if found is None or found.dtype != torch.int64 or tuple(found.shape) != (count,) or int(found.min()) < 0:
             raise Refused("shape", f"{answer} should carry {count} whole numbers as {name!r}")
+        batches = int(order["turn"][2] - order["turn"][1]) if name == "samples" else 0
+        if answer.step != order.step + batches:
+            raise Refused("step", f"{answer} where step {order.step + batches} was expected")
+        most = batches * (self.plan.batch + self.plan.least_batch)
+        if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
+            raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
         if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS):
             raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
         if any(t.is_floating_point() and not torch.isfinite(t).all() for t in weights.values()):
@@ -215,11 +263,9 @@ class Host(Course):
         try:
             while True:
                 frame = line.receive(self.limits.deadline)
-                message = _decoded(frame)
+                message = _decoded(frame, line.limit)
                 door.check(message, line.number)
-                with self._computing:
-                    reply = self._answer(_on(message, self.device))
-                line.send(wire.encode(reply))
+                line.send(wire.encode(self._computed(message)))
         except Refused as error:
             line.drop(error)
         except (Lost, Absent, Stopped):
@@ -232,8 +278,9 @@ class Host(Course):
             self.restore_newest()
         while True:
             try:
-                if not all(line.in_step for line in self.lines if line.number not in self.absent):
+                if self._astray or not all(line.in_step for line in self.lines if line.number not in self.absent):
                     self._meet()
+                    self._astray = False
                 finished = self.train(stop=self._stop.is_set, on_epoch=self._after_epoch, **callbacks)
                 if finished:
                     self._finish()
@@ -243,8 +290,10 @@ class Host(Course):
             except Lost as lost:
                 log.info("lost", extra={"facts": {"client": str(lost), "step": self.step}})
                 self._losses[str(lost)] += 1
-                if self._losses[str(lost)] > LOSSES:
-                    self._lose(next(line for line in self.lines if line.name == str(lost)))
+                self._astray = True
+                line = next(line for line in self.lines if line.name == str(lost))
+                if line.strikes >= STRIKES or self._losses[str(lost)] > LOSSES:
+                    self._lose(line)
             except Stopped:
                 return False
 
@@ -272,11 +321,14 @@ class Host(Course):
             super().take(turn)
         except Absent:
             self._lose(self.lines[number])
+            if self._doors[number].touched:  # a turn counts as a whole or not at all
+                raise Lost(self.lines[number].name) from None
             self._skip(turn)
 
     def _skip(self, turn: Turn) -> None:
         name = self.lines[turn.client].name
         self.skipped.append({"client": name, "epoch": self.epoch, "batches": turn.last - turn.first})
+        self.exact = False
         log.warning("skipped", extra={"facts": {"client": name, "epoch": self.epoch}})
         while not any(line.connected for line in self.lines):
             if self._stop.wait(0.2):  # with nobody there, skipping would end the plan with nothing learnt
@@ -361,10 +413,10 @@ class Host(Course):
         present = [line for line in self.lines if line.number not in self.absent]
         common = set(self.snapshots.numbers()).intersection(*(line.facts["snapshots"] for line in present))
         if not common:
-            self.exact = False
             log.warning("no common snapshot", extra={"facts": {}})
         stood = self.step
         self._go_to(max(common, default=max(self.snapshots.numbers())))
+        self.exact = self.exact and bool(common)
         self.rewinds += self.step < stood
         for line in present:
             line.agree()
@@ -384,6 +436,9 @@ class Host(Course):
         began = time.monotonic()
         while missing := [line for line in self.lines if line.number not in self.absent and not line.connected]:
             self.waiting_for = missing[0].name
+            for line in missing:
+                if line.strikes >= STRIKES:
+                    self._lose(line)
             if self._stop.wait(0.05):
                 raise Stopped
             if not any(line.connected for line in self.lines):
@@ -415,7 +470,7 @@ class Host(Course):
         self.waiting_for = ""
 
     def part(self, told: Callable[[str], None], already: Collection[str] = ()) -> None:
-        """Tell the clients that the run is over. Its result is on disk by now: who stays away only misses the news."""
+        """Tell clients that the run is over. Its result is on disk by now: who stays away misses only the news."""
         for line in sorted(self.lines, key=lambda line: not line.connected):
             if line.name not in already and self._tell_the_end(line):
                 told(line.name)
@@ -436,7 +491,7 @@ class Host(Course):
                     if self.best.tensors:
                         self.ask(line.number, self._order(Kind.REWIND, line.number, BEST))
                 order = self._order(Kind.END, line.number, 0)
-                self.ask(line.number, Message(order.kind, order.client, order.step, order.tensors | self.shared))
+                self.ask(line.number, Message(order.kind, order.client, order.step, {**order.tensors, **self.shared}))
                 return True
             except Lost:
                 continue
@@ -487,9 +542,9 @@ def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {name: (tuple(t.shape), t.dtype) for name, t in state.items()}
 
 
-def _decoded(frame: bytearray) -> Message:
+def _decoded(frame: bytearray, limit: int) -> Message:
     try:
-        return wire.decode(frame)
+        return wire.decode(frame, limit)
     except wire.WireError as error:
         raise Refused("garbage", str(error)) from error
 
@@ -501,10 +556,10 @@ def _on(message: Message, device: str) -> Message:
     return Message(message.kind, message.client, message.step, moved)
 
 
-def _whole(facts: Mapping[str, Any], name: str) -> int:
+def _whole(facts: Mapping[str, Any], name: str, most: int) -> int:
     value = facts.get(name)
-    if not isinstance(value, int) or not 0 <= value < 1 << 32:
-        raise Refused("garbage", f"{name} is a whole number")
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise Refused("garbage", f"{name} is a whole number up to {most}")
     return value
 
 
@@ -512,10 +567,10 @@ def _task(facts: Mapping[str, Any]) -> Task:
     try:
         shape, classes, attributes = facts["task"]
         task = Task(tuple(int(side) for side in shape), int(classes), {str(k): int(v) for k, v in attributes.items()})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Refused("garbage", "task is [shape, classes, attributes]") from error
     if not (
-        1 <= len(task.shape) <= 4 and all(0 < side <= 1 << 16 for side in task.shape) and 1 < task.classes <= 1 << 20
+        1 <= len(task.shape) <= 4 and all(0 < side <= 1 << 16 for side in task.shape) and 1 < task.classes <= 1 << 16
     ):
         raise Refused("data", f"no network is built for {task}")
     return task

@@ -41,6 +41,8 @@ class Type(IntEnum):
 class Refused(ProtocolError):
     """What one side does not accept of the other, by name."""
 
+    exit_code = 3
+
     def __init__(self, name: str, text: str):
         super().__init__(text)
         self.name = name

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import torch
@@ -24,15 +24,16 @@ from ..data.base import Parts
 from ..errors import ProtocolError
 from ..ledger import DOWN, UP, Ledger
 from ..message import Kind, Message
-from ..plan import Plan, cut_shapes
+from ..plan import MOST_PIECES, Plan, cut_shapes
 from ..turn import export, load
-from ..worker import Worker, numbers, refuse_too_few
+from ..worker import Worker, numbers, refuse_too_few, weights_in
 from .host import BEST
 from .network import CONVERSE, ENROLL, QUIET, STATUS, transport
 from .session import LARGEST, VERSION, Refused, Session, Type, head, note, read_note
 
 log = logging.getLogger("cutlayer.join")
-PERSISTENT = ("busy", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+Told = TypeVar("Told")
+PERSISTENT = ("busy", "internal", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
 LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
 
@@ -42,6 +43,8 @@ class NewSession(Exception):
 
 class GaveUp(OSError):
     """No server for too long."""
+
+    exit_code = 4
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,9 @@ class Wire:
     def __init__(
         self, address: Address, hello: Callable[[], dict[str, Any]], *, give_up: float, limit: int = LARGEST
     ):
-        self._address, self._hello, self._give_up = address, hello, give_up
+        self._address, self._hello, self.give_up = address, hello, give_up
         self._session, self.session_id = Session(limit), ""
-        self._limit = limit
+        self.limit = limit
         self._incoming: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel: grpc.Channel | None = None
@@ -161,7 +164,7 @@ class Wire:
     def _reconnect(self, patience: float | None = None) -> None:
         """Until the server is back, or for as long as we are patient. Raises NewSession if it has forgotten us."""
         began, wait = time.monotonic(), 0.1
-        patience = self._give_up if patience is None else patience
+        patience = self.give_up if patience is None else patience
         while True:
             try:
                 welcome = self._connect()
@@ -177,11 +180,12 @@ class Wire:
                     raise
                 time.sleep(wait * random.uniform(0.7, 1.3))
                 wait = min(2 * wait, 5.0)
-        if welcome["session"] == self.session_id:
-            for packet in self._session.again(int(welcome["heard"])):
+        heard, session = _told(welcome, "heard", int), _told(welcome, "session", str)
+        if session == self.session_id:
+            for packet in self._session.again(heard):
                 self._outgoing.put(packet)
             return
-        self._session, self.session_id = Session(self._limit), str(welcome["session"])
+        self._session, self.session_id = Session(self.limit), session
         raise NewSession
 
     def _connect(self) -> dict[str, Any]:
@@ -249,6 +253,7 @@ class Site:
         self.rows: list[dict[str, Any]] = []  # the history of this client: its loss, term by term
         self.sums: dict[str, tuple[float, int]] = {}
         self.scores: dict[str, float] = {}
+        self._crossed: dict[int, tuple[int, ...]] = {}  # shapes of what was sent lately, by step
         self._about: dict[str, Any] = {}
         self._process = secrets.token_hex(8)
 
@@ -257,11 +262,15 @@ class Site:
         began = time.monotonic()
         while True:
             try:
-                facts = read_note(call(self.address, ENROLL, note(Type.HELLO, self._who()), 10.0), Type.WELCOME)
-                return int(facts["number"])
+                patience = min(10.0, self.wire.give_up)
+                facts = read_note(call(self.address, ENROLL, note(Type.HELLO, self._who()), patience), Type.WELCOME)
+                number = _told(facts, "number", int)
+                if not 0 <= number < self.plan.clients:
+                    raise ProtocolError(f"the server calls this client number {number} of {self.plan.clients}")
+                return number
             except (GaveUp, Refused) as error:
                 passing = isinstance(error, GaveUp) or error.name in PERSISTENT
-                if not passing or time.monotonic() - began > self.wire._give_up:
+                if not passing or time.monotonic() - began > self.wire.give_up:
                     raise
                 log.info("waiting", extra={"facts": {"for": self.address.target, "why": str(error)}})
                 time.sleep(0.5)
@@ -336,22 +345,27 @@ class Site:
         frame = wire.encode(message)
         self.ledger.note(message, UP, len(frame))
         self.wire.send(frame)
+        if message.kind is not Kind.BACKWARD:
+            self._crossed = {**self._crossed, message.step: tuple(message["z"].shape)}
+            for old in [step for step in self._crossed if step < message.step - MOST_PIECES]:
+                del self._crossed[old]
         return lambda: self._answer_to(message)
 
     def _answer_to(self, message: Message) -> Message:
         answer = self.wire.receive()
         reply = self._decode(answer)
         self.ledger.note(reply, DOWN, len(answer))
-        refuse_wrong_answer(message, reply, self._u)
+        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()))
         return _on(reply, self.device)
 
     def _decode(self, frame: bytearray) -> Message:
-        return wire.decode(frame)
+        return decoded(frame, self.wire.limit)
 
     def _follow(self, order: Message) -> Message:
         worker = self._worker
         if order.client != worker.number:
             raise ProtocolError(f"{order} came to client {worker.number}")
+        self._refuse_wrong_order(order)
         if order.kind in (Kind.KEEP, Kind.REWIND, Kind.END):
             (number,) = numbers(order, "number", 1)
             if order.kind is Kind.KEEP:
@@ -366,6 +380,35 @@ class Site:
             right, count = answer["score"].tolist()
             self.scores[("validation", "test")[int(order["what"][0])]] = right / max(1, count)
         return answer
+
+    def _refuse_wrong_order(self, order: Message) -> None:
+        """A server may order what the plan says, and no more: own heads stay at home, and nobody else's are put in."""
+        relays = self.plan.shared and self.plan.clients > 1
+        weights = weights_in(order)
+        what = {Kind.TURN: "turn", Kind.WEIGHTS: "turn", Kind.EVALUATE: "what"}.get(order.kind, "number")
+        if set(order.tensors) != {what, *weights}:
+            raise ProtocolError(f"{order} carries {sorted(order.tensors)[:4]}; {what!r} was expected")
+        if not relays and (weights or order.kind is Kind.WEIGHTS):
+            raise ProtocolError(f"{order} is about weights, and in this plan every client keeps its own")
+        if weights and order.kind not in (Kind.WEIGHTS, Kind.EVALUATE, Kind.END):
+            raise ProtocolError(f"{order} brings weights that were not asked for")
+        own = export(self._worker.client) if weights else {}
+        net = {name: (t.shape, t.dtype) for name, t in weights.items() if name.startswith("net.")}
+        if net != {name: (t.shape, t.dtype) for name, t in own.items() if name.startswith("net.")}:
+            raise ProtocolError(f"{order} brings weights of another network")
+        optimizer = self._worker.client.optimizer
+        kept = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
+        for name in weights.keys() - net.keys():
+            _, place, _ = (*name.split(".", 2), "", "")[:3]
+            of = kept[int(place)] if place.isdecimal() and int(place) < len(kept) else None
+            if of is None or weights[name].shape not in (of.shape, ()):
+                raise ProtocolError(f"{order} brings {name!r}, which is nothing of this optimizer's")
+        if any(t.is_floating_point() and not torch.isfinite(t).all() for t in weights.values()):
+            raise ProtocolError(f"{order} brings weights that hold NaN or infinity")
+        if what == "turn" and not 0 <= numbers(order, what, 3)[0] < self.plan.epochs:
+            raise ProtocolError(f"{order} is of an epoch the plan does not have")
+        if order.kind is Kind.KEEP and numbers(order, what, 1)[0] < BEST:
+            raise ProtocolError(f"{order}: snapshots are numbered from 0")
 
     def _learnt(self, epoch: int, terms: Mapping[str, float]) -> None:
         if not self.rows or self.rows[-1]["epoch"] != epoch + 1:
@@ -460,7 +503,7 @@ class Visitor:
                 break
             except NewSession:
                 continue
-        reply = wire.decode(answer)
+        reply = decoded(answer, self._wire.limit)
         self._ledger.note(reply, DOWN, len(answer))
         refuse_wrong_answer(message, reply, self._u)
         return reply
@@ -471,15 +514,38 @@ def answered_shape(plan: Plan, task: Task) -> tuple[int, ...]:
     return cut_shapes(plan, task).u if plan.protocol.labels_stay_home else (task.classes,)
 
 
-def refuse_wrong_answer(asked: Message, reply: Message, row: tuple[int, ...]) -> None:
+def decoded(frame: bytearray, limit: int) -> Message:
+    """A message of the server."""
+    try:
+        return wire.decode(frame, limit)
+    except wire.WireError as error:
+        raise ProtocolError(f"the server sent what cannot be read: {error}") from error
+
+
+def _told(facts: Mapping[str, Any], name: str, kind: type[Told]) -> Told:
+    value = facts.get(name)
+    if not isinstance(value, kind):
+        raise ProtocolError(f"the server's greeting should say {name!r}")
+    return value
+
+
+def refuse_wrong_answer(asked: Message, reply: Message, row: tuple[int, ...], crossed: tuple[int, ...] = ()) -> None:
     """A server is not believed either: another step, another shape, or numbers that are none."""
     if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
         raise ProtocolError(f"the server answered {asked} with {reply}")
-    if asked.kind in (Kind.FORWARD, Kind.PREDICT) and tuple(reply["u"].shape) != (len(asked["z"]), *row):
-        raise ProtocolError(f"the server answered {asked} with u of shape {tuple(reply['u'].shape)}")
-    for name, tensor in reply.tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise ProtocolError(f"the server answered {asked} with {name} that holds NaN or infinity")
+    if asked.kind is Kind.BACKWARD:
+        name, shape = "dz", crossed
+    elif asked.kind is Kind.LOSS:
+        name, shape = "loss", ()
+    else:
+        name, shape = "u", (len(asked["z"]), *row)
+    if set(reply.tensors) != {name}:
+        raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
+    tensor = reply[name]
+    if tuple(tensor.shape) != shape or tensor.dtype != torch.get_default_dtype():
+        raise ProtocolError(f"the server answered {asked} with {name} of {tensor.dtype}, {tuple(tensor.shape)}")
+    if not torch.isfinite(tensor).all():
+        raise ProtocolError(f"the server answered {asked} with {name} that holds NaN or infinity")
 
 
 def _on(message: Message, device: str) -> Message:
