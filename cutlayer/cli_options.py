@@ -57,6 +57,14 @@ Pieces = Annotated[
     int | None,
     typer.Option(help="Pieces a batch travels in, all in flight at once: for slow links.", rich_help_panel=_PLAN),
 ]
+Down = Annotated[str | None, typer.Option(help="How u comes down, e.g. 'Quantize(bits=8)'.", rich_help_panel=_PLAN)]
+Back = Annotated[
+    str | None,
+    typer.Option(
+        help="How gradients travel, both ways, e.g. 'Quantize(bits=8, rounding=\"stochastic\")'.",
+        rich_help_panel=_PLAN,
+    ),
+]
 ClientOptimizer = Annotated[
     str | None, typer.Option(help="e.g. 'SGD(lr=0.05, momentum=0.9)'." + _SPEC + "optimizers", rich_help_panel=_PLAN)
 ]
@@ -160,6 +168,8 @@ PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
     "epochs": (Epochs, ""),
     "batch": (BatchSize, ""),
     "pieces": (Pieces, ""),
+    "down": (Down, "guards"),
+    "back": (Back, "guards"),
     "client_optimizer": (ClientOptimizer, "optimizers"),
     "server_optimizer": (ServerOptimizer, "optimizers"),
     "schedule": (Schedule, "schedules"),

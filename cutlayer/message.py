@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
+from typing import Any
 
 from torch import Tensor
 
@@ -34,6 +35,8 @@ class Message:
     client: int
     step: int
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    # Bytes that some of the tensors can be read back from, as only who made them can write them (codecs.Prepared).
+    packed: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __getitem__(self, name: str) -> Tensor:
         try:
@@ -46,9 +49,9 @@ class Message:
     def __str__(self) -> str:
         return f"{self.kind.name} of client {self.client}, step {self.step}"
 
-    def reply(self, **tensors: Tensor) -> "Message":
+    def reply(self, packed: Mapping[str, Any] | None = None, **tensors: Tensor) -> "Message":
         """The answer to this message: same kind, client and step."""
-        return Message(self.kind, self.client, self.step, tensors)
+        return Message(self.kind, self.client, self.step, tensors, packed or {})
 
 
 Handler = Callable[[Message], Message]

@@ -33,7 +33,14 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     _start_from_file(plan, task, body=body, tail=tail)
     _freeze(plan, body=body, tail=tail)
     whole = nn.Sequential(*parts).to(device)
-    return Server(whole, plan.server_optimizer.build(whole.parameters()), seed=plan.seed, pieces=plan.pieces)
+    return Server(
+        whole,
+        plan.server_optimizer.build(whole.parameters()),
+        seed=plan.seed,
+        pieces=plan.pieces,
+        down=plan.down,
+        back=plan.back,
+    )
 
 
 def build_client(plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu") -> Client:
@@ -63,7 +70,7 @@ def build_client(plan: Plan, task: Task, number: int, send: Handler, device: tor
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
         spec.attach(optimizer, split)
-    return Client(number, split, optimizer, Remote(number, send))
+    return Client(number, split, optimizer, Remote(number, send, plan.back))
 
 
 def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:

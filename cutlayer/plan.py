@@ -23,6 +23,7 @@ from .rules import Latest, Rule
 from .schedules import Constant, Schedule
 from .spec import Spec
 from .split import FUSIONS, Bypass, Split, UShaped
+from .squeeze import Squeeze
 
 __all__ = ["Plan"]
 
@@ -53,6 +54,8 @@ class Plan(Spec):
     epochs: int = 5
     batch: int = 64
     pieces: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
+    down: Squeeze = Squeeze()  # how u comes down: Quantize(bits=8), TopK(share=0.1), ...
+    back: Squeeze = Squeeze()  # how the gradients travel, du up and dz down
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
@@ -131,6 +134,8 @@ _KINDS: dict[str, Any] = {
     "net": Net,
     "data": Source,
     "guard": Guard,
+    "down": Squeeze,
+    "back": Squeeze,
     "partition": Partition,
     "rule": Rule,
     "client_optimizer": Optimizer,
@@ -140,6 +145,8 @@ _KINDS: dict[str, Any] = {
 _LISTS = {
     **{name: f"{name}s" for name in ("net", "guard", "partition", "rule")},
     "data": "data",
+    "down": "guards",
+    "back": "guards",
     "client_optimizer": "optimizers",
     "server_optimizer": "optimizers",
     "schedule": "schedules",

@@ -1,6 +1,6 @@
 """The server as a client sees it: a differentiable function that happens to be far away."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .message import Handler, Kind, Message
+from .squeeze import Squeeze
 
 
 class Remote:
@@ -18,29 +19,29 @@ class Remote:
     Under `torch.no_grad()` the same calls are PREDICT messages: evaluation mode on the server, nothing held.
     """
 
-    def __init__(self, client: int, send: Handler):
-        self.client, self._send = client, send
+    def __init__(self, client: int, send: Handler, back: Squeeze | None = None):
+        self.client, self._send, self._back = client, send, back or Squeeze()
         self.continue_at(0)
 
     def continue_at(self, step: int) -> None:
         """Number the coming steps from `step` on: a resumed run replays the same conversation."""
         self._steps: Iterator[int] = count(step)
 
-    def body(self, z: Tensor) -> Tensor:
-        """u = body(z), computed by the server."""
+    def body(self, z: Tensor, packed: Any = None) -> Tensor:
+        """u = body(z), computed by the server. `packed` are the bytes z may travel in (codecs.Prepared)."""
         if not torch.is_grad_enabled():
-            return self.ask(Kind.PREDICT, 0, z=z)["u"]
-        return _Body.apply(_crossing(z), self)
+            return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z)["u"]
+        return _Body.apply(_crossing(z), self, packed)
 
-    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: Any = None) -> Tensor:
         """The task loss, computed by the server, which therefore learns y (vanilla split learning).
 
         `rows` says for each label which row of z it belongs to, where guards let samples share rows.
         """
         if not torch.is_grad_enabled():
-            logits = self.body(z)  # nothing to learn, so the labels need not travel
+            logits = self.body(z, packed)  # nothing to learn, so the labels need not travel
             return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
-        return _Loss.apply(_crossing(z), y, rows, self)
+        return _Loss.apply(_crossing(z), y, rows, self, packed)
 
     @contextmanager
     def through(self, send: Handler) -> Iterator[None]:
@@ -54,10 +55,16 @@ class Remote:
     def next_step(self) -> int:
         return next(self._steps)
 
-    def ask(self, kind: Kind, step: int, **tensors: Tensor) -> Message:
+    def ask(self, kind: Kind, step: int, packed: Mapping[str, Any], /, **tensors: Tensor) -> Message:
         """Send one message and return the answer, which must belong to it."""
-        message = Message(kind, self.client, step, {name: t.detach() for name, t in tensors.items()})
-        return self._send(message)
+        bare = {name: tensor.detach() for name, tensor in tensors.items()}
+        ready = {name: one for name, one in packed.items() if one is not None}
+        return self._send(Message(kind, self.client, step, bare, ready))
+
+    def gradient(self, step: int, du: Tensor) -> Tensor:
+        """dz for du, both as small as the plan says."""
+        du, packed = self._back.squeeze(du)
+        return self.ask(Kind.BACKWARD, step, {"du": packed}, du=du)["dz"]
 
 
 def _crossing(z: Tensor) -> Tensor:
@@ -67,24 +74,24 @@ def _crossing(z: Tensor) -> Tensor:
 
 class _Body(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, remote: Remote) -> Tensor:
+    def forward(ctx: Any, z: Tensor, remote: Remote, packed: Any) -> Tensor:
         ctx.remote, ctx.step = remote, remote.next_step()
-        return remote.ask(Kind.FORWARD, ctx.step, z=z)["u"]
+        return remote.ask(Kind.FORWARD, ctx.step, {"z": packed}, z=z)["u"]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (du,) = grads
-        return ctx.remote.ask(Kind.BACKWARD, ctx.step, du=du)["dz"], None
+        return ctx.remote.gradient(ctx.step, du), None, None
 
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, y: Tensor, rows: Tensor | None, remote: Remote) -> Tensor:
+    def forward(ctx: Any, z: Tensor, y: Tensor, rows: Tensor | None, remote: Remote, packed: Any) -> Tensor:
         ctx.remote, ctx.step = remote, remote.next_step()
         labels = {"y": y} if rows is None else {"y": y, "rows": rows}
-        return remote.ask(Kind.LOSS, ctx.step, z=z, **labels)["loss"]
+        return remote.ask(Kind.LOSS, ctx.step, {"z": packed}, z=z, **labels)["loss"]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (du,) = grads
-        return ctx.remote.ask(Kind.BACKWARD, ctx.step, du=du)["dz"], None, None, None
+        return ctx.remote.gradient(ctx.step, du), None, None, None, None

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from .errors import ProtocolError
 from .message import Handler, Kind, Message
 from .seeds import derive, seeded
+from .squeeze import Squeeze
 
 
 class _Held(NamedTuple):
@@ -35,7 +36,10 @@ class Server:
         criterion: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
         seed: int = 0,
         pieces: int = 1,
+        down: Squeeze | None = None,
+        back: Squeeze | None = None,
     ):
+        self.down, self.back = down or Squeeze(), back or Squeeze()  # how u and dz leave
         self.body, self.optimizer, self.criterion, self.seed = body, optimizer, criterion, seed
         self.pieces = pieces  # of a batch, each with a number of its own: the optimizer steps at the last one
         self.updates = 0
@@ -83,8 +87,9 @@ class Server:
         self.body.train()
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
             u = self.body(z)
+            sent, packed = self.down.squeeze(u.detach())
         self._hold(message, z, u)
-        return message.reply(u=u.detach())
+        return message.reply({"u": packed}, u=sent)
 
     def _loss(self, message: Message) -> Message:
         z = message["z"].detach().requires_grad_()
@@ -120,12 +125,21 @@ class Server:
             self.optimizer.zero_grad()
             self.updates += 1
         assert held.z.grad is not None
-        return message.reply(dz=held.z.grad)
+        if type(self.back) is Squeeze:
+            return message.reply(dz=held.z.grad)
+        with seeded(derive(self.seed, "back", message.client, message.step), self._device):
+            dz, packed = self.back.squeeze(held.z.grad)
+        return message.reply({"dz": packed}, dz=dz)
 
     @torch.no_grad()
     def _predict(self, message: Message) -> Message:
         self.body.eval()
-        return message.reply(u=self.body(message["z"]))
+        u = self.body(message["z"])
+        if type(self.down) is Squeeze:
+            return message.reply(u=u)
+        with seeded(derive(self.seed, "predict", message.client), self._device):
+            u, packed = self.down.squeeze(u)
+        return message.reply({"u": packed}, u=u)
 
 
 def _same(one: Message, other: Message) -> bool:

@@ -63,7 +63,7 @@ class UShaped(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(each(server.body(seen), rows)), penalty)
+        return Output(self.tail(each(server.body(seen, self.guard.packed), rows)), penalty)
 
 
 class Bypass(Split):
@@ -87,7 +87,7 @@ class Bypass(Split):
     def forward(self, batch: Batch, server: Remote) -> Output:
         shared, channels = self.share(self.head(batch.x))
         seen, penalty, rows, held = self.guard(shared, batch)
-        u = each(server.body(seen), rows)
+        u = each(server.body(seen, self.guard.packed), rows)
         return Output(self.tail(self.rejoin(u, channels if held is None else held)), penalty)
 
 
@@ -101,11 +101,11 @@ class Vanilla(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return Output(each(server.body(seen), rows), penalty)
+        return Output(each(server.body(seen, self.guard.packed), rows), penalty)
 
     def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return {"task": server.loss(seen, batch.y, rows), **penalty}
+        return {"task": server.loss(seen, batch.y, rows, self.guard.packed), **penalty}
 
 
 FUSIONS = ("residual", "concat", "hybrid")

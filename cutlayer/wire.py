@@ -17,7 +17,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .codecs import BY_TAG, Codec, Raw, smallest
+from .codecs import BY_TAG, Codec, Prepared, Raw, smallest
 from .message import Kind, Message
 
 VERSION = 1
@@ -59,17 +59,20 @@ def encode(message: Message, codec: Codec | None = None) -> bytearray:
         if tensor.dtype not in _DTYPES:
             raise WireError(f"tensor {name!r} has dtype {tensor.dtype}, which does not travel")
         format, sent = _as_sent(tensor)
-        used = codec or _best(message.kind, sent)[0]
-        data = used.encode(sent)
-        table += _entry(name, tensor, used.tag, format, len(data))
+        ready = None if codec else _ready(message, name, sent)
+        used = codec or ready or _best(message.kind, sent)[0]
+        data = used.encode(sent) if isinstance(used, Codec) else used.encode()
+        # Whoever prepared bytes wrote rows: the tensor comes back row by row.
+        table += _entry(name, tensor, used.tag, _ROWS if ready else format, len(data))
         buffers.append(data)
     start = _aligned(_HEADER.size + len(table))
     ends = _ends(start, [len(data) for data in buffers])
     frame = bytearray(ends[-1] if ends else start)
     _HEADER.pack_into(frame, 0, b"CL", VERSION, message.kind, message.client, message.step)
     frame[_HEADER.size : _HEADER.size + len(table)] = table
+    view = memoryview(frame)  # assigned to directly, a bytearray copies what it is given once more
     for end, data in zip(ends, buffers, strict=True):
-        frame[end - len(data) : end] = data
+        view[end - len(data) : end] = data
     return frame
 
 
@@ -79,13 +82,16 @@ def size(message: Message, codec: Codec | None = None) -> int:
         1 + len(name.encode()) + _ENTRY.size + 4 * t.dim() for name, t in message.tensors.items()
     )
     start = _aligned(_HEADER.size + table)
-    sent = (_as_sent(tensor)[1] for tensor in message.tensors.values())
-    lengths = [codec.size(tensor) if codec else _best(message.kind, tensor)[1] for tensor in sent]
+    lengths = []
+    for name, tensor in message.tensors.items():
+        sent = _as_sent(tensor)[1]
+        ready = None if codec else _ready(message, name, sent)
+        lengths.append(codec.size(sent) if codec else ready.size() if ready else _best(message.kind, sent)[1])
     return ([start, *_ends(start, lengths)])[-1]
 
 
 def decode(frame: bytes | bytearray | memoryview, limit: int = LARGEST_FRAME) -> Message:
-    """The message in `frame`; anything else than exactly one whole frame is refused, packed or unpacked over `limit`."""
+    """The message in `frame`. Anything but exactly one whole frame is refused, and more than `limit` bytes."""
     view = memoryview(frame)
     if len(view) > limit:
         raise WireError(f"a frame of {len(view)} bytes is over the limit of {limit}")
@@ -143,6 +149,12 @@ def _entry(name: str, tensor: Tensor, tag: int, format: int, count: int) -> byte
         raise WireError(f"a tensor's name has at most 255 bytes; got {len(spelled)}")
     fixed = _ENTRY.pack(_DTYPES.index(tensor.dtype), tag, format, tensor.dim(), count)
     return bytes([len(spelled)]) + spelled + fixed + struct.pack(f"<{tensor.dim()}I", *tensor.shape)
+
+
+def _ready(message: Message, name: str, tensor: Tensor) -> Prepared | None:
+    """The bytes that came with a tensor, where they are fewer than any codec would take."""
+    ready: Prepared | None = message.packed.get(name) if message.packed else None
+    return ready if ready is not None and ready.size() < _best(message.kind, tensor)[1] else None
 
 
 def _best(kind: Kind, tensor: Tensor) -> tuple[Codec, int]:

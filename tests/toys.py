@@ -26,8 +26,11 @@ from cutlayer.guards import (
     Noise,
     NoPeek,
     Prism,
+    Quantize,
+    RandTopK,
     Shredder,
     Subset,
+    TopK,
 )
 from cutlayer.guards.projection import Dense
 from cutlayer.nets.base import Net, normalise
@@ -72,6 +75,12 @@ GUARDS: list[Guard] = [
     KAnonymous(k=2, grouping="class"),
     Chain(LightSplit(ratio=4), KAnonymous(k=3)),
     Chain(KAnonymous(k=2), Gaussian(scale=0.1)),
+    Quantize(bits=4),
+    Quantize(bits=3, rounding="stochastic"),
+    Chain(LightSplit(ratio=4), Quantize(bits=4)),
+    TopK(share=0.2),
+    RandTopK(share=0.2, alpha=0.3),
+    Chain(TopK(share=0.2), WCC(weight=0.1)),
     Chain(LightSplit(ratio=4), WCC(weight=0.17)),
     Chain(WCC(weight=0.17), Bottleneck1x1(ratio=2), LightSplit(ratio=2), WCC(weight=0.01)),
 ]
@@ -140,10 +149,10 @@ class Here:
     def __init__(self, body: nn.Module):
         self._body = body
 
-    def body(self, z: Tensor) -> Tensor:
+    def body(self, z: Tensor, packed: object = None) -> Tensor:
         return self._body(z)
 
-    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: object = None) -> Tensor:
         logits = self._body(z)
         return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
 

@@ -1,11 +1,13 @@
 """Codecs, one idea a file. A codec only changes how many bytes a tensor takes."""
 
 from .base import Codec as Codec
+from .base import Prepared as Prepared
 from .choice import smallest as smallest
+from .grid import Grid
 from .prefix import Prefix
 from .raw import Raw
 from .sparse import Sparse
 
-__all__ = ["Prefix", "Raw", "Sparse"]
+__all__ = ["Grid", "Prefix", "Raw", "Sparse"]
 
-BY_TAG: dict[int, Codec] = {codec.tag: codec for codec in (Raw(), Sparse(), Prefix())}
+BY_TAG: dict[int, Codec] = {codec.tag: codec for codec in (Raw(), Sparse(), Prefix(), Grid())}

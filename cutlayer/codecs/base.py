@@ -1,7 +1,7 @@
 """A codec: fewer bytes for the same tensor, below autograd, bit-exact in both directions."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -24,3 +24,18 @@ class Codec(Spec):
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         raise NotImplementedError
+
+
+class Prepared(Protocol):
+    """The bytes of one tensor, as only whoever made it can write them: it knows the few numbers it is made of.
+
+    `BY_TAG[tag].decode` gives the tensor back, bit for bit.
+    """
+
+    @property
+    def tag(self) -> int: ...
+
+    def size(self) -> int:
+        """How many bytes `encode` gives, without doing it."""
+
+    def encode(self) -> memoryview: ...

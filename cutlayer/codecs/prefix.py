@@ -13,6 +13,7 @@ from .base import Codec
 from .bits import counted, joined, on_host, pack, packed_size, placed, rows_of, unpack, values, words
 
 _HEADER = struct.Struct("<II")  # rows, length of a row
+_BLOCK = 1 << 18  # rows that are unpacked at once; a multiple of 8, so that blocks start at whole bytes
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,13 +48,36 @@ class Prefix(Codec):
         start = _HEADER.size + packed_size(rows, length.bit_length())
         if len(data) < start:
             raise ValueError(f"the lengths of {rows} rows take {start} bytes, the frame has {len(data)}")
-        kept = unpack(data[_HEADER.size : start], rows, length.bit_length())
-        if (kept > length).any():
-            raise ValueError(f"a row of {length} cannot keep {kept.max()} values")
-        wanted = start + int(kept.sum()) * dtype.itemsize
-        if len(data) != wanted:
-            raise ValueError(f"{kept.sum()} values of {dtype} in {rows} rows take {wanted} bytes, not {len(data)}")
-        return placed(_places(kept, length), values(data[start:], dtype), dtype, shape)
+        if rows <= _BLOCK:
+            kept = _kept(data[_HEADER.size : start], rows, length)
+            _refuse_other_size(data, start + int(kept.sum()) * dtype.itemsize, rows)
+            return placed(_places(kept, length), values(data[start:], dtype), dtype, shape)
+        # A row takes few bits in the frame and tens of bytes while it is unpacked: a block at a time.
+        tensor = torch.zeros(rows, length, dtype=dtype)
+        for first in range(0, rows, _BLOCK):
+            count, width = min(_BLOCK, rows - first), length.bit_length()
+            begin = _HEADER.size + packed_size(first, width)
+            kept = _kept(data[begin : begin + packed_size(count, width)], count, length)
+            end = start + int(kept.sum()) * dtype.itemsize
+            if end > len(data):
+                raise ValueError(f"{rows} rows take more than the {len(data)} bytes there are")
+            block = placed(_places(kept, length), values(data[start:end], dtype), dtype, (count, length))
+            tensor[first : first + count] = block
+            start = end
+        _refuse_other_size(data, start, rows)
+        return tensor.reshape(shape)
+
+
+def _kept(data: memoryview, rows: int, length: int) -> NDArray[np.int64]:
+    kept = unpack(data, rows, length.bit_length())
+    if (kept > length).any():
+        raise ValueError(f"a row of {length} cannot keep {kept.max()} values")
+    return kept
+
+
+def _refuse_other_size(data: memoryview, wanted: int, rows: int) -> None:
+    if len(data) != wanted:
+        raise ValueError(f"the values in {rows} rows take {wanted} bytes, not {len(data)}")
 
 
 def kept_lengths(rows: Tensor) -> Tensor:

@@ -14,9 +14,11 @@ from .lightsplit import LightSplit
 from .noise import Gaussian, Laplace, Noise
 from .nopeek import NoPeek
 from .prism import Prism
+from .quantize import Quantize
 from .seal import SEAL
 from .shredder import Shredder
 from .subset import Subset
+from .topk import RandTopK, TopK
 from .wcc import WCC
 
 __all__ = [
@@ -37,8 +39,11 @@ __all__ = [
     "NoPeek",
     "Noise",
     "Prism",
+    "Quantize",
+    "RandTopK",
     "Shredder",
     "Subset",
+    "TopK",
 ]
 
 

@@ -1,7 +1,7 @@
 """A guard: what a client does to its activations before they leave, and how the server reads them."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +25,14 @@ class GuardModule(nn.Module):
     """The client's half. This one changes nothing.
 
     Whatever a client must not hand on (keys) belongs in non-persistent buffers: `state_dict` is what a relay shows.
-    `notes` are figures of the last step that the history should show; they are not part of the loss.
+    `notes` are figures of the last step that the history should show; they are not part of the loss. `packed`
+    are the bytes that the last `seen` may travel in (codecs.Prepared), where the guard knows what it is made of.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.notes: dict[str, float] = {}
+        self.packed: Any = None
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         return Guarded(z)

@@ -165,8 +165,11 @@ class _InTurn(GuardModule):
         penalties: dict[str, Tensor] = {}
         rows = home = None
         self.notes = {}
+        self.packed = None
         for module in self.inner:
+            before = z
             z, penalty, own_rows, own_home = module(z, batch)
+            self.packed = self.packed if z is before else module.packed
             for name, term in penalty.items():
                 # The same penalty at two stages counts twice, under one name.
                 penalties[name] = penalties[name] + term if name in penalties else term

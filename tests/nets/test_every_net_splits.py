@@ -70,11 +70,11 @@ class HereSeeded(Here):
         super().__init__(body)
         self._seed, self._steps = seed, count()
 
-    def body(self, z):
+    def body(self, z, packed=None):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
             return super().body(z)
 
-    def loss(self, z, y, rows=None):
+    def loss(self, z, y, rows=None, packed=None):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
             return super().loss(z, y)
 

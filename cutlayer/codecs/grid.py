@@ -1,0 +1,109 @@
+"""Values that stand on a grid: small whole numbers, and where each grid begins and how wide its steps are."""
+
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .base import Codec
+from .bits import counted, joined, pack, packed_size, unpack
+
+_HEADER = struct.Struct("<BBII")  # bits, grids (0: one for all rows), rows, length of a row
+MOST_BITS = 16
+
+
+@dataclass(frozen=True)
+class Gridded:
+    """The bytes of `begin + codes * step`: codes of `bits` bits, one (begin, step) for all rows or for each."""
+
+    codes: Tensor  # rows x length, whole numbers below 2^bits
+    begin: Tensor  # rows, or one
+    step: Tensor
+    bits: int
+    tag: ClassVar[int] = 3
+
+    def value(self) -> Tensor:
+        """The tensor itself, rows x length. Two roundings, in this order, on every machine."""
+        return self.codes.to(self.step) * self.step[:, None] + self.begin[:, None]
+
+    def size(self) -> int:
+        grids = 2 * len(self.begin) * self.begin.element_size()
+        return _HEADER.size + grids + packed_size(self.codes.numel(), self.bits)
+
+    def encode(self) -> memoryview:
+        rows, length = self.codes.shape
+        header = _HEADER.pack(self.bits, len(self.begin) != 1, rows, length)
+        grids = [one.detach().cpu().contiguous().view(torch.uint8).numpy() for one in (self.begin, self.step)]
+        codes = self.codes.detach().cpu().reshape(-1).numpy()
+        return joined(header, *grids, packed_codes(codes, self.bits))
+
+
+@dataclass(frozen=True, repr=False)
+class Grid(Codec):
+    """Whole numbers of few bits on a grid of floats. Only who made the grid can write it, so this encodes nothing."""
+
+    tag: ClassVar[int] = 3
+
+    def encode(self, tensor: Tensor) -> memoryview:
+        raise NotImplementedError("a grid is not looked for: whoever made it prepares the bytes")
+
+    def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        bits, each, rows, length = _HEADER.unpack_from(data)
+        if not dtype.is_floating_point or not 1 <= bits <= MOST_BITS or each > 1:
+            raise ValueError(f"a grid of {dtype} with {bits} bits in form {each}")
+        if rows * length != counted(shape) or (shape and rows != shape[0]):
+            raise ValueError(f"{tuple(shape)} are not {rows} rows of {length}")
+        grids = rows if each else 1
+        start = _HEADER.size + 2 * grids * dtype.itemsize
+        wanted = start + packed_size(rows * length, bits)
+        if len(data) != wanted:
+            raise ValueError(
+                f"{rows} rows of {length} on {grids} grids take {wanted} bytes, the frame has {len(data)}"
+            )
+        both = (
+            torch.frombuffer(bytearray(data[_HEADER.size : start]), dtype=dtype)
+            if grids
+            else torch.empty(0, dtype=dtype)
+        )
+        if not torch.isfinite(both).all():
+            raise ValueError("a grid that begins or steps outside of the numbers")
+        codes = unpacked_codes(data[start:], rows * length, bits).reshape(rows, length)
+        whole = Gridded(torch.from_numpy(codes), both[:grids], both[grids:], bits)
+        return whole.value().reshape(shape)
+
+
+def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """Codes one after the other, the lowest bit first."""
+    if bits == 8:
+        return codes.astype(np.uint8)
+    if bits == 16:
+        return codes.astype("<u2").view(np.uint8)
+    if bits in (1, 2, 4):
+        per = 8 // bits
+        whole = np.zeros(-(-len(codes) // per) * per, dtype=np.uint8)
+        whole[: len(codes)] = codes
+        lanes = whole.reshape(-1, per)
+        out = lanes[:, 0].copy()
+        for lane in range(1, per):
+            out |= lanes[:, lane] << np.uint8(bits * lane)
+        return out
+    return pack(codes.astype(np.int64), bits)
+
+
+def unpacked_codes(data: memoryview, count: int, bits: int) -> NDArray[np.int32]:
+    """The inverse of `packed_codes`. What fills the last byte has to be zero."""
+    if bits == 8:
+        return np.frombuffer(data, dtype=np.uint8).astype(np.int32)
+    if bits == 16:
+        return np.frombuffer(data, dtype="<u2").astype(np.int32)
+    if bits in (1, 2, 4):
+        lanes = np.frombuffer(data, dtype=np.uint8)[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)
+        codes = (lanes & np.uint8((1 << bits) - 1)).reshape(-1)
+        if codes[count:].any():
+            raise ValueError(f"{count} codes of {bits} bits were expected, padded with zeros to whole bytes")
+        return codes[:count].astype(np.int32)
+    return unpack(data, count, bits).astype(np.int32)

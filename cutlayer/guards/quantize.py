@@ -1,0 +1,72 @@
+"""Fewer bits a number."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch, Task
+from ..codecs.grid import MOST_BITS, Gridded
+from ..seeds import derive, generator
+from ..squeeze import Squeeze
+from .base import Guard, Guarded, GuardModule, Shape
+
+ROUNDINGS = ("nearest", "stochastic")
+
+
+@dataclass(frozen=True, repr=False)
+class Quantize(Guard, Squeeze):
+    """Each row on a grid of 2^bits levels between its smallest and its largest value.
+
+    Straight through: gradients pass as if nothing had happened. Also for `down` (u) and `back` (du and dz) of a plan,
+    where `rounding="stochastic"` makes the rounded gradient right on average.
+    """
+
+    bits: int = 8
+    rounding: str = "nearest"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:
+            raise ValueError(f"Quantize's bits is a whole number from 1 to {MOST_BITS}; got {self.bits!r}")
+        if self.rounding not in ROUNDINGS:
+            raise ValueError(f"Quantize's rounding is one of {', '.join(ROUNDINGS)}; got {self.rounding!r}")
+
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
+        return StraightThrough(self, private)
+
+    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+        rows = tensor.detach().reshape(len(tensor), -1) if tensor.dim() else tensor.detach().reshape(1, 1)
+        if rows.shape[1] < 2 or not torch.isfinite(rows).all():
+            return tensor, None
+        begin, end = rows.amin(1), rows.amax(1)
+        step = (end - begin) / (2**self.bits - 1)
+        step = torch.where(step > 0, step, torch.ones_like(step))
+        place = (rows - begin[:, None]) / step[:, None]
+        if self.rounding == "stochastic":
+            place = (place + torch.rand(place.shape, generator=draw).to(place)).floor()
+        codes = place.round().clamp(0, 2**self.bits - 1).to(torch.int32)
+        packed = Gridded(codes, begin, step, self.bits)
+        return packed.value().reshape(tensor.shape), packed
+
+
+class StraightThrough(GuardModule):
+    """What a squeeze makes of the rows leaves; its gradient is taken for that of the rows."""
+
+    def __init__(self, squeeze: Any, private: int):
+        super().__init__()
+        self.squeeze, self.private = squeeze, private
+
+    def forward(self, z: Tensor, batch: Batch) -> Guarded:
+        seen, self.packed = self.squeeze.squeeze(z, generator(derive(self.private, batch.seed)))
+        return Guarded(_Straight.apply(z, seen))
+
+
+class _Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, seen: Tensor) -> Tensor:
+        return seen.clone() if seen is z else seen
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0], None

@@ -1,0 +1,163 @@
+"""Quantize: grids, rounding, straight-through gradients, and the other three messages of a step."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from toys import TASK, TinyNet, batches, tiny_parts, tiny_plan
+
+from cutlayer import wire
+from cutlayer.batch import Batch
+from cutlayer.engines.local import LocalRun
+from cutlayer.guards import Chain, LightSplit, NoGuard, Quantize, TopK
+from cutlayer.nets.simple_cnn import SimpleCNN
+from cutlayer.parties import build_client, build_server
+from cutlayer.plan import Plan
+from cutlayer.seeds import generator
+from cutlayer.spec import spec
+from cutlayer.split import Bypass, UShaped, Vanilla
+from cutlayer.turn import learn
+
+Z = torch.randn(6, 3, 4, 4, generator=generator(3))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8, 12])
+def test_rows_stand_on_their_grids_and_no_value_moves_by_more_than_half_a_step(bits):
+    seen, packed = Quantize(bits=bits).squeeze(Z)
+    rows, before = seen.flatten(1), Z.flatten(1)
+    step = (before.amax(1) - before.amin(1)) / (2**bits - 1)
+    assert ((rows - before).abs() <= step[:, None] * 0.5001).all()
+    assert all(len(row.unique()) <= 2**bits for row in rows)
+    assert torch.equal(packed.value().reshape(Z.shape), seen)
+    assert packed.size() == 10 + 6 * 8 + -(-6 * 48 * bits // 8)
+
+
+def test_the_signal_to_noise_ratio_is_that_of_uniform_rounding():
+    z = torch.rand(64, 4096, generator=generator(0))
+    for bits in (4, 8):
+        error = Quantize(bits=bits).squeeze(z)[0] - z
+        expected = 12 * (2**bits - 1) ** 2 * z.var()  # a uniform error of one step has variance step²/12
+        assert float(z.var() / error.var()) == pytest.approx(float(expected), rel=0.05)
+
+
+def test_stochastic_rounding_is_right_on_average_and_nearest_is_not():
+    z = torch.rand(1, 64, generator=generator(1)).repeat(4000, 1)
+    found = {
+        rounding: Quantize(bits=2, rounding=rounding).squeeze(z, generator(2))[0].mean(0)
+        for rounding in ("nearest", "stochastic")
+    }
+    assert (found["stochastic"] - z[0]).abs().max() < 0.02 < (found["nearest"] - z[0]).abs().max()
+
+
+def test_constant_rows_single_numbers_and_numbers_that_are_none_go_as_they_are():
+    flat = torch.full((3, 5), 2.5)
+    assert torch.equal(Quantize(bits=1).squeeze(flat)[0], flat)
+    for odd in (torch.tensor(1.5), torch.ones(4, 1), torch.tensor([[1.0, float("nan")]])):
+        seen, packed = Quantize(bits=2).squeeze(odd)
+        assert seen is odd and packed is None
+
+
+def test_gradients_pass_straight_through():
+    module = Quantize(bits=2).build((3, 4, 4), 0, 0)
+    z = Z.clone().requires_grad_()
+    seen = module(z, Batch(Z, torch.zeros(6), seed=4)).seen
+    weight = torch.randn(seen.shape, generator=generator(5))
+    (seen * weight).sum().backward()
+    assert torch.equal(z.grad, weight) and not torch.equal(seen, z)
+
+
+def test_the_same_step_rounds_alike_and_another_does_not():
+    module = Quantize(bits=2, rounding="stochastic").build((3, 4, 4), 0, 7)
+    one, again, other = (module(Z, Batch(Z, torch.zeros(6), seed=seed)).seen for seed in (1, 1, 2))
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+PROTOCOLS = [UShaped, Vanilla, Bypass]
+SMALL = {"down": Quantize(bits=8), "back": Quantize(bits=8, rounding="stochastic")}
+
+
+class ThroughBytes:
+    """Every message encoded and decoded on its way, and the bytes counted."""
+
+    def __init__(self):
+        self.bytes = Counter()
+
+    def __call__(self, handle):
+        def answer(message):
+            up = wire.encode(message)
+            down = wire.encode(handle(wire.decode(up)))
+            self.bytes[message.kind.name, "up"] += len(up)
+            self.bytes[message.kind.name, "down"] += len(down)
+            return wire.decode(down)
+
+        return answer
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_all_four_messages_shrink_and_bytes_on_the_way_change_nothing(protocol):
+    plan = tiny_plan(
+        protocol=protocol, guard=Chain(LightSplit(ratio=2), Quantize(bits=4)), epochs=2, batch=8, **SMALL
+    )
+    runs = []
+    for wrap in (lambda handle: handle, counting := ThroughBytes()):
+        runs.append(LocalRun(plan, tiny_parts(), classes=TASK.classes, wrap=wrap))
+        runs[-1].train()
+    ours, theirs = (run.tensors() for run in runs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    counted = {key: count for key, count in runs[0].ledger.bytes.items() if key[0] != "TURN"}
+    assert counted == counting.bytes
+    plain = LocalRun(replace(plan, guard=NoGuard(), down=Plan().down, back=Plan().back), tiny_parts(), classes=3)
+    plain.train()
+    for way in ("up", "down"):
+        assert runs[0].ledger.per_sample(way) < plain.ledger.per_sample(way)
+
+
+def test_what_comes_down_and_back_is_rounded_and_nothing_else():
+    told = {}
+
+    def listen(plan):
+        server = build_server(plan.public(), TASK)
+        heard = []
+
+        def send(message):
+            answer = server.handle(message)
+            heard.append((message, answer))
+            return answer
+
+        learn(build_client(plan, TASK, 0, send), batches(1)[0])
+        return heard
+
+    for name, changes in {"plain": {}, "small": SMALL}.items():
+        told[name] = listen(tiny_plan(net=TinyNet(norm="group"), **changes))
+    (z, u), (du, dz) = told["small"]
+    assert torch.equal(z["z"], told["plain"][0][0]["z"])
+    exact = told["plain"][0][1]["u"]
+    assert not torch.equal(u["u"], exact) and (u["u"] - exact).abs().max() <= (exact.amax() - exact.amin()) / 255
+    for tensor in (u["u"], du["du"], dz["dz"]):
+        assert all(len(row.unique()) <= 256 for row in tensor.flatten(1))
+
+
+def test_ratios_at_a_cut_of_4096():
+    """LightSplit(8), then four bits: more than 60 times fewer bytes in message 1; all four messages together 18."""
+    z = torch.randn(64, 4096, generator=generator(0))
+    guard = Chain(LightSplit(ratio=8), Quantize(bits=4))
+    module = guard.build((4096,), 1, 2)
+    seen = module(z, Batch(z, torch.zeros(64), seed=0)).seen
+    assert module.packed.size() * 60 < z.numel() * 4
+    eight = Quantize(bits=8).squeeze(seen)[1].size()
+    down = Quantize(bits=8).squeeze(z[:, :512])[1].size()
+    whole = 2 * z.numel() * 4 + 2 * 64 * 512 * 4  # z, dz of 4096; u, du of 512
+    assert (module.packed.size() + eight + 2 * down) * 18 < whole
+
+
+def test_settings_that_make_no_sense():
+    for bits in (0, 17, 2.5):
+        with pytest.raises(ValueError, match="bits is a whole number"):
+            Quantize(bits=bits)
+    with pytest.raises(ValueError, match="rounding is one of"):
+        Quantize(rounding="up")
+    with pytest.raises(ValueError, match="down cannot be LightSplit"):
+        Plan(down=LightSplit(ratio=2))
+    plan = Plan(net=SimpleCNN(), down=Quantize(bits=8), back=TopK(share=0.1))
+    assert spec(repr(plan), "plans") == plan
