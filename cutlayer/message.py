@@ -24,6 +24,7 @@ class Kind(IntEnum):
     EVALUATE = 7  # what for, with the weights of a relay; back: how many were right, of how many
     KEEP = 8  # write a snapshot; back: it is on disk
     REWIND = 9  # go back to a snapshot; back: the step this client stands at
+    LIFT = 11  # asked by a client: the server's half of a guard, to copy (nothing up) or to replace (weights up)
     END = 10  # the run is over; the last weights of a relay come along
 
 

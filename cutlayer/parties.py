@@ -40,6 +40,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         pieces=plan.pieces,
         down=plan.down,
         back=plan.back,
+        exchange=guard.exchange,
     )
 
 

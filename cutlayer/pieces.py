@@ -15,7 +15,7 @@ import torch
 from .batch import Batch
 from .message import Message
 from .seeds import seeded
-from .turn import Client, check_terms
+from .turn import Client, check_terms, exchange_lift
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
 
@@ -97,6 +97,7 @@ def learn_in_pieces(client: Client, pieces: Sequence[Batch], first: int, post: P
         return values
 
     client.split.train()
+    exchange_lift(client)
     client.remote.continue_at(first)
     with client.remote.through(ask):
         found = ring.run([lambda batch=batch: job(batch) for batch in pieces])  # type: ignore[misc]

@@ -38,7 +38,9 @@ class Server:
         pieces: int = 1,
         down: Squeeze | None = None,
         back: Squeeze | None = None,
+        exchange: str = "",
     ):
+        self.exchange = exchange  # of the lift, which is the first part of the body: "copy", "replace" or none
         self.down, self.back = down or Squeeze(), back or Squeeze()  # how u and dz leave
         self.body, self.optimizer, self.criterion, self.seed = body, optimizer, criterion, seed
         self.pieces = pieces  # of a batch, each with a number of its own: the optimizer steps at the last one
@@ -51,6 +53,7 @@ class Server:
             Kind.LOSS: self._loss,
             Kind.BACKWARD: self._backward,
             Kind.PREDICT: self._predict,
+            Kind.LIFT: self._lift,
         }
 
     @torch.enable_grad()
@@ -58,8 +61,8 @@ class Server:
         """Answer one message. In process the caller sits inside its own forward pass: gradients are on here."""
         if message.kind not in self._doors:
             raise ProtocolError(f"a server does not answer {message}")
-        if message.kind is Kind.PREDICT:
-            return self._predict(message)
+        if message.kind in (Kind.PREDICT, Kind.LIFT):
+            return self._doors[message.kind](message)
         asked, answer = self._answered.get(message.client, (None, None))
         if asked is not None and answer is not None and _same(asked, message):
             return answer
@@ -130,6 +133,20 @@ class Server:
         with seeded(derive(self.seed, "back", message.client, message.step), self._device):
             dz, packed = self.back.squeeze(held.z.grad)
         return message.reply({"dz": packed}, dz=dz)
+
+    @torch.no_grad()
+    def _lift(self, message: Message) -> Message:
+        """The server's half of the guard, to a client that may copy it, or a new one from a client that may set it."""
+        if not self.exchange or bool(message.tensors) != (self.exchange == "replace"):
+            raise ProtocolError(f"{message}: this guard's half at the server is not exchanged that way")
+        lift = self.body.get_submodule("0")
+        if not message.tensors:
+            return message.reply({}, **{f"lift.{name}": t.clone() for name, t in lift.state_dict().items()})
+        own, given = lift.state_dict(), {n.removeprefix("lift."): t for n, t in message.tensors.items()}
+        if {n: (t.shape, t.dtype) for n, t in own.items()} != {n: (t.shape, t.dtype) for n, t in given.items()}:
+            raise ProtocolError(f"{message}: these are not the weights of the guard's half at the server")
+        lift.load_state_dict(given)
+        return message.reply()
 
     @torch.no_grad()
     def _predict(self, message: Message) -> Message:

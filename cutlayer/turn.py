@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .batch import Batch
 from .errors import NonFinite
+from .message import Kind
 from .remote import Remote
 from .seeds import seeded
 from .split import Split
@@ -32,6 +33,7 @@ class Client:
 def learn(client: Client, batch: Batch) -> dict[str, float]:
     """One step; returns the loss term by term, and what the guard has to say of it."""
     client.split.train()
+    exchange_lift(client)
     with seeded(batch.seed, batch.x.device):
         terms = client.split.terms(batch, client.remote)
         values = {name: float(term.detach()) for name, term in terms.items()}
@@ -45,6 +47,14 @@ def learn(client: Client, batch: Batch) -> dict[str, float]:
     client.steps += 1
     client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
     return values | client.split.guard.notes
+
+
+def exchange_lift(client: Client) -> None:
+    """Copy or replace the server's half of the guard, when the guard says that it is time."""
+    due = client.split.guard.lift_due(client.steps)
+    if due is not None:
+        answer = client.remote.ask(Kind.LIFT, client.steps, {}, **{f"lift.{name}": t for name, t in due.items()})
+        client.split.guard.take_lift({name.removeprefix("lift."): t for name, t in answer.tensors.items()})
 
 
 @torch.no_grad()

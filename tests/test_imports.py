@@ -38,7 +38,7 @@ ALLOWED = {
     "remote": {"message", "squeeze"},
     "server": {"message", "errors", "seeds", "squeeze"},
     "split": {"batch", "guards", "remote"},
-    "turn": {"batch", "errors", "remote", "seeds", "split"},
+    "turn": {"batch", "errors", "message", "remote", "seeds", "split"},
     "pieces": {"batch", "message", "seeds", "turn"},
     "rounds": set(),
     "memory": {"batch", "message", "remote", "turn"},

@@ -1,5 +1,6 @@
 """What a server lets in: each message of a client is checked against the order it was given, before anything runs."""
 
+import math
 from collections.abc import Set
 
 import torch
@@ -22,7 +23,7 @@ class Door:
         # A last batch that is too small joins the one before it.
         self._rows = plan.batch + plan.least_batch
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
-        self._pieces = plan.pieces
+        self._pieces, self._exchanges, self._exchanged = plan.pieces, plan.guard.exchange, -1
         self._first = self._last = self._step = 0  # of the turn, in batches
         self._order, self.touched = Kind.EVALUATE, False
         self._begin_batch()
@@ -32,6 +33,7 @@ class Door:
         self._order = order.kind if order else Kind.EVALUATE
         self.touched = False  # whether this order has led to anything at the server yet
         self._begin_batch()
+        self._exchanged = -1
         self._step = self._first = order.step if order else 0
         self._last = self._step
         if order is not None and order.kind in (Kind.TURN, Kind.WEIGHTS):
@@ -47,6 +49,9 @@ class Door:
                 raise Refused("kind", f"{message} was not asked for: only PREDICT is")
             self._tensors(message, {"z"})
             self._activations(message, max(self._rows, PREDICTED))
+            return
+        if message.kind is Kind.LIFT:
+            self._exchange(message)
             return
         if message.step // self._pieces != self._step or self._step >= self._last:
             raise Refused("step", f"{message}: the turn is steps {self._first} to {self._last}, at {self._step}")
@@ -72,7 +77,9 @@ class Door:
     def passed(self, message: Message) -> None:
         """The message is being answered."""
         self.touched = self.touched or message.kind is not Kind.PREDICT
-        if message.kind is Kind.BACKWARD:
+        if message.kind is Kind.LIFT:
+            self._exchanged = self._step
+        elif message.kind is Kind.BACKWARD:
             del self._waiting[message.step]
             self._answered = True
             if (message.step + 1) % self._pieces == 0:
@@ -85,6 +92,21 @@ class Door:
         """The client says it has done what it was asked to."""
         if self._step != self._last or self._waiting:
             raise Refused("step", f"{answer} after step {self._step} of a turn that ends at {self._last}")
+
+    def _exchange(self, message: Message) -> None:
+        """The server's half of a guard, before a batch and once for it. What is in it the server itself compares."""
+        if (
+            message.step != self._step
+            or self._step >= self._last
+            or self._newest >= 0
+            or self._exchanged == self._step
+        ):
+            raise Refused("step", f"{message}: the turn is steps {self._first} to {self._last}, at {self._step}")
+        if not self._exchanges or bool(message.tensors) != (self._exchanges == "replace"):
+            raise Refused("kind", f"{message}: this guard's half at the server is not exchanged that way")
+        for name, tensor in message.tensors.items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise Refused("non-finite", f"{message}: {name} holds NaN or infinity")
 
     def _begin_batch(self) -> None:
         self._waiting: dict[int, int] = {}  # pieces whose gradient has not come: their rows, by number
@@ -104,7 +126,9 @@ class Door:
         y, rows = message["y"], message.tensors.get("rows")
         if y.dtype != torch.int64 or y.dim() != 1 or (rows is None and len(y) != len(message["z"])):
             raise Refused("shape", f"{message}: y is one class number for each row of z")
-        if len(y) > self._rows or not 0 <= int(y.min()) <= int(y.max()) < self._classes:
+        if not 0 < len(y) <= self._rows:
+            raise Refused("shape", f"{message}: y has {len(y)} labels, 1 to {self._rows} are allowed")
+        if not 0 <= int(y.min()) <= int(y.max()) < self._classes:
             raise Refused("range", f"{message}: y holds classes from 0 to {self._classes - 1}")
         if rows is not None:
             if rows.dtype != torch.int64 or rows.shape != y.shape:
@@ -119,5 +143,10 @@ def _refuse_other(message: Message, name: str, shape: tuple[int, ...]) -> None:
         raise Refused("shape", f"{message}: {name} has shape {tuple(tensor.shape)}, {shape} was expected")
     if tensor.dtype != torch.get_default_dtype():
         raise Refused("dtype", f"{message}: {name} is {tensor.dtype}, {torch.get_default_dtype()} was expected")
-    if not torch.isfinite(tensor).all():
+    if not finite(tensor):
         raise Refused("non-finite", f"{message}: {name} holds NaN or infinity")
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether no number is NaN or infinite. By the ends: no mask as large as the tensor, a tenth of the time."""
+    return not tensor.numel() or all(map(math.isfinite, map(float, tensor.aminmax())))

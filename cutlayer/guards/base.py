@@ -1,5 +1,6 @@
 """A guard: what a client does to its activations before they leave, and how the server reads them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -36,6 +37,13 @@ class GuardModule(nn.Module):
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         return Guarded(z)
+
+    def lift_due(self, step: int) -> dict[str, Tensor] | None:
+        """Before a step: None, or what the server's half is to be replaced with; empty: a copy of it is wanted."""
+        return None
+
+    def take_lift(self, state: Mapping[str, Tensor]) -> None:
+        """The copy that was wanted has come."""
 
 
 class Release(NamedTuple):
@@ -78,6 +86,8 @@ class Guard(Spec):
     makes_zeros: ClassVar[bool] = False
     # Every coordinate that leaves mixes all that came in: zeros made before do not survive.
     fills_zeros: ClassVar[bool] = False
+    # Client and server exchange the server's half now and then: "copy" it to the client, or "replace" it from there.
+    exchange: ClassVar[str] = ""
     # It changes how the client learns from the gradients of a whole batch.
     reads_gradients: ClassVar[bool] = False
     # The guard itself decides what stays home, and a Bypass takes that instead of whole channels.

@@ -1,6 +1,6 @@
 """Guards one after another: the client applies them left to right, the server lifts right to left."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +50,10 @@ class Chain(Guard):
         return any(part.holds_back for part in self.parts)
 
     @property
+    def exchange(self) -> str:  # type: ignore[override]
+        return next((part.exchange for part in self.parts if part.exchange), "")
+
+    @property
     def reads_gradients(self) -> bool:  # type: ignore[override]
         return any(part.reads_gradients for part in self.parts)
 
@@ -82,7 +86,11 @@ class Chain(Guard):
             step.part.build(step.before, step.public, derive(private, place), task)
             for place, step in enumerate(self._steps(shape, public))
         ]
-        return _InTurn(modules)
+        lifted = [part for part in self.parts if not part.client_only]
+        places = {
+            len(lifted) - 1 - lifted.index(part): number for number, part in enumerate(self.parts) if part in lifted
+        }
+        return _InTurn(modules, {number: place for place, number in places.items()})
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
         lifts = [part.lift(before, seed) for part, before, seed in self._steps(shape, public) if not part.client_only]
@@ -157,9 +165,23 @@ class Chain(Guard):
 
 
 class _InTurn(GuardModule):
-    def __init__(self, modules: Sequence[GuardModule]):
+    def __init__(self, modules: Sequence[GuardModule], places: Mapping[int, int]):
         super().__init__()
         self.inner = nn.ModuleList(modules)
+        self._places = places  # of each part's half among the server's, which stand in reverse
+
+    def lift_due(self, step: int) -> dict[str, Tensor] | None:
+        for number, place in self._places.items():
+            due = self.inner[number].lift_due(step)  # type: ignore[operator]
+            if due is not None:
+                return {f"{place}.{name}": tensor for name, tensor in due.items()}
+        return None
+
+    def take_lift(self, state: Mapping[str, Tensor]) -> None:
+        for number, place in self._places.items():
+            prefix = f"{place}."
+            own = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+            self.inner[number].take_lift(own)  # type: ignore[operator]
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         penalties: dict[str, Tensor] = {}
