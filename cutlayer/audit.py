@@ -20,13 +20,15 @@ from .data.base import Loaded, Parts, overlap, parts
 from .engines.local import LocalRun, as_batch, task_of
 from .guards import Guard, NoGuard
 from .guards.wcc import scatter_ratio
-from .judge import Hijacked, Scores, Victim, floors, hijack, judge, why_control_failed, why_invalid
-from .ledger import DOWN, UP
+from .judge import Hijacked, Scores, Victim, floors, hijack, judge, why_control_failed, why_invalid, why_untold
+from .ledger import DOWN, TRAINING, UP
 from .lpips import LPIPS
 from .memory import client_memory
+from .message import Handler, Message
 from .parties import build_client, build_server, sides
 from .plan import PARTS, Plan, cut_shapes
 from .privacy import privacy
+from .rates import rates
 from .seeds import derive
 
 SCHEMA = 1
@@ -79,6 +81,7 @@ def audit(
     device: str = "cpu",
     auxiliary: Auxiliary | None = None,
     cells: Cells | None = None,
+    claim: Callable[[str], bool] = lambda name: True,
     lpips: LPIPS | None = None,
     lpips_missing: str | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -86,7 +89,8 @@ def audit(
     """Every guard against every attack, the unguarded cut first: it is the control of all others.
 
     A guard that cannot work with this plan is an error, except those of `if_they_fit`: they are left out and named.
-    What is in `cells` already is not computed again.
+    What is in `cells` already is not computed again. Where several processes fill them, `claim` says what is this
+    one's to do: single attacks on the open cut, whole guards otherwise.
     """
     plan = _checked(plan, loaded)
     task = task_of(loaded.train, len(loaded.classes))
@@ -96,13 +100,14 @@ def audit(
     for guard in guards:
         if why := why_unfit(plan, task, guard):
             raise ValueError(why)
-    for attack in attacks:
-        if attack.secret == "labels" and not plan.protocol.labels_stay_home:
-            sends = f"{plan.protocol.__name__} sends the labels to the server"
-            raise ValueError(f"{sends}: leave {attack} out, or audit UShaped or Bypass")
+    aside = auxiliary or Auxiliary()
+    _refuse_attacks(attacks, plan, aside.apply(_shared_out(plan, loaded, seeds[0]), task), task, images)
     # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
     shape = cut_shapes(plan, task).shared
-    forms = {guard: [form for attack in attacks for form in attack.against(guard, shape)] for guard in guards}
+    forms = {
+        guard: list(dict.fromkeys(form for attack in attacks for form in attack.against(guard, shape)))
+        for guard in guards
+    }
     show = _Shown(on_event, len(seeds) * sum(1 + len(against) for against in forms.values()))
     cells = cells or Cells()
     result: Audit | None = None
@@ -110,9 +115,10 @@ def audit(
     for seed in seeds:
         # The judge plays every party, so the private seed may be fixed: the table can be made again.
         own = replace(plan, seed=seed, private_seed=derive(seed, "audit"))
-        data = (auxiliary or Auxiliary()).apply(parts(loaded, aux=own.aux, val=own.val, seed=seed), task)
+        data = aside.apply(_shared_out(own, loaded, seed), task)
         _refuse_overlap(data)
-        open_cut = _Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show)
+        records = any("history" in attack.needs for attack in attacks)
+        open_cut = _Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show, records)
         marks = _marks(cells, open_cut, seed, lpips)
         per_seed.append(marks)
         if result is None:
@@ -123,11 +129,15 @@ def audit(
             scene = (
                 open_cut
                 if guard == NoGuard()
-                else _Scene(replace(own, guard=guard), data, task, images, device, open_cut, show)
+                else _Scene(replace(own, guard=guard), data, task, images, device, open_cut, show, records)
             )
+            if guard != NoGuard() and not claim(f"{seed} | {shown(guard)}"):
+                continue
             for attack in forms[guard]:
                 name = f"{seed} | {shown(guard)} | {attack}"
                 if (cell := cells.get(name)) is None:
+                    if guard == NoGuard() and not claim(name):
+                        continue
                     show(f"{attack} against {shown(guard)}")
                     cell = _cell(scene, attack, seed, marks, controls.get(repr(attack.base())), lpips)
                     cells.put(name, cell[0], **cell[1])
@@ -216,13 +226,16 @@ class _Scene:
     device: str
     open_cut: "_Scene | None"
     show: _Shown
+    records: bool = False  # whether an attack wants the messages of the training
     trained: bool = False
+    history: list[Message] = field(default_factory=list)
 
     @cached_property
     def run(self) -> LocalRun:
         """A guard made for finished networks is fitted to the unguarded one, frozen."""
         plan, fitted = self._start()
-        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
+        heard = [self._listen] if self.records else []
+        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device, at_server=heard)
         if fitted is not None:
             run.start_from(fitted)
         run.train(on_step=lambda p: self.show(f"training with {shown(self.plan.guard)}", p.step / max(1, p.steps)))
@@ -244,9 +257,16 @@ class _Scene:
         fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
         return (self.plan if fitted is None else replace(self.plan, frozen=PARTS)), fitted
 
+    def _listen(self, message: Message, handle: Handler) -> Message:
+        if message.client == 0 and message.kind in TRAINING:
+            self.history.append(message)
+        return handle(message)
+
     @cached_property
     def victim(self) -> Victim:
-        return Victim(self.run, self.images)
+        victim = Victim(self.run, self.images)
+        victim.history = self.history if self.records else None
+        return victim
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -296,6 +316,18 @@ def _average(per_seed: list[dict[str, Scores]]) -> dict[str, Scores]:
     }
 
 
+def _shared_out(plan: Plan, loaded: Loaded, seed: int) -> Parts:
+    return parts(loaded, aux=plan.aux, val=plan.val, seed=seed)
+
+
+def _refuse_attacks(attacks: Sequence[Attack], plan: Plan, data: Parts, task: Task, images: int) -> None:
+    """What an attack lacks is said now, and not after the first hour of training."""
+    for attack in attacks:
+        reason = attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
+        if reason is not None:
+            raise ValueError(reason)
+
+
 def _refuse_overlap(data: Parts) -> None:
     if common := overlap(data.private, data.aux):
         raise ValueError(
@@ -322,5 +354,6 @@ def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
         "train_seconds": round(run.seconds, 2),
         "client_memory": memory,
         "within_over_total": scatter_ratio(victim.seen, victim.y),
+        "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
     }

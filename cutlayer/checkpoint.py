@@ -22,7 +22,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
 
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     facts = {**facts, "digest": digest(on_cpu)}
-    beside = path.with_suffix(".writing")
+    beside = path.with_name(f"{path.name}.{os.getpid()}.writing")  # another process may write the same one
     save_file(on_cpu, beside, metadata={"cutlayer": json.dumps(facts)})
     with beside.open("rb") as file:
         os.fsync(file.fileno())  # a name must not outlive a power cut without its contents

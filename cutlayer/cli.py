@@ -1,6 +1,7 @@
 """The command `cutlayer`. Heavy imports happen inside commands: `--help` loads no torch."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from .cli_options import (
     Device,
     GoOn,
     Guards,
+    Jobs,
     OneGuard,
     Out,
     PrivateSeed,
@@ -109,6 +111,14 @@ def train(
         return
     say(f"test accuracy {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+    rates = result["rates"]
+    if rates["total ratio"] is not None:
+        say(
+            ", ".join(
+                f"{name} {rates[name]:.3g}"
+                for name in ("bits per feature", "bits per input pixel", "uplink ratio", "total ratio")
+            )
+        )
     for side in ("client", "server"):
         own = result["sides"][side]
         say(f"{side}: {own['parameters']:,} parameters, {own['macs']:,} multiply-accumulates a sample")
@@ -134,6 +144,7 @@ def audit(
     data_dir: DataDir = None,
     out: Out = None,
     resume: GoOn = None,
+    jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
     """Train with each guard, attack what the server saw, and put accuracy, leakage, bytes and cost side by side.
@@ -161,7 +172,7 @@ def audit(
         chosen, guards, attacks, if_they_fit=every() if "all" in (guard or []) else [],
         more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
         seeds=seeds or (3 if budget == "standard" else 1), images=images, device=device, threads=threads,
-        data_dir=data_dir, out=out, resume=resume, auxiliary=Auxiliary(other, tuple(aux_without or ())),
+        data_dir=data_dir, out=out, resume=resume, jobs=jobs, auxiliary=Auxiliary(other, tuple(aux_without or ())),
         as_json=as_json, command="cutlayer " + _quoted(sys.argv[1:]),
     )  # fmt: skip
 
@@ -362,6 +373,7 @@ def _audit(
     threads: int | None = None,
     data_dir: Path | None = None,
     resume: Path | None = None,
+    jobs: int = 1,
     auxiliary: Any = None,
 ) -> None:
     prepare(threads, device)
@@ -376,21 +388,32 @@ def _audit(
     loaded = plan.data.load(data_dir)
     weights = find_weights(data_dir)
     attacks = attacks + (more(task_of(loaded.train, len(loaded.classes))) if more else [])
+    if jobs < 1:
+        raise ValueError(f"--jobs is at least 1; got {jobs}")
+    options: dict[str, Any] = {
+        "plan": plan,
+        "loaded": loaded,
+        "guards": guards,
+        "if_they_fit": if_they_fit or [],
+        "attacks": attacks or [Decoder()],
+        "seeds": range(plan.seed, plan.seed + seeds),
+        "images": images,
+        "device": device,
+        "auxiliary": auxiliary,
+        "lpips": load_lpips(weights).to(device) if weights else None,
+        "lpips_missing": None if weights else why_no_lpips(),
+    }
+    identity = f"{plan} {images} {auxiliary and auxiliary.without}"
     try:
         with Bar() as bar:
+            if jobs > 1:
+                from .jobs import spread
+
+                each = max(1, (threads or os.cpu_count() or 1) // jobs)
+                spread(jobs, each, folder / CELLS, identity, lambda n: bar.show(f"{n} cells", 0.0), **options)
             result = run_audit(
-                plan,
-                loaded,
-                guards=guards,
-                if_they_fit=if_they_fit or [],
-                attacks=attacks or [Decoder()],
-                seeds=range(plan.seed, plan.seed + seeds),
-                images=images,
-                device=device,
-                auxiliary=auxiliary,
-                cells=Cells(folder / CELLS, f"{plan} {images} {auxiliary and auxiliary.without}"),
-                lpips=load_lpips(weights).to(device) if weights else None,
-                lpips_missing=None if weights else why_no_lpips(),
+                **options,
+                cells=Cells(folder / CELLS, identity),
                 on_event=lambda event: bar.show(event.what, event.done),
             )
     except KeyboardInterrupt:

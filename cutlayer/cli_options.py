@@ -149,6 +149,9 @@ Budget = Annotated[
         "(published sizes, for a GPU)."
     ),
 ]
+Jobs = Annotated[
+    int, typer.Option(help="Processes that share the work, each with its part of the cores. 1: this one alone.")
+]
 GoOn = Annotated[
     Path | None, typer.Option("--resume", help="Go on with an interrupted audit: the missing cells only.")
 ]

@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from .attacks import Attack, Attacker, Decoder, Knowledge, KnownGuard
+from .attacks.base import REQUIRED
 from .attacks.labels import named
 from .batch import Batch, Task
 from .data.base import Parts, Samples
@@ -53,6 +55,7 @@ class Victim:
         heard = overheard(run, client, pick, "judged")
         self.messages, self.rows = heard.messages, heard.rows
         self.observed = overheard(run, client, order[:MOST_OBSERVED], "observed").messages
+        self.history: list[Message] | None = None  # of the training, where it was recorded
 
     def given_away(self, share: float) -> tuple[Tensor, Tensor]:
         """A share of this client's images with their labels, or as many as are not scored."""
@@ -180,6 +183,23 @@ def _even(index: Tensor, size: int) -> list[Tensor]:
     return list(index.tensor_split(max(1, len(index) // size)))
 
 
+def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
+    """What an attack needs and this audit cannot give, as one sentence; None: nothing. Known before any training."""
+    gives = {
+        "aux": len(data.aux) > 0,
+        "aux_labels": len(data.aux) > 0,
+        "aux_attributes": bool(data.aux.s),
+        "private": images < len(data.private),
+    }
+    missing = [REQUIRED[name] for name in attack.needs if not gives.get(name, True)]
+    if missing:
+        return f"{attack} needs {' and '.join(missing)}, and there are none to give"
+    wanted = getattr(attack, "attribute", None)
+    if "aux_attributes" in attack.needs and wanted not in data.aux.s:
+        return f"{attack} needs {wanted!r} of the auxiliary images; they have {', '.join(sorted(data.aux.s))}"
+    return None
+
+
 def told(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Knowledge:
     """All that an attacker can be told before a client sends anything: for those that take part in the training."""
     cut = cut_shapes(plan, task)
@@ -204,6 +224,7 @@ def known(victim: Victim, data: Parts) -> Knowledge:
     return replace(
         before,
         observed=victim.observed,
+        history=victim.history,
         body=copy.deepcopy(run.server.body),
         encode=victim.box,
         head=WhiteBox(_unguarded(victim.client.split), run.plan.batch),
@@ -273,6 +294,8 @@ def judge(
         figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
     row = {
         "attack": repr(attack),
+        "plain": repr(attack.base()),
+        "form": getattr(attack, "knows", ""),
         "secret": attack.secret,
         "knows": [*attack.in_words(), *([NAMED] if attack.clusters else [])],
         "ceiling": attack.ceiling(victim.run.plan.guard),
@@ -294,7 +317,29 @@ def _images(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | N
     forward = uploads(victim.messages)
     guess = _for_each(attacker.reconstruct(forward), forward, victim.rows)
     figures = scores(victim.truth, guess, lpips)
-    return {**figures, "metric": "ssim", "value": figures["ssim"], "chance": None}, guess.cpu()
+    near = _likeness(attacker, victim, forward) if isinstance(attacker, Substituting) else {}
+    return {**figures, "metric": "ssim", "value": figures["ssim"], "chance": None, **near}, guess.cpu()
+
+
+@runtime_checkable
+class Substituting(Protocol):
+    """An attacker with a head of its own in the client's place: what it would send, and what the client did send, in
+    one space."""
+
+    def features(self, images: Tensor) -> Tensor: ...
+
+    def read(self, messages: Sequence[Message]) -> Tensor: ...
+
+
+@torch.no_grad()
+def _likeness(attacker: Substituting, victim: Victim, forward: Sequence[Message]) -> dict[str, float]:
+    """How near a substitute's rows are to the client's for the same private images, which only the judge can say."""
+    theirs = _for_each(attacker.read(forward), forward, victim.rows).flatten(1)
+    own = attacker.features(victim.truth.to(theirs)).flatten(1)
+    return {
+        "feature_mse": float((own - theirs).square().mean()),
+        "feature_cosine": float(cosine_similarity(own, theirs).mean()),
+    }
 
 
 def _values(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:

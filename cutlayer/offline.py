@@ -10,7 +10,7 @@ from torch import Tensor
 from . import checkpoint
 from .attacks import Attack
 from .engines.local import LocalRun
-from .judge import Victim, WhiteBox, floors, judge, uploads, why_invalid
+from .judge import Victim, WhiteBox, floors, judge, uploads, why_invalid, why_untold
 from .lpips import LPIPS
 from .message import Kind, Message
 from .plan import cut_shapes
@@ -41,9 +41,10 @@ class Recorded(Victim):
         steps = {message.step for message in forward[first:]}
         self.messages = [message for message in own if message.step in steps]
         self.rows = [None] * (len(forward) - first)
-        self.observed = own
+        self.observed = self.history = own
         samples = run.samples[client]
         pick = torch.cat([run.batch_of(client, message.step) for message in forward[first:]])
+        self.unscored = (~torch.isin(torch.arange(len(samples)), pick.cpu())).nonzero().flatten()
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = samples.images(pick.to(samples.y.device))
@@ -70,6 +71,10 @@ def attack_recording(
     victim = Recorded(run, read(folder / TRANSCRIPT), images)
     if not len(run.parts.aux):
         raise ValueError(f"{folder} set no auxiliary images aside: train with --aux N, they are the attacker's own")
+    for attack in attacks:
+        why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
+        if why is not None:
+            raise ValueError(why)
     rows, pictures = [], {}
     for attack in attacks:
         for form in attack.against(plan.guard, cut_shapes(plan, run.task).shared):

@@ -14,7 +14,7 @@ from torch import Tensor
 from . import __version__
 from .audit import Audit, picture_key
 from .privacy import lines
-from .verdict import Verdict, blind_guess, guards_of, strongest, total_bytes, verdict
+from .verdict import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
 
 SHOWN = 10  # pictures in a line of the grid
 INK, SOFT = "#1d2733", "#8a97a6"
@@ -62,10 +62,19 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         torch_version=torch.__version__,
         total_bytes=total_bytes,
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
+        counted=[row for name in names if (row := _counted(audit, name)) is not None],
         pictured=[row for row in audit.rows if row["metric"] == "ssim"],
         others=[row for row in audit.rows if row["metric"] != "ssim"],
         several=len(audit.rows) > len(guards),
+        by_form=[forms for name in names for forms in by_form(audit.rows, name)],
+        wide_gap=WIDE_GAP,
     )
+
+
+def _counted(audit: Audit, guard: str) -> dict[str, Any] | None:
+    """The row of a guard; where no attack on it is valid, the first one, which is shown as failed."""
+    tried = [row for row in audit.rows if row["guard"] == guard and row["metric"] == "ssim"]
+    return strongest(audit.rows, guard) or next(iter(tried), None)
 
 
 def _leak(judged: Verdict) -> float:
@@ -83,7 +92,7 @@ def print_table(audit: Audit) -> None:
         table.add_column(column, justify="left" if column in ("guard", "verdict") else "right")
     for guard in guards_of(audit.rows):
         judged = verdict(audit.rows, audit.floors, guard)
-        row = judged.row or next((r for r in audit.rows if r["guard"] == guard and r["metric"] == "ssim"), None)
+        row = judged.row or _counted(audit, guard)
         if row is None:
             continue
         lpips = "-" if row["lpips"] is None else f"{row['lpips']:.3f}"
@@ -173,9 +182,7 @@ def reconstructions(audit: Audit) -> bytes:
     """Originals on top, then what the strongest attacker makes of each guard's messages."""
     lines: list[tuple[str, Tensor]] = [("original", audit.truth)]
     for guard in guards_of(audit.rows):
-        row = strongest(audit.rows, guard) or next(
-            (r for r in audit.rows if r["guard"] == guard and r["metric"] == "ssim"), None
-        )
+        row = _counted(audit, guard)
         if row is None:
             continue
         mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"

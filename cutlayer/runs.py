@@ -25,6 +25,7 @@ from .ledger import DOWN, UP
 from .parties import sides
 from .plan import Plan
 from .privacy import privacy
+from .rates import rates
 from .spec import spec
 from .transcript import Recorder
 
@@ -158,6 +159,7 @@ def _finish(run: LocalRun, folder: Path) -> dict[str, Any]:
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),
+        "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
         "sides": sides(run.plan, run.task),
         "privacy": privacy(run.plan, run.task),

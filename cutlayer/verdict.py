@@ -17,6 +17,10 @@ LEAST_TASK = 0.5  # of the unguarded accuracy: below it a guard has hidden the t
 GRADES = ((0.10, "hides"), (0.35, "blunts"), (0.70, "weakens"), (float("inf"), "does not protect"))
 
 
+# SSIM that an attack gains by knowing the guard, from which on the report says so in words.
+WIDE_GAP = 0.15
+
+
 class Verdict(NamedTuple):
     """One guard: its strongest valid attacker, how much of the leak that one still gets, and a sentence."""
 
@@ -40,6 +44,41 @@ def ceiling(rows: list[Row], guard: str) -> Row | None:
     """The best of those attackers that were told a secret, if there are any."""
     told = [row for row in rows if row["guard"] == guard and row["valid"] and row.get("ceiling")]
     return max(told, key=lambda row: row["value"], default=None)
+
+
+class Forms(NamedTuple):
+    """One attack on one guard, by what it knew of the guard: the best SSIM of each form."""
+
+    guard: str
+    attack: str
+    ssim: dict[str, float]
+
+    @property
+    def gain(self) -> float:
+        """What knowing the guard was worth."""
+        return max(self.ssim.values()) - self.ssim["oblivious"]
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{self.attack} that knows the guard reaches {max(self.ssim.values()):.2f}, the same attack without that "
+            f"knowledge {self.ssim['oblivious']:.2f}: a result against the latter alone says nothing about privacy."
+        )
+
+
+def by_form(rows: list[Row], guard: str) -> list[Forms]:
+    """The attacks that met this guard both with and without knowing it, those first that gained most.
+
+    Only those that passed their control; what then fails against the guard is what not knowing it comes to.
+    """
+    found: dict[str, dict[str, float]] = {}
+    pictured = [row for row in rows if row["guard"] == guard and row.get("form") and row["metric"] == "ssim"]
+    for row in pictured:
+        if row["why_control_failed"] is None and not row["ceiling"]:
+            best = found.setdefault(row["plain"], {})
+            best[row["form"]] = max(row["ssim"], best.get(row["form"], -1.0))
+    both = [Forms(guard, plain.partition("(")[0], ssim) for plain, ssim in found.items() if "oblivious" in ssim]
+    return sorted((forms for forms in both if len(forms.ssim) > 1), key=lambda forms: -forms.gain)
 
 
 def total_bytes(row: Row) -> float:
@@ -90,6 +129,7 @@ def verdict(rows: list[Row], floors: Floors, guard: str) -> Verdict:
     ratio = total_bytes(control) / total_bytes(row)
     told = ceiling(rows, guard)
     limit = "" if told is None or told is row else f" Who knew the key would reach {told['ssim']:.2f}."
+    limit += "".join(f" {forms.sentence}" for forms in by_form(rows, guard)[:1] if forms.gain >= WIDE_GAP)
     return Verdict(row, leak, grade, (
         f"{_opening(grade)} The server still rebuilds images at SSIM {row['ssim']:.2f} "
         f"against {control['ssim']:.2f} unguarded: {100 * leak:.0f} % of the leak is left. "

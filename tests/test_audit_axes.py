@@ -1,11 +1,13 @@
 """What an audit can be told of the attacker's data, and what an interrupted one keeps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 import cutlayer.audit as room
-from cutlayer.attacks import Decoder, suite
+from cutlayer.attacks import FORA, Decoder, suite
 from cutlayer.audit import audit
 from cutlayer.auxiliary import Auxiliary
 from cutlayer.batch import Task
@@ -110,4 +112,14 @@ def test_budgets():
     with pytest.raises(ValueError, match="quick, standard, paper"):
         suite("huge", TASK, True)
     quick, paper = suite("quick", TASK, True), suite("paper", TASK, True)
-    assert any(isinstance(attack, Decoder) for attack in quick) and len(paper) >= len(quick)
+    assert any(isinstance(attack, Decoder) for attack in quick)
+    assert {type(attack) for attack in quick} < {type(attack) for attack in paper}, "the active one comes with time"
+
+
+def test_fora_learns_alongside_the_training_from_what_was_recorded():
+    attack = FORA(steps=12, reader_steps=10, width=4, reader_width=8, hidden=16, alongside=True)
+    (row,) = ran(guards=[], attacks=[attack], images=12).rows
+    assert "all messages of the client's training, in the order they came" in row["knows"]
+    (other,) = ran(guards=[], attacks=[replace(attack, alongside=False)], images=12).rows
+    assert row["accuracy"] == other["accuracy"]  # nobody but the attacker learnt anything else
+    assert row["ssim"] != other["ssim"]

@@ -57,23 +57,38 @@ ALLOWED = {
         "rounds", "seeds", "server", "split", "turn", "wire", "worker",
     },
     "privacy": {"batch", "guards", "parties", "plan", "seeds", "split"},
-    "runs": {"checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "spec", "transcript"},
+    "rates": {"batch", "ledger", "message", "plan"},
+    "runs": {
+        "checkpoint", "data", "engines", "errors", "ledger", "parties", "plan", "privacy", "rates", "spec",
+        "transcript",
+    },
     "judge": {
         "attacks", "batch", "data", "engines", "guards", "lpips", "message", "metrics", "parties", "plan", "remote",
         "seeds", "server", "split", "turn",
     },
     "cells": {"checkpoint"},
+    "jobs": {"audit", "cells"},
     "auxiliary": {"batch", "data"},
     "audit": {
         "attacks", "auxiliary", "batch", "cells", "data", "engines", "guards", "judge", "ledger", "lpips", "memory",
-        "parties", "plan", "privacy", "seeds",
+        "message", "parties", "plan", "privacy", "rates", "seeds",
     },
     "offline": {
         "attacks", "checkpoint", "engines", "judge", "lpips", "message", "plan", "runs", "transcript", "turn",
     },
     "verdict": set(),
     "report": {"audit", "privacy", "verdict"},
-    "bench": {"attacks", "batch", "guards", "ledger", "message", "nets", "optimizers", "parties", "plan", "turn"},
+    "link": {"spec"},
+    "measured": set(),
+    "bench_parties": {"batch", "certs", "data", "deploy", "engines", "errors", "link", "plan", "seeds", "turn"},
+    "bench_deploy": {
+        "batch", "bench_parties", "engines", "ledger", "link", "measured", "message", "nets", "optimizers", "parties",
+        "plan", "turn", "wire", "worker",
+    },
+    "bench": {
+        "attacks", "batch", "bench_deploy", "guards", "ledger", "measured", "message", "nets", "optimizers",
+        "parties", "plan", "turn",
+    },
     "demo": {"attacks", "data", "guards", "nets", "plan"},
     "certs": set(),
     "deploy": {
@@ -94,9 +109,8 @@ ALLOWED = {
     "typed": {"cli_options", "guards", "plan", "spec"},
     "cli": {
         "attacks", "audit", "auxiliary", "bench", "cells", "certs", "cli_deploy", "cli_options", "data",
-        "demo", "engines",
-        "errors", "guards", "lpips", "offline", "plan", "privacy", "report", "runs", "spec", "terminal", "typed",
-        "verdict",
+        "demo", "engines", "errors", "guards", "jobs", "lpips", "offline", "plan", "privacy", "report",
+        "runs", "spec", "terminal", "typed", "verdict",
     },
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from .fsha import FSHA
 from .labels import LabelClustering, TailEnumeration
 from .membership import Membership
 from .pcat import PCAT
-from .sdar import SDAR
+from .sdar import SDAR, SDARLabels
 from .unsplit import UnSplit
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "FeatureSniffer",
     "LabelClustering",
     "Membership",
+    "SDARLabels",
     "TailEnumeration",
     "UnSplit",
 ]

@@ -54,7 +54,13 @@ class AttributeInference(Keyed):
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
         kinds = [name for name, values in task.attributes.items() if values <= MOST_VALUES]
-        return [cls(name, **SIZES[budget]) for name in kinds]  # type: ignore[arg-type]
+        return [cls(name, **SIZES[budget]).within(budget) for name in kinds]  # type: ignore[arg-type]
+
+    def why_not(self, task: Task, labels_stay_home: bool) -> str | None:
+        if self.attribute in task.attributes:
+            return None
+        there = f"they have {', '.join(sorted(task.attributes))}" if task.attributes else "they have none"
+        return f"{self} needs an attribute {self.attribute!r} of the data; {there}"
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return _Classifying(self, knowledge, seed)

@@ -14,6 +14,7 @@ from ..nets.base import Net
 from ..spec import Spec
 
 FORMS = ("oblivious", "lift", "matched")
+EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Knowledge:
     aux_attributes: dict[str, Tensor] | None = None
     private: tuple[Tensor, Tensor] | None = None  # images of the victim's own and their labels, none of them scored
     observed: Sequence[Message] | None = None  # what the server recorded of one whole pass over the client's data
+    history: Sequence[Message] | None = None  # what it recorded while the client learnt, in the order it came
     net: Net | None = None  # the architecture, without weights
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
     encode: Callable[[Tensor, Tensor], Tensor] | None = None  # white box: images and labels -> what would be sent
@@ -68,6 +70,7 @@ REQUIRED = {
     "aux_attributes": "sensitive attributes of the auxiliary images",
     "private": "some of the client's own images",
     "observed": "recorded messages of a pass over the client's data",
+    "history": "what was recorded while the client learnt",
     "net": "the architecture of the client's network",
     "body": "the server's own network",
     "encode": "the client's head and guard (white box)",
@@ -81,6 +84,7 @@ IN_WORDS = {
     "aux_attributes": "the auxiliary images' sensitive attributes",
     "private": "a share of the client's own images with their labels; the images scored are others",
     "observed": "all messages of one pass over the client's data",
+    "history": "all messages of the client's training, in the order they came",
     "net": "the architecture of the client's network, without weights",
     "body": "its own network, weights included",
     "encode": "the client's head, weights included (white box), and its guard",
@@ -122,7 +126,8 @@ class Attack(Spec):
     secret: ClassVar[str] = "images"
     # It answers the client instead of watching: it must be there while the client trains, and changes how it does.
     active: ClassVar[bool] = False
-    # Forms of knowledge about the guard this attack comes in; () where it has only one.
+    # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
+    # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
     # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
     clusters: ClassVar[bool] = False
@@ -136,8 +141,16 @@ class Attack(Spec):
 
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> "list[Attack]":
-        """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find."""
-        return [] if cls.active and budget == "quick" else [cls.sized(budget)]
+        """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find.
+
+        A quick one has no active attacks and two forms of knowledge: that of the papers, and the strongest.
+        """
+        sized = cls.sized(budget)
+        if budget != "quick":
+            return [sized]
+        if cls.active:
+            return []
+        return [replace(sized, **{"knows": form}) for form in ("oblivious", "matched")] if cls.forms else [sized]
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""
@@ -151,16 +164,28 @@ class Attack(Spec):
         """(metric, least value) this attack must reach on the unguarded cut of a known setting, if one is known."""
         return None
 
+    def why_not(self, task: Task, labels_stay_home: bool) -> str | None:
+        """Why there is nothing it could find in such a task, as one sentence; None: there is."""
+        if self.secret == "labels" and not labels_stay_home:
+            return (
+                f"{self} infers labels, and here they travel to the server: leave it out, or take UShaped or Bypass"
+            )
+        return None
+
     def against(self, guard: Guard, shape: Shape) -> "list[Attack]":
-        """This attack in every form that makes a difference against `guard`, the weakest first."""
-        if not self.forms:
-            return [self]
-        useful = [form for form in self.forms if form == "oblivious" or _differs(form, guard, shape)]
-        return [replace(self, **{"knows": form}) for form in useful]
+        """This attack in the form that was asked for, else in every one that makes a difference against `guard`, the
+        weakest first. Where none does, there is only the plain attack."""
+        useful = [form for form in self.forms if form != "oblivious" and _differs(form, guard, shape)]
+        if not useful:
+            return [self.base()]
+        asked = getattr(self, "knows", EVERY)
+        if asked == EVERY:
+            return [replace(self, **{"knows": form}) for form in ("oblivious", *useful)]
+        return [self if asked in useful else replace(self, **{"knows": "oblivious"})]
 
     def base(self) -> Self:
-        """The form that an unguarded cut is attacked with: the control of all others."""
-        return replace(self, **{"knows": "oblivious"}) if self.forms else self
+        """The plain attack, as it meets the unguarded cut: the control of all its forms."""
+        return replace(self, **{"knows": EVERY}) if self.forms else self
 
     def ceiling(self, guard: Guard) -> bool:
         """Whether it is told what no server has, such as a secret key: then its row is a limit, not a threat."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..guards.base import Shape
 from ..message import Message
-from .base import FORMS, Attack, Attacker, Knowledge, smashed
+from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .critic import Critic, gradient_penalty
 from .mmd import mk_mmd
 from .prior import Drawn, learn_to_draw
@@ -20,6 +20,7 @@ from .view import View
 READERS = ("auto", "conv", "mlp")
 BUDGETS = ("quick", "standard", "paper")
 PASSES = 2  # over the auxiliary images where a guard may draw anew each time
+RECENT = 4  # messages that stand for how the client speaks at a moment of its training
 NEXT_TO_DEAD = 1e-2  # of the overall spread: channels that vary less are measured by this instead
 
 
@@ -29,15 +30,17 @@ class FORA(Attack):
 
     The substitute is built from the shape of the cut alone and learns to make, from auxiliary images, activations
     that are distributed like the client's: `mix` of MK-MMD and 1 - `mix` of a critic with gradient `penalty`. A
-    reader trained on the substitute then reads the client's messages. This is the snapshot form: the client has
-    finished learning. `knows` says how the guard enters, `prior` (FORA-G) lets a generator draw the picture.
+    reader trained on the substitute then reads the client's messages. The client has finished learning by then;
+    `alongside` aligns the substitute while it learns, as published. `knows` says how the guard enters, `prior`
+    (FORA-G) lets a generator draw the picture.
     """
 
-    knows: str = "oblivious"
+    knows: str = EVERY
     steps: int = 300  # that align the substitute
     reader_steps: int = 300
     mix: float = 1.0
     penalty: float = 10.0
+    joins: float = 0.3  # share of the steps before the critic is heard
     width: int = 32  # of the substitute, at least; its last stage is as wide as the cut
     reader_width: int = 64
     hidden: int = 1024  # of a fully connected reader
@@ -49,7 +52,7 @@ class FORA(Attack):
     blocks: str = "vgg"
     reader: str = "auto"  # "conv" for maps, else "mlp"
     prior: bool = False
-    needs: ClassVar[tuple[str, ...]] = ("aux", "observed", "guard")
+    alongside: bool = False  # learn from the messages of the training in the order they came, not from a snapshot
     forms: ClassVar[tuple[str, ...]] = FORMS
 
     def __post_init__(self) -> None:
@@ -60,11 +63,15 @@ class FORA(Attack):
             raise ValueError(f"{self}: batch is a whole number from 2 up: distributions are compared")
         if not 0 <= self.mix <= 1:
             raise ValueError(f"{self}: mix is the share of MK-MMD, 0 to 1; the rest is the critic's")
+        if not 0 <= self.joins <= 1:
+            raise ValueError(f"{self}: joins is a share of the steps, 0 to 1")
         if min(self.rate, self.critic_rate) <= 0 or self.penalty < 0:
             raise ValueError(f"{self}: rate and critic_rate are above 0, penalty is 0 or more")
-        for name, known in (("knows", FORMS), ("blocks", BLOCKS), ("reader", READERS)):
+        for name, known in (("knows", (*FORMS, EVERY)), ("blocks", BLOCKS), ("reader", READERS)):
             if getattr(self, name) not in known:
-                raise ValueError(f"FORA: {name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"FORA: {name} is one of {', '.join(filter(None, known))}; got {getattr(self, name)!r}"
+                )
 
     @classmethod
     def sized(cls, budget: str) -> Self:
@@ -72,7 +79,7 @@ class FORA(Attack):
         if budget not in BUDGETS:
             raise ValueError(f"budget is one of {', '.join(BUDGETS)}; got {budget!r}")
         if budget == "quick":
-            return cls(steps=200, reader_steps=200)
+            return cls(steps=150, reader_steps=150)
         if budget == "standard":
             return cls()
         # run.sh of the release. Its default without that script is mix=1, where the critic has no say at all.
@@ -85,6 +92,10 @@ class FORA(Attack):
         # Measured for MNIST-5000 on MnistNet at both cuts: 0.96 and 0.85. A small generator blurs more than that.
         known = data == "Digits()" and net.startswith("MnistNet") and not self.prior
         return ("ssim", 0.75) if known else None
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("aux", "observed", "guard", *(["history"] if self.alongside else []))
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return Impersonator(self, knowledge, seed)
@@ -105,7 +116,7 @@ class Impersonator(Attacker):
         signed = bool((seen < 0).any())
         self.substitute = Substitute(tuple(aux.shape[1:]), self.view.own, spec.width, spec.blocks, signed).to(aux)
         theirs = Scale.of(seen)
-        self._align(spec, theirs, seen, aux)
+        self._align(spec, self._windows(spec, knowledge, seen), aux)
         self.mmd = self._distance(theirs, seen, aux)
         with torch.no_grad():
             passes = PASSES if len(self.view.copies) else 1
@@ -137,23 +148,39 @@ class Impersonator(Attacker):
     def remarks(self) -> dict[str, object]:
         return {"reader": self.kind, "mmd": round(self.mmd, 4)}
 
-    def _align(self, spec: FORA, theirs: "Scale", seen: Tensor, aux: Tensor) -> None:
+    def _windows(self, spec: FORA, knowledge: Knowledge, seen: Tensor) -> "list[Window]":
+        """Messages to be like, with their scale: those of the end, or the newest at each moment of the training."""
+        if not spec.alongside:
+            return [Window(seen, Scale.of(seen))]
+        rows = [self.read([message]) for message in knowledge.history or () if "z" in message.tensors]
+        if not rows:
+            raise ValueError(f"{spec} learns alongside the training, of which nothing was recorded")
+        recent = [torch.cat(rows[max(0, place - RECENT + 1) : place + 1]) for place in range(len(rows))]
+        return [Window(window, Scale.of(window)) for window in recent]
+
+    def _align(self, spec: FORA, windows: "Sequence[Window]", aux: Tensor) -> None:
         critic = Critic(self.view.shape, spec.critic_width, spec.critic_depth).to(aux)
-        optimizer = torch.optim.Adam(self.substitute.parameters(), spec.rate)
+        optimizer = torch.optim.Adam(self.substitute.parameters(), spec.rate, fused=aux.is_cuda)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, spec.rate, total_steps=spec.steps)
-        judge = torch.optim.Adam(critic.parameters(), spec.critic_rate)
+        judge = torch.optim.Adam(critic.parameters(), spec.critic_rate, fused=aux.is_cuda)
+        # A critic that is heard from the start may settle on the negative: those are distributed much alike.
+        heard = int(spec.joins * spec.steps)
+        learns = heard - heard // 5
         for step in range(spec.steps):
-            z, own = theirs(_some(seen, self.batch)), theirs(self._sent(_some(aux, self.batch), step))
+            seen, theirs = windows[step * len(windows) // spec.steps]
+            count = min(self.batch, len(seen))
+            z, own = theirs(_some(seen, count)), theirs(self._sent(_some(aux, count), step))
             loss = spec.mix * mk_mmd(z, own)
-            if spec.mix < 1:
+            if spec.mix < 1 and step >= heard:
                 loss = loss + (1 - spec.mix) * critic(own).mean()
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward(inputs=list(self.substitute.parameters()))
             optimizer.step()
             schedule.step()
-            if spec.mix < 1:
+            if spec.mix < 1 and step >= learns:
                 own = own.detach()
-                verdict = critic(z).mean() - critic(own).mean() + spec.penalty * gradient_penalty(critic, z, own)
+                low, high = critic(torch.cat([z, own])).chunk(2)
+                verdict = low.mean() - high.mean() + spec.penalty * gradient_penalty(critic, z, own)
                 judge.zero_grad()
                 verdict.backward()
                 judge.step()
@@ -170,6 +197,13 @@ class Impersonator(Attacker):
             for step in range(rounds)
         ]
         return float(torch.stack(found).mean())
+
+
+class Window(NamedTuple):
+    """Messages of one moment."""
+
+    rows: Tensor
+    scale: "Scale"
 
 
 class Scale(NamedTuple):

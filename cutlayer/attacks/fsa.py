@@ -12,7 +12,7 @@ from ..guards.base import Shape
 from ..message import Message
 from ..seeds import derive
 from .autoencoder import INVERSES, Autoencoder, some
-from .base import FORMS, Attack, Attacker, Knowledge, smashed
+from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .critic import Critic, gradient_penalty
 from .view import View
 
@@ -40,7 +40,7 @@ class FeatureSniffer(Attack):
     cycle: float = 10.0
     rate: float = 1e-3
     batch: int = 32
-    knows: str = "oblivious"
+    knows: str = EVERY
     forms: ClassVar[tuple[str, ...]] = FORMS
     needs: ClassVar[tuple[str, ...]] = ("task", "aux", "observed", "guard")
 
@@ -50,14 +50,16 @@ class FeatureSniffer(Attack):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if self.rate <= 0 or min(self.penalty, self.cycle) < 0:
             raise ValueError(f"{self}: rate is above 0, penalty and cycle are weights from 0 up")
-        if self.inverse not in INVERSES or self.knows not in FORMS:
+        if self.inverse not in INVERSES or self.knows not in (*FORMS, EVERY):
             raise ValueError(f"inverse is one of {', '.join(INVERSES)}, knows one of {', '.join(FORMS)}; got {self}")
 
     @classmethod
     def sized(cls, budget: str) -> "FeatureSniffer":
         if budget == "paper":
             return cls(steps=5000, width=128, hidden=1024, blocks=2, warm=5000, rate=1e-4, batch=256)
-        return cls(steps=1200, width=64, warm=600, batch=64) if budget == "standard" else cls()
+        if budget == "quick":
+            return cls(steps=200, width=24, warm=150)
+        return cls(steps=1200, width=64, warm=600, batch=64)
 
     def bar(self, data: str, net: str) -> tuple[str, float] | None:
         # Measured for MNIST-5000: 0.94.
@@ -74,7 +76,7 @@ class _Sniffer(Attacker):
         aux = knowledge.aux.to(torch.get_default_dtype())
         view = View(spec.knows, knowledge, derive(seed, "view")).to(aux)
         # Whoever has a copy of the guard has its public map as well.
-        undo = None if spec.knows == "oblivious" else knowledge.guard.undo()
+        undo = None if view.form == "oblivious" else knowledge.guard.undo()
         self.undo = None if undo is None else undo.to(aux)
         # Rows of the shape of the cut are what a head makes; those a guard made have both signs, as lifted ones have.
         positive = view.own == knowledge.guard.shape and spec.knows != "lift"

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..message import Handler, Kind, Message
 from ..seeds import derive, seeded
 from .autoencoder import INVERSES, Autoencoder, some
-from .base import FORMS, Attack, Attacker, Knowledge, smashed
+from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .critic import Critic, gradient_penalty
 from .view import View
 
@@ -40,7 +40,7 @@ class FSHA(Attack):
     batch: int = 32
     scale: float = 1.0
     conceal: bool = True
-    knows: str = "oblivious"
+    knows: str = EVERY
     active: ClassVar[bool] = True
     forms: ClassVar[tuple[str, ...]] = FORMS
     needs: ClassVar[tuple[str, ...]] = ("task", "aux", "guard")
@@ -51,7 +51,7 @@ class FSHA(Attack):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if min(self.penalty, self.rate, self.critic_rate, self.scale) <= 0:
             raise ValueError(f"{self}: penalty, rate, critic_rate and scale are above 0")
-        if self.inverse not in INVERSES or self.knows not in FORMS:
+        if self.inverse not in INVERSES or self.knows not in (*FORMS, EVERY):
             raise ValueError(f"inverse is one of {', '.join(INVERSES)}, knows one of {', '.join(FORMS)}; got {self}")
 
     @classmethod

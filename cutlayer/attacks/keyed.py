@@ -7,14 +7,15 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..batch import Batch
+from ..batch import Batch, Task
 from ..guards import SEAL, Chain, Guard
 from ..guards.base import GuardModule, Shape
 from ..seeds import derive
-from .base import Attack, Knowledge, smashed
+from .base import EVERY, Attack, Knowledge, smashed
 from .seal_keys import install, recover, recoverable
 
 KEYS = ("guessed", "mixture", "recovered", "true")
+WHITE = ("true", EVERY)  # the client's own head and guard, as they are
 MIXED = 64  # keys of a mixture
 MOST_ROWS = 8192  # made for a mixture: where there are few auxiliary images, each passes several keys
 BATCH = 64  # rows that pass a copy of the guard at once
@@ -24,33 +25,43 @@ BATCH = 64  # rows that pass a copy of the guard at once
 class Keyed(Attack):
     """An attack that knows the client's head. `key` says whose key it puts into a guard that has a secret one.
 
-    true: the client's own. No server has it, so these rows are a ceiling; for a guard without a key it is the only
-    form. guessed: one of the attacker's drawing. mixture: many of them, so that a reader relies on none.
-    recovered: the one that the observed messages give away (`seal_keys`).
+    true: the client's own. No server has it, so these rows are a ceiling. guessed: one of the attacker's drawing.
+    mixture: many of them, so that a reader relies on none. recovered: the one that the observed messages give away
+    (`seal_keys`). Not said: all of them in turn, and where there is no key to know, the plain white box.
     """
 
-    key: str = field(default="true", kw_only=True)
+    key: str = field(default=EVERY, kw_only=True)
     told: ClassVar[tuple[str, ...]] = ("aux", "aux_labels")  # besides the white box
 
     def __post_init__(self) -> None:
-        if self.key not in KEYS:
+        if self.key not in (*KEYS, EVERY):
             raise ValueError(f"key is one of {', '.join(map(repr, KEYS))}; got {self.key!r}")
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.told, *(("encode", "undo") if self.key == "true" else ("head", "guard", "undo", "observed")))
+        return (*self.told, *(("encode", "undo") if self.key in WHITE else ("head", "guard", "undo", "observed")))
 
     def against(self, guard: Guard, shape: Shape) -> list[Attack]:
         if not guard.has_key:
             return [self.base()]
+        if self.key != EVERY:
+            return [self]
         useful = [key for key in KEYS if key != "recovered" or recoverable(guard.public_part(), shape)]
         return [replace(self, key=key) for key in useful]
 
+    @classmethod
+    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
+        return [cls.sized(budget).within(budget)]
+
+    def within(self, budget: str) -> Self:
+        """Every key, or where time is short the best that a server finds by itself."""
+        return replace(self, key="recovered") if budget == "quick" else self
+
     def base(self) -> Self:
-        return replace(self, key="true")
+        return replace(self, key=EVERY)
 
     def ceiling(self, guard: Guard) -> bool:
-        return self.key == "true" and guard.has_key
+        return self.key in WHITE and guard.has_key
 
 
 class Made(NamedTuple):
@@ -69,7 +80,7 @@ def made(key: str, knowledge: Knowledge, seed: int) -> Made:
     assert images is not None and labels is not None
     every = torch.arange(len(images), device=images.device)
     held, rows = every.tensor_split([max(1, len(images) // 10)])
-    if key == "true":
+    if key in WHITE:
         assert knowledge.encode is not None
         seen = knowledge.encode(images, labels)
         return Made(seen[rows], rows, seen[held], held)

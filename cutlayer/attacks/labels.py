@@ -91,7 +91,9 @@ class TailEnumeration(_LabelAttack):
 
     @classmethod
     def sized(cls, budget: str) -> Self:
-        return cls(starts=100, steps=1000) if budget == "paper" else cls()
+        if budget == "paper":
+            return cls(starts=100, steps=1000)
+        return cls(starts=16) if budget == "quick" else cls()
 
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:

@@ -51,6 +51,11 @@ class Membership(Attack):
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
         return [cls()] if labels_stay_home or budget == "quick" else [cls(), cls(calibrated=True)]
 
+    def why_not(self, task: Task, labels_stay_home: bool) -> str | None:
+        if self.calibrated and labels_stay_home:
+            return f"{self} needs labels that travel, and here they stay home: audit Vanilla, or take Membership()"
+        return None
+
     def ceiling(self, guard: Guard) -> bool:
         return self.calibrated and guard.has_key
 

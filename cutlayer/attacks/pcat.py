@@ -7,7 +7,7 @@ import torch
 
 from ..guards.base import Guard
 from ..nets.base import check_choice
-from .base import FORMS, Attack, Attacker, Knowledge
+from .base import EVERY, FORMS, Attack, Attacker, Knowledge
 from .sdar import SDAR, SIZES, Simulating
 
 
@@ -29,7 +29,7 @@ class PCAT(Attack):
     structure: float = 0.1
     private_share: float = 0.0
     reader: str = "auto"
-    knows: str = "oblivious"
+    knows: str = EVERY
     keys: str = "own"
     forms: ClassVar[tuple[str, ...]] = FORMS
 

@@ -10,20 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
+from ..batch import Task
 from ..guards.base import Guard, Shape
 from ..message import Kind, Message
 from ..metrics import ssim
 from ..nets.base import check_choice
-from .base import FORMS, Attack, Attacker, Knowledge
+from .base import EVERY, FORMS, Attack, Attacker, Knowledge
 from .readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
 from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
 from .view import KEYS, View
 
 READERS = ("auto", "conv", "mlp")
+CLASSIFIERS = ("server", "own")
 # "paper" is SDAR's configuration for CIFAR-10 and ResNet-20. There a critic's rate is its adversary's times its
 # weight: over a few hundred steps such a critic learns nothing, so the smaller sizes let it learn faster.
 SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 150},
+    "quick": {"steps": 150, "batch": 32},
     "standard": {},
     "paper": {
         "steps": 20_000,
@@ -62,9 +64,10 @@ class SDAR(Attack):
     structure: float = 0.1  # weight of 1 - SSIM in the decoder's loss: the judge scores it
     conditional: bool = True
     flip: float = 0.2
+    classifier: str = "server"  # where labels travel: the server's, or one of its "own", learnt as in the U shape
     aligned: bool = False  # auxiliary batches have the labels of the observed ones, where those travel
     reader: str = "auto"
-    knows: str = "oblivious"
+    knows: str = EVERY
     keys: str = "own"
     needs: ClassVar[tuple[str, ...]] = ("task", "aux", "aux_labels", "observed", "net", "body", "guard")
     forms: ClassVar[tuple[str, ...]] = FORMS
@@ -78,8 +81,9 @@ class SDAR(Attack):
             raise ValueError(f"{self}: rate, decoder_rate and critic_rate are above 0")
         if not 0 <= self.flip <= 1:
             raise ValueError(f"{self}: flip is the share of labels drawn at random, 0 to 1")
+        check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("reader", self.reader, READERS)
-        check_choice("knows", self.knows, FORMS)
+        check_choice("knows", self.knows or FORMS[0], FORMS)
         check_choice("keys", self.keys, KEYS)
 
     @classmethod
@@ -95,6 +99,20 @@ class SDAR(Attack):
         return Simulating(self, knowledge, seed)
 
 
+@dataclass(frozen=True, repr=False)
+class SDARLabels(SDAR):
+    """Labels that stayed home, by SDAR's simulated client and tail: the tail reads what the body makes of a message.
+
+    The same attacker as SDAR, without a decoder. Its auxiliary images are labelled: it knows what classes are called.
+    """
+
+    secret: ClassVar[str] = "labels"
+
+    @classmethod
+    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
+        return [cls.sized(budget)] if labels_stay_home and budget != "quick" else []
+
+
 class Simulating(Attacker):
     """SDAR at work. It trains when it is made; what it keeps are networks, no data."""
 
@@ -107,7 +125,8 @@ class Simulating(Attacker):
         vanilla = any("y" in message.tensors for message in messages)
         # Labels that say something of every pixel (segmentation) are no condition for a whole message.
         self.told = self.task.classes if vanilla and labels.dim() == 1 else 0
-        self.server = OwnServer(knowledge, lifted=spec.knows == "lift", tail=not vanilla).to(images)
+        tail = "none" if not vanilla else spec.classifier
+        self.server = OwnServer(knowledge, lifted=spec.knows == "lift", classifier=tail).to(images)
         seen = torch.cat([self.server.read(message["z"]) for message in messages])
         shares = torch.cat([self._shares(message) for message in messages])
         shape = tuple(seen.shape[1:])
@@ -119,7 +138,8 @@ class Simulating(Attacker):
         head = knowledge.net.head(self.task.shape)
         self.simulator = Simulator(head, self.task.shape, knowledge.guard.shape, self.view.own).to(images)
         self.scale = Scale(seen)
-        self.decoder = self._conditional(build, shape).to(images)
+        pictures = spec.secret == "images"
+        self.decoder = self._conditional(build, shape).to(images) if pictures else None
         critic = partial(feature_critic, width=spec.width, blocks=spec.blocks)
         self.critic = self._conditional(critic, shape).to(images) if spec.lambda1 else None
 
@@ -128,7 +148,8 @@ class Simulating(Attacker):
             raise ValueError(f"{spec} learns from auxiliary images, and {len(images)} are too few: raise --aux")
         self._train(images[held:], labels[held:], seen, shares)
         self.found = self._measure(images[:held], labels[:held], seen, shares)
-        self.decoder.eval().requires_grad_(False)
+        if self.decoder is not None:
+            self.decoder.eval().requires_grad_(False)
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         return torch.cat([self._decode(message) for message in _uploads(messages)])
@@ -144,10 +165,10 @@ class Simulating(Attacker):
     def _train(self, images: Tensor, labels: Tensor, seen: Tensor, shares: Tensor) -> None:
         spec = self.spec
         simulator = _adam([self.simulator, self.view, self.server.tail], spec.rate)
-        decoder = _adam([self.decoder], spec.decoder_rate)
+        decoder = _adam([self.decoder], spec.decoder_rate) if self.decoder is not None else None
         critic = _adam([self.critic], spec.critic_rate) if self.critic is not None else None
-        second = None
-        if spec.lambda2:
+        second = second_critic = None
+        if spec.lambda2 and self.decoder is not None:
             second = self._conditional(partial(image_critic, width=spec.width), self.task.shape).to(images)
             # As published: it hardly moves, and next to nothing is lost without it.
             second_critic = _adam([second], spec.decoder_rate * spec.lambda2)
@@ -160,7 +181,7 @@ class Simulating(Attacker):
             ours = self._one_hot(y, x)
 
             sent = self._sent(x, y, step)
-            # In the U shape the body is surer than a fresh tail can be: wrong labels keep the simulator from that.
+            # The body is surer than a fresh tail can be: wrong labels keep the simulator from that.
             taught = y if self.server.has_classifier else flipped(y, self.task.classes, spec.flip)
             loss = cross_entropy(self.server(sent), taught)
             if self.critic is None or critic is None:
@@ -172,17 +193,18 @@ class Simulating(Attacker):
                 critic.step()
             simulator.step()
 
-            with torch.no_grad():
-                sent = self.scale(self._sent(x, y, step))
-            loss = self._error(self.decoder(sent, ours), x)
-            if second is None:
-                _gradients(loss, decoder)
-            else:
-                fake = second(self.decoder(z, their), their)
-                _gradients(loss + spec.lambda2 * verdict(fake, 1), decoder, keep=True)
-                _gradients(verdict(second(x, ours), 1) + verdict(fake, 0), second_critic)
-                second_critic.step()
-            decoder.step()
+            if self.decoder is not None and decoder is not None:
+                with torch.no_grad():
+                    sent = self.scale(self._sent(x, y, step))
+                loss = self._error(self.decoder(sent, ours), x)
+                if second is None or second_critic is None:
+                    _gradients(loss, decoder)
+                else:
+                    fake = second(self.decoder(z, their), their)
+                    _gradients(loss + spec.lambda2 * verdict(fake, 1), decoder, keep=True)
+                    _gradients(verdict(second(x, ours), 1) + verdict(fake, 0), second_critic)
+                    second_critic.step()
+                decoder.step()
 
     @torch.no_grad()
     def _measure(self, images: Tensor, labels: Tensor, seen: Tensor, shares: Tensor) -> dict[str, object]:
@@ -213,6 +235,7 @@ class Simulating(Attacker):
 
     @torch.no_grad()
     def _decode(self, message: Message) -> Tensor:
+        assert self.decoder is not None
         seen, shares = self.scale(self.server.read(message["z"])), self._shares(message)
         return torch.cat(
             [self.decoder(*rows) for rows in zip(seen.split(AT_ONCE), shares.split(AT_ONCE), strict=True)]
@@ -239,12 +262,15 @@ class Simulating(Attacker):
 class OwnServer(nn.Module):
     """The attacker's network, a frozen copy in evaluation mode; in the U shape it needs a tail of its own.
 
+    `classifier` says which one: "server" where the body ends with it, "none" where it ends without one, and "own" to
+    put a fresh one in the place of the server's.
+
     A client's messages enter by `read`. It changes them only for an attacker that works behind the guard's lift: then
     the lift is the first part of the body, and the simulator, which has no guard, speaks to the parts behind it.
     (For a learned lift this is the server's own map, not the public one: the rest of the body knows no other.)
     """
 
-    def __init__(self, knowledge: Knowledge, *, lifted: bool, tail: bool):
+    def __init__(self, knowledge: Knowledge, *, lifted: bool, classifier: str):
         super().__init__()
         assert knowledge.body is not None and knowledge.net is not None and knowledge.task is not None
         body = copy.deepcopy(knowledge.body)
@@ -252,11 +278,15 @@ class OwnServer(nn.Module):
         if lifted:
             assert isinstance(body, nn.Sequential)
             self.lift, body = body[0], body[1:]
+        if classifier == "own":
+            assert isinstance(body, nn.Sequential)
+            body = body[:-1]
         self.body = body
         self.requires_grad_(False)
         self.eval()
-        self.has_classifier = not tail
-        self.tail = knowledge.net.tail(knowledge.task.shape, knowledge.task.classes) if tail else nn.Identity()
+        self.has_classifier = classifier == "server"
+        fresh = None if self.has_classifier else knowledge.net.tail(knowledge.task.shape, knowledge.task.classes)
+        self.tail = nn.Identity() if fresh is None else fresh
 
     @torch.no_grad()
     def read(self, seen: Tensor) -> Tensor:
@@ -308,7 +338,8 @@ def _gradients(loss: Tensor, optimizer: torch.optim.Optimizer, keep: bool = Fals
 
 
 def _adam(pupils: Sequence[nn.Module], rate: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam([p for pupil in pupils for p in pupil.parameters() if p.requires_grad], rate)
+    parameters = [p for pupil in pupils for p in pupil.parameters() if p.requires_grad]
+    return torch.optim.Adam(parameters, rate, fused=all(p.is_cuda for p in parameters))
 
 
 def _reader(spec: SDAR, shape: Shape, image: Shape) -> tuple[str, Callable[[Shape], nn.Module]]:

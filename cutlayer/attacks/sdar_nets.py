@@ -122,7 +122,8 @@ def _conv(channels: int, out: int, stride: int, norm: bool = True) -> list[nn.Mo
 def _judging(layers: list[nn.Module], shape: Shape) -> nn.Module:
     features = nn.Sequential(*layers, nn.Flatten())
     (width,) = out_shape(features, shape)
-    return nn.Sequential(features, nn.Dropout(0.4), nn.Linear(width, 1))
+    # Where the channels lie last convolutions are faster, by far on a GPU.
+    return nn.Sequential(features, nn.Dropout(0.4), nn.Linear(width, 1)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _bend() -> nn.Module:

@@ -15,7 +15,7 @@ from ..guards.chain import Chain
 from ..message import Message
 from ..metrics import minmax
 from ..seeds import derive, seeded
-from .base import FORMS, Attack, Attacker, Knowledge, smashed
+from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .view import View
 
 CLONES = ("shared", "own")
@@ -34,7 +34,7 @@ class UnSplit(Attack):
     neither on digits.
     """
 
-    knows: str = "oblivious"
+    knows: str = EVERY
     rounds: int = 60
     input_steps: int = 50  # of each round
     clone_steps: int = 50
@@ -54,15 +54,17 @@ class UnSplit(Attack):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if self.rate <= 0 or min(self.tv, self.l2) < 0:
             raise ValueError(f"{self}: rate is above 0, tv and l2 are 0 or more")
-        for name, known in (("knows", FORMS), ("clones", CLONES)):
+        for name, known in (("knows", (*FORMS, EVERY)), ("clones", CLONES)):
             if getattr(self, name) not in known:
-                raise ValueError(f"UnSplit: {name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"UnSplit: {name} is one of {', '.join(filter(None, known))}; got {getattr(self, name)!r}"
+                )
 
     @classmethod
     def sized(cls, budget: str) -> Self:
         """A first look, a report, or the steps of the paper (five minutes an image on one core)."""
         if budget == "quick":
-            return cls(rounds=30, most_images=16)
+            return cls(rounds=20, most_images=16)
         if budget == "standard":
             return cls()
         return cls(rounds=1000, input_steps=100, clone_steps=100, most_images=10)
@@ -74,7 +76,7 @@ class UnSplit(Attack):
         # A row that stands for a group is guessed as one image, so a copy that forms groups has nothing to add.
         public = guard.public_part()
         alone = public.mixes_samples and not isinstance(public, Chain)
-        return [form for form in super().against(guard, shape) if not (alone and form.knows == "matched")]  # type: ignore[attr-defined]
+        return [self.base()] if alone else super().against(guard, shape)
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return _Inversion(self, knowledge, seed)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..batch import Batch
 from ..seeds import derive
-from .base import FORMS, Knowledge
+from .base import EVERY, FORMS, Knowledge
 
 KEYS = ("own", "mixture", "true")  # whose key an attacker puts into its copy of a secret transform
 
@@ -20,6 +20,7 @@ class View(nn.Module):
 
     def __init__(self, form: str, knowledge: Knowledge, seed: int, keys: str = "own"):
         super().__init__()
+        form = "oblivious" if form == EVERY else form  # there is nothing to know, or nothing was said
         if form not in FORMS or keys not in KEYS:
             raise ValueError(
                 f"knows is one of {', '.join(FORMS)}, keys one of {', '.join(KEYS)}; got {form!r}, {keys!r}"

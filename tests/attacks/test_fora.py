@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from toys import TASK, samples
 
-from cutlayer.attacks import FORA, Knowledge, KnownGuard
+from cutlayer.attacks import FORA, Knowledge, KnownGuard, fora
 from cutlayer.attacks.base import smashed
 from cutlayer.attacks.critic import Critic, gradient_penalty
 from cutlayer.attacks.fora import Scale
@@ -319,6 +319,20 @@ def test_without_the_critics_share_the_penalty_does_not_matter():
     assert marks[0.2, 0.0] != marks[0.2, 1000.0]
 
 
+def test_the_critic_learns_before_it_is_heard(monkeypatch):
+    knowledge, _ = victim()
+    penalised = []
+    monkeypatch.setattr(fora, "gradient_penalty", lambda *given: penalised.append(1) or gradient_penalty(*given))
+    tiny = replace(SMALL, steps=20, reader_steps=2, penalty=1.0)
+    found = {}
+    for mix, joins in ((0.2, 0.0), (0.2, 0.5), (0.2, 1.0), (1.0, 0.0)):
+        penalised.clear()
+        found[mix, joins] = made(replace(tiny, mix=mix, joins=joins), knowledge).remarks()["mmd"], len(penalised)
+    # Of 20 steps it is heard from the 10th on and learns from the 8th on; heard at the very end means never.
+    assert [count for _, count in found.values()] == [20, 12, 4, 0]
+    assert len({mmd for mmd, _ in found.values()}) > 2
+
+
 def test_messages_are_measured_by_their_own_spread_and_dead_channels_stay_small():
     z = normal(200, 3, 4, 4, seed=1) * torch.tensor([5.0, 1.0, 0.0]).view(1, 3, 1, 1) + 2
     scaled = Scale.of(z)(z)
@@ -354,7 +368,7 @@ def test_a_prior_draws_what_it_learnt_and_stays_as_it_is():
 
 @pytest.mark.parametrize("budget", ["quick", "standard", "paper"])
 def test_sizes(budget):
-    assert FORA.sized(budget).steps == {"quick": 200, "standard": 300, "paper": 40_000}[budget]
+    assert FORA.sized(budget).steps == {"quick": 150, "standard": 300, "paper": 40_000}[budget]
 
 
 def test_a_bar_is_known_for_the_digits_and_not_for_a_prior():
@@ -375,6 +389,7 @@ def test_the_papers_size_is_the_releases_script():
         ({"batch": 1}, "batch is a whole number from 2 up"),
         ({"mix": 1.2}, "mix is the share of MK-MMD, 0 to 1"),
         ({"rate": 0}, "rate and critic_rate are above 0"),
+        ({"joins": 1.2}, "joins is a share of the steps, 0 to 1"),
         ({"penalty": -1}, "penalty is 0 or more"),
         ({"blocks": "lego"}, "blocks is one of vgg, resnet, dense"),
         ({"reader": "tea"}, "reader is one of auto, conv, mlp"),
@@ -399,4 +414,4 @@ def test_what_is_not_an_image_is_refused():
 
 def test_missing_knowledge_is_named():
     with pytest.raises(ValueError, match=r"needs auxiliary images.*recorded messages.*guard"):
-        Knowledge().only(FORA.needs)
+        Knowledge().only(SMALL.needs)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
-from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, sdar
+from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, SDARLabels, sdar
 from cutlayer.attacks.sdar import OwnServer, Pool, flipped, verdict
 from cutlayer.attacks.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
 from cutlayer.data import Digits
@@ -79,6 +79,25 @@ def test_its_tail_finds_the_labels_that_stayed_home():
     victim = digits(UShaped)
     found = prepared(SDAR(**SMALL), victim).infer(victim.messages)
     assert (found == victim.y).double().mean() > 0.6
+
+
+def test_the_same_attacker_without_a_decoder_is_judged_by_the_labels():
+    victim = digits(UShaped)
+    row, pictures = judge(SDARLabels(**SMALL), victim, victim.run.parts, seed=0)
+    assert pictures is None and row["secret"] == "labels" and row["metric"] == "accuracy"
+    assert row["value"] > 0.6 > row["chance"] + 0.3
+    attacker = prepared(SDARLabels(**TINY), toy(UShaped))
+    assert attacker.decoder is None and "task_accuracy" in attacker.remarks()
+    again = pickle.loads(pickle.dumps(attacker))
+    messages = toy(UShaped).messages
+    assert torch.equal(again.infer(messages), attacker.infer(messages))
+
+
+@pytest.mark.parametrize(
+    ("budget", "home", "count"), [("quick", True, 0), ("standard", True, 1), ("paper", False, 0)]
+)
+def test_labels_are_looked_for_where_they_stay_home_and_time_is_not_short(budget, home, count):
+    assert SDARLabels.suite(budget, TASK, home) == [SDARLabels.sized(budget)] * count
 
 
 FORMS_OF_GUARDS = [
@@ -196,6 +215,27 @@ def test_labels_are_flipped_only_where_the_attacker_trains_the_tail(monkeypatch)
     assert not drawn
     prepared(SDAR(**TINY), toy(UShaped))
     assert len(drawn) == 3
+    prepared(SDAR(**TINY, classifier="own"), toy(Vanilla))
+    assert len(drawn) == 6
+
+
+@pytest.mark.parametrize("guard", [NONE, LightSplit(ratio=4)], ids=repr)
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_classifier_of_its_own_stands_where_the_servers_stood(guard, lifted):
+    victim = toy(Vanilla, guard)
+    knowledge, z = told(SDAR(), victim), uploads(victim.messages)[0]["z"]
+    before = copy.deepcopy(knowledge.body).eval()
+    own = OwnServer(knowledge, lifted=lifted, classifier="own")
+    torch.testing.assert_close(own.body(own.read(z)), before[:-1](z))
+    assert not own.has_classifier and not any(p.requires_grad for p in own.body.parameters())
+    assert all(p.requires_grad for p in own.tail.parameters())
+    own.tail.load_state_dict(before[-1].state_dict())
+    torch.testing.assert_close(own(own.read(z)), before(z))
+
+
+def test_where_it_learns_a_classifier_of_its_own_it_is_still_told_the_labels():
+    attacker = prepared(SDAR(**TINY, classifier="own"), toy(Vanilla))
+    assert attacker.decoder.embed is not None and attacker.critic.embed is not None
 
 
 def test_aligned_batches_have_the_labels_of_the_observed_ones():
@@ -270,7 +310,7 @@ def test_behind_the_lift_the_server_says_the_same(protocol, guard):
     victim = toy(protocol, guard)
     knowledge = told(SDAR(), victim)
     z = uploads(victim.messages)[0]["z"]
-    lifted = OwnServer(knowledge, lifted=True, tail=False)
+    lifted = OwnServer(knowledge, lifted=True, classifier="server")
     assert lifted.read(z).shape[1:] == (4, 5, 5)
     torch.testing.assert_close(lifted(lifted.read(z)), copy.deepcopy(knowledge.body).eval()(z))
 
@@ -427,6 +467,7 @@ def test_pixelwise_labels_are_no_condition():
         ({"lambda1": -1}, "0 or more"),
         ({"critic_rate": 0}, "above 0"),
         ({"flip": 1.5}, "share of labels"),
+        ({"classifier": "mine"}, "classifier"),
         ({"reader": "tea"}, "reader is 'auto' or 'conv' or 'mlp'"),
         ({"knows": "all"}, "knows is 'oblivious' or 'lift' or 'matched'"),
         ({"keys": "stolen"}, "keys is 'own'"),

@@ -1,0 +1,73 @@
+"""An audit by several processes: each takes cells that nobody has, and leaves them where the audit finds them."""
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from .cells import Cells
+
+
+def spread(
+    count: int, threads: int, folder: Path, identity: str, show: Callable[[int], None], **options: Any
+) -> None:
+    """Fill the cells of `audit(**options)` with `count` processes. The open cut comes first: it is the control."""
+    try:
+        pickle.dumps(options)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(f"--jobs starts processes, and this plan cannot be handed to them: {error}") from error
+    claims = folder.with_name(folder.name + ".claims")
+    try:
+        for phase in ("open", "guarded"):
+            shutil.rmtree(claims, ignore_errors=True)
+            claims.mkdir(parents=True)
+            _run(count, (threads, folder, identity, claims, phase, options), folder, show)
+    finally:
+        shutil.rmtree(claims, ignore_errors=True)
+
+
+def _run(count: int, given: tuple[Any, ...], folder: Path, show: Callable[[int], None]) -> None:
+    # A forked process would inherit the threads of torch half: start anew.
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_work, args=given, daemon=True) for _ in range(count)]
+    for worker in workers:
+        worker.start()
+    try:
+        while any(worker.is_alive() for worker in workers):
+            show(len(list(folder.glob("*.safetensors"))))
+            time.sleep(0.5)
+            if any(worker.exitcode for worker in workers):
+                break
+    finally:
+        for worker in workers:
+            if worker.exitcode is None and any(other.exitcode for other in workers):
+                worker.terminate()
+            worker.join()
+    if failed := next((worker.exitcode for worker in workers if worker.exitcode), None):
+        raise RuntimeError(f"a process of the audit ended with {failed}; the same command with --resume goes on")
+
+
+def _work(threads: int, folder: Path, identity: str, claims: Path, phase: str, options: dict[str, Any]) -> None:
+    import torch
+
+    from .audit import audit
+
+    torch.set_num_threads(threads)
+
+    def claim(name: str) -> bool:
+        try:
+            os.close(os.open(claims / sha256(name.encode()).hexdigest(), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    own = {**options, "guards": [], "if_they_fit": []} if phase == "open" else options
+    try:
+        audit(**own, cells=Cells(folder, identity), claim=claim)
+    except KeyboardInterrupt:
+        os._exit(130)
