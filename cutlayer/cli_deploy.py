@@ -109,11 +109,10 @@ def serve(
         except BaseException as error:
             found.append(error)
 
-    # Signals reach the first thread only, and only between two of its own steps.
+    # Signals reach the first thread only, and only between two of its own steps or while it waits.
     thread = threading.Thread(target=work)
     thread.start()
-    while thread.is_alive():
-        thread.join(1.0)
+    thread.join()
     if isinstance(found[0], BaseException):
         raise found[0]
     result = found[0]

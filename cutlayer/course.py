@@ -181,7 +181,7 @@ class Course:
             "turn": self.turn,
             "step": self.step,
             "client_steps": list(self.taken),
-            "sums": self.sums,
+            "sums": dict(self.sums),
             "seconds": self.seconds,
             "history": list(self.history),
             "best": [self.best.accuracy, self.best.epoch],

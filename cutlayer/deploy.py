@@ -60,6 +60,8 @@ class Service:
             status=self.status,
             most=2 * plan.clients + self.lobby.limits.visitors,
             quiet=self.lobby.limits.quiet,
+            greeting=self.lobby.limits.greeting,
+            review=self.lobby.limits.review,
         )
         self._remember()
         self.network.start()
@@ -99,6 +101,7 @@ class Service:
     def stop(self) -> None:
         """End after the current turn."""
         self.stopping.set()
+        self.lobby.bell.ring()
         if self.host is not None:
             self.host.stop()
 
@@ -118,7 +121,8 @@ class Service:
     def _open(self, on_wait: Callable[[list[str]], None]) -> Host:
         while missing := self.lobby.missing():
             on_wait(missing)
-            if self.stopping.wait(0.05):
+            self.lobby.bell.wait_for(lambda: self.stopping.is_set() or self.lobby.missing() != missing)
+            if self.stopping.is_set():
                 raise Interrupted("stopped before all clients had come; the same command goes on")
         self.host = Host(self.lobby, self.folder, device=self.device, at_server=self.at_server, stop=self.stopping)
         return self.host

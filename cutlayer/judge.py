@@ -106,10 +106,15 @@ def overheard(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: S
     server = Server(body, None, seed=run.plan.seed)
 
     def listen(message: Message) -> Message:
-        heard.append(Message(message.kind, message.client, message.step, dict(message.tensors)))
+        tensors = dict(message.tensors)
+        if "z" in tensors:  # what any server would take apart first, an attacker is given so
+            tensors["z"] = split.guard.unmixed(tensors["z"], None)[0]
+        heard.append(Message(message.kind, message.client, message.step, tensors))
         return server.handle(message)
 
-    split.guard.register_forward_hook(lambda module, given, guarded: rows.append(guarded.rows))
+    split.guard.register_forward_hook(
+        lambda module, given, guarded: rows.append(module.unmixed(guarded.seen, guarded.rows)[1])
+    )
     remote = Remote(client, listen)
     secret = derive(run.plan.private_seed or 0, purpose)
     for step, index in enumerate(_even(pick, run.plan.batch)):

@@ -54,7 +54,7 @@ def encode(message: Message, codec: Codec | None = None) -> bytearray:
     if not (0 <= message.client < 1 << 32 and 0 <= message.step < 1 << 64):
         raise WireError(f"{message} cannot be framed: client is a u32, step a u64")
     table = bytearray(_COUNT.pack(len(message.tensors)))
-    buffers = []
+    buffers: list[memoryview] = []
     for name, tensor in message.tensors.items():
         if tensor.dtype not in _DTYPES:
             raise WireError(f"tensor {name!r} has dtype {tensor.dtype}, which does not travel")
@@ -67,13 +67,14 @@ def encode(message: Message, codec: Codec | None = None) -> bytearray:
         buffers.append(data)
     start = _aligned(_HEADER.size + len(table))
     ends = _ends(start, [len(data) for data in buffers])
-    frame = bytearray(ends[-1] if ends else start)
-    _HEADER.pack_into(frame, 0, b"CL", VERSION, message.kind, message.client, message.step)
-    frame[_HEADER.size : _HEADER.size + len(table)] = table
-    view = memoryview(frame)  # assigned to directly, a bytearray copies what it is given once more
+    # Joined, every byte is written once; a frame of zeros that is filled in would be written twice.
+    top = _HEADER.pack(b"CL", VERSION, message.kind, message.client, message.step)
+    parts: list[bytes | bytearray | memoryview] = [top, table, bytes(start - len(top) - len(table))]
+    at = start
     for end, data in zip(ends, buffers, strict=True):
-        view[end - len(data) : end] = data
-    return frame
+        parts += [bytes(end - len(data) - at), data]
+        at = end
+    return bytearray().join(parts)
 
 
 def size(message: Message, codec: Codec | None = None) -> int:

@@ -9,7 +9,7 @@
 
 from .authority import Row, make, revoke, show, table
 from .base import REVOKED, CertificateError
-from .identity import Identity, common_name, read_identity, serial
+from .identity import Identity, common_name, ended, read_identity, serial
 from .lists import Revoked
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Revoked",
     "Row",
     "common_name",
+    "ended",
     "make",
     "read_identity",
     "revoke",

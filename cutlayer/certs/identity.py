@@ -1,6 +1,7 @@
 """What a server or a client reads of its own folder, and of a certificate it is shown."""
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from .base import CertificateError, Use
@@ -43,6 +44,13 @@ def common_name(pem: bytes) -> str:
     from . import x509
 
     return x509.name_of(x509.load(pem))
+
+
+def ended(pem: bytes) -> bool:
+    """Whether the time of a certificate is over."""
+    from . import x509
+
+    return x509.load(pem).not_valid_after_utc < datetime.now(UTC)
 
 
 def serial(pem: bytes) -> int:

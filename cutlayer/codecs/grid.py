@@ -13,6 +13,7 @@ from .base import Codec
 from .bits import counted, joined, pack, packed_size, unpack
 
 _HEADER = struct.Struct("<BBII")  # bits, grids (0: one for all rows), rows, length of a row
+_BLOCK = 1 << 18  # numbers that are unpacked at once; a multiple of 8, so that blocks start at whole bytes
 MOST_BITS = 16
 
 
@@ -106,4 +107,9 @@ def unpacked_codes(data: memoryview, count: int, bits: int) -> NDArray[np.int32]
         if codes[count:].any():
             raise ValueError(f"{count} codes of {bits} bits were expected, padded with zeros to whole bytes")
         return codes[:count].astype(np.int32)
-    return unpack(data, count, bits).astype(np.int32)
+    # A number takes tens of bytes while it is unpacked: a block at a time.
+    found: NDArray[np.int32] = np.empty(count, dtype=np.int32)
+    for first in range(0, count, _BLOCK):
+        end = min(first + _BLOCK, count)
+        found[first:end] = unpack(data[packed_size(first, bits) : packed_size(end, bits)], end - first, bits)
+    return found

@@ -20,10 +20,11 @@ class Door:
     def __init__(self, plan: Plan, task: Task):
         self._sent, self._u = cut_shapes(plan, task).sent, cut_shapes(plan, task).u
         self._classes, self._vanilla = task.classes, not plan.protocol.labels_stay_home
-        # A last batch that is too small joins the one before it.
-        self._rows = plan.batch + plan.least_batch
+        # A last batch that is too small joins the one before it; what is too small for its guard only a client knows.
+        self._rows = 2 * plan.batch
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
         self._pieces, self._exchanges, self._exchanged = plan.pieces, plan.guard.exchange, -1
+        self._fan_out = plan.guard.fan_out
         self._first = self._last = self._step = 0  # of the turn, in batches
         self._order, self.touched = Kind.EVALUATE, False
         self._begin_batch()
@@ -86,7 +87,7 @@ class Door:
                 self._step += 1
                 self._begin_batch()
         elif message.kind is self._asks:
-            self._waiting[message.step], self._newest = len(message["z"]), message.step
+            self._waiting[message.step], self._newest = len(message["z"]) * self._fan_out, message.step
 
     def closed(self, answer: Message) -> None:
         """The client says it has done what it was asked to."""
@@ -124,7 +125,8 @@ class Door:
 
     def _labels(self, message: Message) -> None:
         y, rows = message["y"], message.tensors.get("rows")
-        if y.dtype != torch.int64 or y.dim() != 1 or (rows is None and len(y) != len(message["z"])):
+        lifted = len(message["z"]) * self._fan_out
+        if y.dtype != torch.int64 or y.dim() != 1 or (rows is None and len(y) != lifted):
             raise Refused("shape", f"{message}: y is one class number for each row of z")
         if not 0 < len(y) <= self._rows:
             raise Refused("shape", f"{message}: y has {len(y)} labels, 1 to {self._rows} are allowed")
@@ -133,7 +135,7 @@ class Door:
         if rows is not None:
             if rows.dtype != torch.int64 or rows.shape != y.shape:
                 raise Refused("shape", f"{message}: rows has one number for each label")
-            if not 0 <= int(rows.min()) <= int(rows.max()) < len(message["z"]):
+            if not 0 <= int(rows.min()) <= int(rows.max()) < lifted:
                 raise Refused("range", f"{message}: rows points outside of z")
 
 

@@ -24,10 +24,10 @@ from ..plan import Plan, cut_shapes
 from ..rounds import Turn
 from ..turn import State
 from ..worker import PURPOSES, weights_in
-from .door import Door
-from .lines import Absent, Line, Lost, Stopped
+from .door import Door, finite
+from .lines import Absent, Bell, Line, Lost, Stopped
 from .network import GREETING, QUIET, REVIEW
-from .session import LARGEST, Refused
+from .session import LARGEST, Frame, Refused
 
 BEST = -1  # the snapshot of the best epoch
 STRIKES = 3  # refusals in the middle of a conversation before a client is left out
@@ -59,6 +59,9 @@ class Lobby:
         self.plan, self.limits = plan.public(), limits
         self.fingerprint = plan.fingerprint()
         self.lines = [Line(name, number, limits.message, frame=limits.frame) for number, name in enumerate(names)]
+        self.bell = Bell()
+        for line in self.lines:
+            line.bell = self.bell
         self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
         self.task: Task | None = None
         self.predictor: Callable[[Line], None] | None = None
@@ -95,6 +98,7 @@ class Lobby:
         ):
             raise Refused("garbage", "snapshots is a list of numbers")
         self.task, self.known[line.number] = task, told
+        self.bell.ring()
         return line
 
     def missing(self) -> list[str]:
@@ -186,7 +190,7 @@ class Host(Course):
             self._refuse(line, error)
         while True:
             self.waiting_for = line.name
-            frame = line.receive(self.limits.deadline)
+            frame = self._frame(line)
             try:
                 message = _decoded(frame, line.limit)
                 if message.kind is order.kind:
@@ -200,9 +204,10 @@ class Host(Course):
                 door.passed(message)  # whatever comes of it, the body may not be what it was
                 reply = self._computed(message)
                 self._send(line, reply, counted=True)
+                self._refuse_lost_weights(message)  # while the client goes on: a large body takes a while to look at
             except Refused as error:
                 self._refuse(line, error)
-            if message.kind is Kind.BACKWARD:
+            if message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.pieces == 0:
                 self.learnt()
 
     def _refuse(self, line: Line, error: Refused) -> NoReturn:
@@ -218,14 +223,32 @@ class Host(Course):
         try:
             with self._computing:
                 reply = self._answer(_on(message, self.device))
-                learnt = message.kind is Kind.BACKWARD and self.server.optimizer is not None
-                sums = [t.sum() for t in self.server.body.state_dict().values()] if learnt else []
         except (ProtocolError, RuntimeError, ValueError) as error:
             raise Refused("failed", f"{message} cannot be computed: {error}") from error
-        sums += [tensor.sum() for tensor in reply.tensors.values()]
-        if not all(bool(total.isfinite()) for total in sums):
-            raise Refused("non-finite", f"{message} leads to NaN or infinity: its numbers, or a rate, are too large")
+        _refuse_non_finite(message, reply.tensors)
         return reply
+
+    def _refuse_lost_weights(self, message: Message) -> None:
+        if message.kind is Kind.BACKWARD and self.server.optimizer is not None:
+            _refuse_non_finite(message, self.server.body.state_dict())
+
+    def _frame(self, line: Line) -> Frame:
+        """A client's next frame. With nobody there nobody is late: it is then our own network that is away."""
+        while True:
+            try:
+                return line.receive(self.limits.deadline)
+            except Absent:
+                if any(other.connected for other in self.lines):
+                    raise
+            self._wait_for_anybody()
+
+    def _wait_for_anybody(self) -> None:
+        self.lobby.bell.wait_for(lambda: self._stop.is_set() or self._anybody())
+        if not self._anybody():
+            raise Stopped
+
+    def _anybody(self) -> bool:
+        return any(line.connected for line in self.lines)
 
     def _send(self, line: Line, message: Message, counted: bool = False) -> None:
         frame = wire.encode(message)
@@ -246,12 +269,12 @@ class Host(Course):
         batches = int(order["turn"][2] - order["turn"][1]) if name == "samples" else 0
         if answer.step != order.step + batches:
             raise Refused("step", f"{answer} where step {order.step + batches} was expected")
-        most = batches * (self.plan.batch + self.plan.least_batch)
+        most = batches * 2 * self.plan.batch  # as at the door
         if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
             raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
         if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS):
             raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
-        if any(t.is_floating_point() and not torch.isfinite(t).all() for t in weights.values()):
+        if any(t.is_floating_point() and not finite(t) for t in weights.values()):
             raise Refused("non-finite", f"{answer}: the weights hold NaN or infinity")
         if self.shared and order.kind is Kind.WEIGHTS and _form(weights) != _form(self.shared):
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
@@ -330,9 +353,7 @@ class Host(Course):
         self.skipped.append({"client": name, "epoch": self.epoch, "batches": turn.last - turn.first})
         self.exact = False
         log.warning("skipped", extra={"facts": {"client": name, "epoch": self.epoch}})
-        while not any(line.connected for line in self.lines):
-            if self._stop.wait(0.2):  # with nobody there, skipping would end the plan with nothing learnt
-                raise Stopped
+        self._wait_for_anybody()  # with nobody there, skipping would end the plan with nothing learnt
 
     def _lose(self, line: Line) -> None:
         line.drop()
@@ -434,18 +455,25 @@ class Host(Course):
     def _gather(self) -> None:
         """Wait until every client is there; the run goes on without those that stay away past the deadline."""
         began = time.monotonic()
-        while missing := [line for line in self.lines if line.number not in self.absent and not line.connected]:
+        while missing := self._missing():
             self.waiting_for = missing[0].name
-            for line in missing:
-                if line.strikes >= STRIKES:
-                    self._lose(line)
-            if self._stop.wait(0.05):
+            if self._stop.is_set():
                 raise Stopped
-            if not any(line.connected for line in self.lines):
+            if banned := [line for line in missing if line.strikes >= STRIKES]:
+                for line in banned:
+                    self._lose(line)
+            elif not self._anybody():
+                self._wait_for_anybody()
                 began = time.monotonic()  # nobody is late while nobody is there: it is our network that is away
-            if time.monotonic() - began > self.limits.deadline:
+            elif time.monotonic() - began > self.limits.deadline:
                 for line in missing:
                     self._lose(line)
+            else:
+                left = began + self.limits.deadline - time.monotonic()
+                self.lobby.bell.wait_for(lambda: self._stop.is_set() or self._missing() != missing, left)
+
+    def _missing(self) -> list[Line]:
+        return [line for line in self.lines if line.number not in self.absent and not line.connected]
 
     def _order(self, kind: Kind, client: int, number: int) -> Message:
         return Message(kind, client, self.taken[client], {"number": torch.tensor([number])})
@@ -482,10 +510,11 @@ class Host(Course):
         while True:
             try:
                 if not line.in_step:
-                    while not line.connected:
-                        self.waiting_for = line.name
-                        if time.monotonic() - began > patience or self._stop.wait(0.05):
-                            return False
+                    self.waiting_for = line.name
+                    left = max(0.0, began + patience - time.monotonic())
+                    self.lobby.bell.wait_for(lambda: self._stop.is_set() or line.connected, left)
+                    if not line.connected:
+                        return False
                     line.agree()
                     self.ask(line.number, self._order(Kind.REWIND, line.number, self._newest_of(line)))
                     if self.best.tensors:
@@ -506,6 +535,7 @@ class Host(Course):
     def stop(self) -> None:
         """End after the current turn, with a snapshot; do not wait for clients that are away."""
         self._stop.set()
+        self.lobby.bell.ring()
         for line in self.lines:
             line.stop()
 
@@ -538,11 +568,17 @@ class Host(Course):
         }
 
 
+def _refuse_non_finite(message: Message, tensors: Mapping[str, torch.Tensor]) -> None:
+    sums = [tensor.sum() for tensor in tensors.values()]
+    if not all(bool(total.isfinite()) for total in sums):
+        raise Refused("non-finite", f"{message} leads to NaN or infinity: its numbers, or a rate, are too large")
+
+
 def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {name: (tuple(t.shape), t.dtype) for name, t in state.items()}
 
 
-def _decoded(frame: bytearray, limit: int) -> Message:
+def _decoded(frame: Frame, limit: int) -> Message:
     try:
         return wire.decode(frame, limit)
     except wire.WireError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition
 from typing import Any
 
-from .session import WINDOW, Refused, Session
+from .session import WINDOW, Frame, Refused, Session
 
 Push = Callable[[Sequence[bytes]], None]
 PATIENCE = 4  # deadlines that one frame may take, whatever signs there are of its sender
@@ -23,6 +23,22 @@ class Absent(Exception):
 
 class Stopped(Exception):
     """The server was asked to end."""
+
+
+class Bell:
+    """Rings when a client comes or goes, or the server is to end: whoever waits for it need not look all the time."""
+
+    def __init__(self) -> None:
+        self._news = Condition()
+
+    def ring(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def wait_for(self, what: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Until `what` holds, asked at every ring, or for `timeout` seconds; returns whether it does."""
+        with self._news:
+            return self._news.wait_for(what, timeout)
 
 
 class Line:
@@ -42,9 +58,10 @@ class Line:
         self._session: Session | None = None
         self._push: Push | None = None
         self._close: Callable[[Refused | None], None] = lambda error: None
-        self._inbox: deque[bytearray] = deque()
+        self._inbox: deque[Frame] = deque()
         self._news = Condition()
         self._stopping = False
+        self.bell = Bell()
 
     @property
     def connected(self) -> bool:
@@ -77,6 +94,7 @@ class Line:
             self.connections += 1
             self.heard_at = self._moved_at = time.monotonic()
             self._news.notify_all()
+            self.bell.ring()
             return {"session": self.session_id, "heard": self._session.heard, "number": self.number}, again
 
     def arrive(self, packet: bytes, push: Push) -> None:
@@ -93,7 +111,7 @@ class Line:
                 self._inbox.append(frame)
                 self._news.notify_all()
 
-    def _take(self, session: Session, packet: bytes) -> bytearray | None:
+    def _take(self, session: Session, packet: bytes) -> Frame | None:
         before = session.partial
         frame = session.take(packet)
         self.heard_at = time.monotonic()
@@ -126,6 +144,7 @@ class Line:
                 if self.visitor:
                     self.in_step = False
                 self._news.notify_all()
+                self.bell.ring()
 
     # --------------------------------------------------------------- the course's thread
     def send(self, frame: bytes | bytearray) -> None:
@@ -136,7 +155,7 @@ class Line:
             if self._push is not None:
                 self._push(packets)
 
-    def receive(self, deadline: float) -> bytearray:
+    def receive(self, deadline: float) -> Frame:
         """The next frame. `deadline` seconds without any sign of the client are too long."""
         with self._news:
             began = time.monotonic()
@@ -169,12 +188,14 @@ class Line:
             close, self._push, self._close = self._close, None, lambda error: None
             close(error)
             self._news.notify_all()
+            self.bell.ring()
 
     def stop(self) -> None:
         """Do not wait for this client once it is away: the server ends."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
+            self.bell.ring()
 
     def goodbye(self) -> None:
         """Tell the client that the server goes away for now."""

@@ -37,6 +37,7 @@ def transport(quiet: float) -> list[tuple[str, int]]:
         ("grpc.enable_http_proxy", 0),  # a proxy of the environment would see everything
         ("grpc.keepalive_time_ms", int(1000 * quiet)),
         ("grpc.keepalive_timeout_ms", int(500 * quiet)),
+        ("grpc.http2.ping_timeout_ms", int(500 * quiet)),  # of any ping: while one is out, keep-alive sends none
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", int(250 * quiet)),

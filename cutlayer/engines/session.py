@@ -19,13 +19,14 @@ from typing import Any
 from ..errors import ProtocolError
 
 VERSION = 1
-CHUNK = 1 << 20  # bytes of a frame in one packet
+CHUNK = (1 << 20) + (1 << 16)  # bytes of a frame in one packet: 1 MiB of numbers, and what describes them
 LARGEST = 256 << 20  # bytes of a frame, unless a limit is given
 WINDOW = 8  # frames that may wait for their confirmation
 SMALL = 64 << 10  # bytes of a greeting
 
 HEADER = struct.Struct("<2sBBIII")
 _LAST = 1
+Frame = bytearray | memoryview  # what came in; nobody writes into it
 
 
 class Type(IntEnum):
@@ -54,7 +55,7 @@ class Session:
     def __init__(self, limit: int = LARGEST):
         self.limit = limit
         self.sent = self.heard = 0
-        self._waiting: deque[tuple[int, bytes]] = deque()  # sent, not confirmed
+        self._waiting: deque[tuple[int, bytes | bytearray]] = deque()  # sent, not confirmed
         self._piece: bytearray | None = None
         self._total = 0
 
@@ -69,14 +70,14 @@ class Session:
         return None if self._piece is None else len(self._piece)
 
     def send(self, frame: bytes | bytearray) -> list[bytes]:
-        """The packets of a new frame, which is kept until the other side has it."""
+        """The packets of a new frame. It is kept, not copied, until the other side has it: nobody writes into it."""
         if len(frame) > self.limit:
             raise Refused("oversize", f"a frame of {len(frame)} bytes is over the limit of {self.limit}")
         if len(self._waiting) >= WINDOW:
             raise Refused("window", f"{WINDOW} frames wait for their confirmation already")
         self.sent += 1
-        self._waiting.append((self.sent, bytes(frame)))
-        return list(self._packets(self.sent, self._waiting[-1][1]))
+        self._waiting.append((self.sent, frame))
+        return list(self._packets(self.sent, frame))
 
     def again(self, heard: int) -> list[bytes]:
         """On a new connection: the packets of all frames the other side has not heard."""
@@ -87,7 +88,7 @@ class Session:
         self._confirm(heard)
         return [packet for number, frame in self._waiting for packet in self._packets(number, frame)]
 
-    def take(self, packet: bytes) -> bytearray | None:
+    def take(self, packet: bytes) -> Frame | None:
         """A packet that came in; returns a frame when it is whole and new. Nothing has changed when it raises."""
         kind, flags, number, heard, total = head(packet)
         if kind is not Type.DATA:
@@ -103,9 +104,13 @@ class Session:
         self._confirm(heard)
         if number <= self.heard:
             return None  # it came before
+        data = memoryview(packet)[HEADER.size :]
+        if flags & _LAST and self._piece is None:
+            self.heard = number
+            return data  # whole in one packet, as most are: no need to copy it
         if self._piece is None:
             self._piece, self._total = bytearray(), total
-        self._piece += memoryview(packet)[HEADER.size :]
+        self._piece += data
         if not flags & _LAST:
             return None
         frame, self._piece = self._piece, None
@@ -128,7 +133,7 @@ class Session:
         while self._waiting and self._waiting[0][0] <= heard:
             self._waiting.popleft()
 
-    def _packets(self, number: int, frame: bytes) -> Iterator[bytes]:
+    def _packets(self, number: int, frame: bytes | bytearray) -> Iterator[bytes]:
         view = memoryview(frame)
         for start in range(0, max(1, len(frame)), CHUNK):
             last = start + CHUNK >= len(frame)

@@ -27,13 +27,15 @@ from ..message import Kind, Message
 from ..plan import MOST_PIECES, Plan, cut_shapes
 from ..turn import export, load
 from ..worker import Worker, numbers, refuse_too_few, weights_in
+from .door import finite
 from .host import BEST
 from .network import CONVERSE, ENROLL, QUIET, STATUS, transport
-from .session import LARGEST, VERSION, Refused, Session, Type, head, note, read_note
+from .session import LARGEST, VERSION, Frame, Refused, Session, Type, head, note, read_note
 
 log = logging.getLogger("cutlayer.join")
 Told = TypeVar("Told")
 PERSISTENT = ("busy", "internal", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+RETRY = 5.0  # seconds between two tries to connect, at most
 LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
 
@@ -60,7 +62,12 @@ class Address:
             require_loopback(self.target)
 
     def channel(self) -> grpc.Channel:
-        options = [*transport(self.quiet), ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        options = [
+            *transport(self.quiet),
+            ("grpc.enable_retries", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+        ]
         if self.identity is None:
             return grpc.insecure_channel(self.target, options=options)
         own = self.identity
@@ -115,7 +122,7 @@ class Wire:
         for packet in self._session.send(frame):
             self._outgoing.put(packet)
 
-    def receive(self) -> bytearray:
+    def receive(self) -> Frame:
         """The next frame, however many connections it takes."""
         while True:
             packet = self._incoming.get() if self._channel is not None else NotConnected()
@@ -174,12 +181,12 @@ class Wire:
                     raise GaveUp(f"no server at {self._address.target} for {patience:.0f} s: {error}") from None
                 log.info("waiting", extra={"facts": {"for": self._address.target, "why": str(error)}})
                 time.sleep(wait * random.uniform(0.7, 1.3))
-                wait = min(2 * wait, 5.0)
+                wait = min(2 * wait, RETRY)
             except Refused as error:
                 if error.name not in PERSISTENT or time.monotonic() - began > patience:
                     raise
                 time.sleep(wait * random.uniform(0.7, 1.3))
-                wait = min(2 * wait, 5.0)
+                wait = min(2 * wait, RETRY)
         heard, session = _told(welcome, "heard", int), _told(welcome, "session", str)
         if session == self.session_id:
             for packet in self._session.again(heard):
@@ -345,10 +352,9 @@ class Site:
         frame = wire.encode(message)
         self.ledger.note(message, UP, len(frame))
         self.wire.send(frame)
-        if message.kind is not Kind.BACKWARD:
-            self._crossed = {**self._crossed, message.step: tuple(message["z"].shape)}
-            for old in [step for step in self._crossed if step < message.step - MOST_PIECES]:
-                del self._crossed[old]
+        if "z" in message.tensors:
+            recent = {step: shape for step, shape in self._crossed.items() if step > message.step - MOST_PIECES}
+            self._crossed = recent | {message.step: tuple(message["z"].shape)}
         return lambda: self._answer_to(message)
 
     def _answer_to(self, message: Message) -> Message:
@@ -358,7 +364,7 @@ class Site:
         refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()))
         return _on(reply, self.device)
 
-    def _decode(self, frame: bytearray) -> Message:
+    def _decode(self, frame: Frame) -> Message:
         return decoded(frame, self.wire.limit)
 
     def _follow(self, order: Message) -> Message:
@@ -382,7 +388,7 @@ class Site:
         return answer
 
     def _refuse_wrong_order(self, order: Message) -> None:
-        """A server may order what the plan says, and no more: own heads stay at home, and nobody else's are put in."""
+        """A server may order what the plan says and no more: own heads stay at home, and no others are put in."""
         relays = self.plan.shared and self.plan.clients > 1
         weights = weights_in(order)
         what = {Kind.TURN: "turn", Kind.WEIGHTS: "turn", Kind.EVALUATE: "what"}.get(order.kind, "number")
@@ -403,7 +409,7 @@ class Site:
             of = kept[int(place)] if place.isdecimal() and int(place) < len(kept) else None
             if of is None or weights[name].shape not in (of.shape, ()):
                 raise ProtocolError(f"{order} brings {name!r}, which is nothing of this optimizer's")
-        if any(t.is_floating_point() and not torch.isfinite(t).all() for t in weights.values()):
+        if any(t.is_floating_point() and not finite(t) for t in weights.values()):
             raise ProtocolError(f"{order} brings weights that hold NaN or infinity")
         if what == "turn" and not 0 <= numbers(order, what, 3)[0] < self.plan.epochs:
             raise ProtocolError(f"{order} is of an epoch the plan does not have")
@@ -514,7 +520,7 @@ def answered_shape(plan: Plan, task: Task) -> tuple[int, ...]:
     return cut_shapes(plan, task).u if plan.protocol.labels_stay_home else (task.classes,)
 
 
-def decoded(frame: bytearray, limit: int) -> Message:
+def decoded(frame: Frame, limit: int) -> Message:
     """A message of the server."""
     try:
         return wire.decode(frame, limit)
@@ -533,6 +539,9 @@ def refuse_wrong_answer(asked: Message, reply: Message, row: tuple[int, ...], cr
     """A server is not believed either: another step, another shape, or numbers that are none."""
     if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
         raise ProtocolError(f"the server answered {asked} with {reply}")
+    if asked.kind is Kind.LIFT:
+        _refuse_wrong_lift(asked, reply)
+        return
     if asked.kind is Kind.BACKWARD:
         name, shape = "dz", crossed
     elif asked.kind is Kind.LOSS:
@@ -544,8 +553,16 @@ def refuse_wrong_answer(asked: Message, reply: Message, row: tuple[int, ...], cr
     tensor = reply[name]
     if tuple(tensor.shape) != shape or tensor.dtype != torch.get_default_dtype():
         raise ProtocolError(f"the server answered {asked} with {name} of {tensor.dtype}, {tuple(tensor.shape)}")
-    if not torch.isfinite(tensor).all():
+    if not finite(tensor):
         raise ProtocolError(f"the server answered {asked} with {name} that holds NaN or infinity")
+
+
+def _refuse_wrong_lift(asked: Message, reply: Message) -> None:
+    """A copy of the server's half of a guard, or nothing where it was replaced. Its shapes the guard compares."""
+    if bool(reply.tensors) == bool(asked.tensors) or not all(name.startswith("lift.") for name in reply.tensors):
+        raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}")
+    if any(t.is_floating_point() and not finite(t) for t in reply.tensors.values()):
+        raise ProtocolError(f"the server answered {asked} with weights that hold NaN or infinity")
 
 
 def _on(message: Message, device: str) -> Message:

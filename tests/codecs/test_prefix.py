@@ -1,11 +1,12 @@
 """Prefix: its exact bytes, against a second way of writing them, and what it refuses."""
 
 import struct
+import tracemalloc
 
 import pytest
 import torch
 
-from cutlayer.codecs import Prefix
+from cutlayer.codecs import Prefix, prefix
 from cutlayer.seeds import generator
 
 
@@ -86,3 +87,26 @@ def test_the_frame_made_by_hand_is_good_before_it_is_damaged():
 def test_what_does_not_fit_is_refused(data, shape, words):
     with pytest.raises(ValueError, match=words):
         Prefix().decode(memoryview(data), torch.float32, shape)
+
+
+@pytest.mark.parametrize("shape", [(25, 3), (5, 5, 3), (24, 1), (17, 40)])
+def test_blocks_of_rows_are_read_like_all_at_once(shape, monkeypatch):
+    rows = torch.randn(shape, generator=generator(3))
+    rows[..., 1:] *= torch.rand(shape, generator=generator(4))[..., 1:] < 0.4
+    data = Prefix().encode(rows)
+    monkeypatch.setattr(prefix, "_BLOCK", 8)
+    assert torch.equal(Prefix().decode(data, rows.dtype, shape), rows)
+    for damaged in (data[:-1], memoryview(bytes(data) + b"\0")):
+        with pytest.raises(ValueError):
+            Prefix().decode(damaged, rows.dtype, shape)
+
+
+def test_rows_that_take_a_bit_each_do_not_take_tens_of_bytes():
+    """A frame of 512 KiB that claims 4 MiB: unpacked in one piece it took 160."""
+    rows = 1 << 22
+    data = memoryview(struct.pack("<II", rows, 1) + bytes(rows // 8))
+    tracemalloc.start()
+    Prefix().decode(data, torch.uint8, (rows, 1))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 32 << 20

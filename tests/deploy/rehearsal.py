@@ -6,15 +6,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from toys import TASK, tiny_parts
+from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.data.base import Parts
 from cutlayer.deploy import Service
 from cutlayer.engines.host import Host, Limits
 from cutlayer.engines.local import LocalRun
 from cutlayer.engines.site import Address, Site
+from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
+from cutlayer.optimizers import SGD, Adam
 from cutlayer.plan import Plan
 from cutlayer.seeds import derive
+from cutlayer.split import Bypass, Vanilla
 from cutlayer.turn import export
 from cutlayer.worker import task_of
 
@@ -22,6 +25,19 @@ NAMES = ("ward-a", "ward-b", "ward-c")
 PATIENCE = 60.0  # seconds after which a rehearsal that does not end has failed
 BUILDING = threading.Lock()  # networks start from torch's one generator, which parties of one process share
 COUNTED = ("FORWARD", "BACKWARD", "LOSS", "WEIGHTS", "TURN")
+
+# What the fault campaign trains. Early stopping comes with its best epoch, and own heads with state of their own.
+_LONG = {"clients": 3, "batch": 4, "epochs": 6}
+FAULTED = {
+    "U-shaped, chain": tiny_plan(**_LONG, guard=Chain(LightSplit(ratio=4), WCC(weight=0.17)), turn=2),
+    "vanilla, Adam": tiny_plan(**_LONG, protocol=Vanilla, client_optimizer=Adam(), server_optimizer=Adam()),
+    "bypass, noise": tiny_plan(**_LONG, protocol=Bypass, guard=Noise(scale=0.1), net=TinyNet(dropout=0.3)),
+    "own heads, early stopping": tiny_plan(
+        **{**_LONG, "epochs": 12}, shared=False, patience=3, val=0.2, client_optimizer=SGD(lr=0.5), guard=SEAL()
+    ),
+    "relay, early stopping": tiny_plan(**{**_LONG, "epochs": 12}, patience=3, val=0.2, client_optimizer=SGD(lr=0.5)),
+    "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
+}
 
 
 def undisturbed(plan: Plan, parts: Parts | None = None) -> LocalRun:
