@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from . import bench_deploy
 from .attacks import Knowledge, KnownGuard, UnSplit
 from .batch import Batch
 from .guards import SEAL, Guard, NoGuard, every
 from .guards.grouping import mdav, squared_distances
 from .guards.projection import Dense, Fast
 from .ledger import Ledger
+from .measured import Measured
 from .message import Kind, Message, through
 from .nets.base import Net
 from .nets.mnist_net import MnistNet
@@ -33,16 +35,6 @@ from .plan import Plan, Task
 from .turn import learn
 
 BATCH = 64
-
-
-class Measured(NamedTuple):
-    """`value` of our way, and `ratio`: how many times the plain way's speed it reaches."""
-
-    value: float
-    unit: str
-    ratio: float
-    baseline: str
-    goal: str
 
 
 def inproc_simplecnn(quick: bool) -> Measured:
@@ -100,6 +92,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "unsplit.batched": unsplit_batched,
     "load.cifar10": load_cifar10,
     "load.fashionmnist": load_fashionmnist,
+    **bench_deploy.ENTRIES,
 }
 
 

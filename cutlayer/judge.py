@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from .attacks import Attack, Attacker, Decoder, Knowledge, KnownGuard
@@ -18,6 +18,7 @@ from .batch import Batch, Task
 from .data.base import Parts, Samples
 from .engines.local import LocalRun, Progress, as_batch
 from .guards.base import GuardModule
+from .guards.c3 import Unbind
 from .lpips import LPIPS
 from .message import Kind, Message
 from .metrics import FIGURES, scores
@@ -106,10 +107,7 @@ def overheard(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: S
     server = Server(body, None, seed=run.plan.seed)
 
     def listen(message: Message) -> Message:
-        tensors = dict(message.tensors)
-        if "z" in tensors:  # what any server would take apart first, an attacker is given so
-            tensors["z"] = split.guard.unmixed(tensors["z"], None)[0]
-        heard.append(Message(message.kind, message.client, message.step, tensors))
+        heard.append(_apart(message, split.guard))
         return server.handle(message)
 
     split.guard.register_forward_hook(
@@ -125,6 +123,24 @@ def overheard(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: S
             terms = split.train().terms(batch, remote)
             terms["task"].backward()
     return Heard(heard, rows)
+
+
+@torch.no_grad()
+def _apart(message: Message, guard: GuardModule) -> Message:
+    """A message as an attacker reads it: what any server would take apart first, it is given so."""
+    tensors = dict(message.tensors)
+    if "z" in tensors:
+        tensors["z"] = guard.unmixed(tensors["z"], None)[0]
+    return Message(message.kind, message.client, message.step, tensors)
+
+
+def _for_rows_apart(body: nn.Module) -> nn.Module:
+    """A copy of the server's network that reads such messages: it does not take them apart again."""
+    body = copy.deepcopy(body)
+    for name, module in list(body.named_modules()):
+        if isinstance(module, Unbind):
+            body.set_submodule(name, nn.Identity())
+    return body
 
 
 def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int) -> Heard:
@@ -229,8 +245,8 @@ def known(victim: Victim, data: Parts) -> Knowledge:
     return replace(
         before,
         observed=victim.observed,
-        history=victim.history,
-        body=copy.deepcopy(run.server.body),
+        history=victim.history and [_apart(message, victim.client.split.guard) for message in victim.history],
+        body=_for_rows_apart(run.server.body),
         encode=victim.box,
         head=WhiteBox(_unguarded(victim.client.split), run.plan.batch),
         guard=replace(before.guard, true_key=own),

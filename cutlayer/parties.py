@@ -96,7 +96,7 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
     client = build_client(plan, task, 0, server.handle)
     cut = cut_shapes(plan, task)
     # As many samples as the guard needs at once; the figures are those of one.
-    count = plan.guard.least_batch
+    count = max(plan.guard.least_batch, plan.guard.fan_out)
     batch = Batch(torch.zeros(count, *task.shape), torch.zeros(count, dtype=torch.long))
     sent: list[Message] = []
 

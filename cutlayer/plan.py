@@ -187,6 +187,11 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
         raise ValueError(f"{guard} reads the gradients of whole batches: use pieces=1")
     if plan.pieces > 1 and plan.batch // plan.pieces < guard.least_batch:
         raise ValueError(f"{guard} needs {guard.least_batch} samples in each piece: fewer pieces, or a larger batch")
+    if guard.exchange == "replace" and plan.clients > 1 and not plan.shared:
+        raise ValueError(
+            f"{guard} replaces the server's decoder by the client's, and clients with heads of their own would "
+            "replace each other's: share the heads, or take decoder='server'"
+        )
     if plan.guarded is None or plan.guarded == plan.clients:
         return
     lift = guard.public_part().lift(cut.shared, plan.seed)

@@ -136,16 +136,17 @@ class Server:
 
     @torch.no_grad()
     def _lift(self, message: Message) -> Message:
-        """The server's half of the guard, to a client that may copy it, or a new one from a client that may set it."""
+        """The server's half of the guard, to a client that may copy it, or a new one from one that may set it."""
         if not self.exchange or bool(message.tensors) != (self.exchange == "replace"):
             raise ProtocolError(f"{message}: this guard's half at the server is not exchanged that way")
         lift = self.body.get_submodule("0")
         if not message.tensors:
             return message.reply({}, **{f"lift.{name}": t.clone() for name, t in lift.state_dict().items()})
         own, given = lift.state_dict(), {n.removeprefix("lift."): t for n, t in message.tensors.items()}
-        if {n: (t.shape, t.dtype) for n, t in own.items()} != {n: (t.shape, t.dtype) for n, t in given.items()}:
+        # In a chain, one guard's half is replaced, and others stay.
+        if any(n not in own or (own[n].shape, own[n].dtype) != (t.shape, t.dtype) for n, t in given.items()):
             raise ProtocolError(f"{message}: these are not the weights of the guard's half at the server")
-        lift.load_state_dict(given)
+        lift.load_state_dict(own | given)
         return message.reply()
 
     @torch.no_grad()

@@ -50,7 +50,14 @@ class Split(nn.Module):
     def send(self, batch: Batch) -> Tensor:
         """What leaves the client for each sample of this batch, without sending it: the server's whole view of it."""
         guarded = self.guard(self.share(self.head(batch.x))[0], batch)
-        return each(guarded.seen, guarded.rows)
+        return each(*self.guard.unmixed(guarded.seen, guarded.rows))
+
+    def answers(self, seen: Tensor, rows: Tensor | None) -> Tensor | None:
+        """For each sample the row of the server's answer; None: its own."""
+        if self.guard.fan_out == 1 or rows is None:
+            return rows
+        full = len(rows) == self.guard.fan_out * len(seen)
+        return None if full else torch.arange(len(rows), device=seen.device)
 
 
 def each(rows: Tensor, index: Tensor | None) -> Tensor:
@@ -63,7 +70,8 @@ class UShaped(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(each(server.body(seen, self.guard.packed), rows)), penalty)
+        u = each(server.body(seen, self.guard.packed), self.answers(seen, rows))
+        return Output(self.tail(u), penalty)
 
 
 class Bypass(Split):
@@ -87,7 +95,7 @@ class Bypass(Split):
     def forward(self, batch: Batch, server: Remote) -> Output:
         shared, channels = self.share(self.head(batch.x))
         seen, penalty, rows, held = self.guard(shared, batch)
-        u = each(server.body(seen, self.guard.packed), rows)
+        u = each(server.body(seen, self.guard.packed), self.answers(seen, rows))
         return Output(self.tail(self.rejoin(u, channels if held is None else held)), penalty)
 
 
@@ -101,11 +109,11 @@ class Vanilla(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return Output(each(server.body(seen, self.guard.packed), rows), penalty)
+        return Output(each(server.body(seen, self.guard.packed), self.answers(seen, rows)), penalty)
 
     def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return {"task": server.loss(seen, batch.y, rows, self.guard.packed), **penalty}
+        return {"task": server.loss(seen, batch.y, self.answers(seen, rows), self.guard.packed), **penalty}
 
 
 FUSIONS = ("residual", "concat", "hybrid")

@@ -107,13 +107,13 @@ class Worker:
         most = len(index) // max(2, self.plan.guard.least_batch)
         return index.tensor_split(max(1, min(self.plan.pieces, most)))
 
-    def evaluate(self, purpose: str, epoch: int) -> tuple[int, int]:
-        """(right, all) of the samples held out for `purpose`.
+    def evaluate(self, purpose: str, epoch: int, samples: Samples | None = None) -> tuple[int, int]:
+        """(right, all) of the samples held out for `purpose`, or of others.
 
         Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in
         a larger one it would find closer neighbours.
         """
-        seen = on(self.held_out[purpose], self.device)
+        seen = on(self.held_out[purpose] if samples is None else samples, self.device)
         if not len(seen):
             return 0, 0
         size = self.plan.batch if self.plan.guard.mixes_samples else EVALUATION_BATCH

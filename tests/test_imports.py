@@ -80,7 +80,9 @@ ALLOWED = {
     "report": {"audit", "privacy", "verdict"},
     "link": {"spec"},
     "measured": set(),
-    "bench_parties": {"batch", "certs", "data", "deploy", "engines", "errors", "link", "plan", "seeds", "turn"},
+    "bench_parties": {
+        "batch", "certs", "data", "deploy", "engines", "errors", "link", "plan", "seeds", "terminal", "turn",
+    },
     "bench_deploy": {
         "batch", "bench_parties", "engines", "ledger", "link", "measured", "message", "nets", "optimizers", "parties",
         "plan", "turn", "wire", "worker",

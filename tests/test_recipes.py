@@ -66,6 +66,7 @@ def test_there_are_recipes_of_every_file():
         "baselines.py",
         "digits.py",
         "kd_ufsl.py",
+        "lfq.py",
         "lightsplit.py",
         "own_model.py",
         "prism.py",
@@ -204,6 +205,19 @@ def test_prism_is_cut_and_trained_as_in_the_thesis(name, z, epochs, keep):
     for optimizer in (plan.client_optimizer, plan.server_optimizer):
         assert repr(optimizer) == "SGD(lr=0.015, weight_decay=0.0001)"
         assert optimizer.momentum == 0.9
+
+
+@pytest.mark.parametrize(("name", "bits"), [("mnist_lfq_1", 72), ("digits_lfq", 81)])
+def test_lfq_has_the_cut_of_the_thesis_and_near_its_rates(name, bits):
+    """Client and server of 4,800 and 148,874 parameters, d = 1152; 76 and 84 bits with the decoder in them."""
+    plan, bare = plan_of(f"lfq.py:{name}"), plan_of("lfq.py:mnist")
+    cut = cut_shapes(plan, task_of(plan))
+    assert (cut.z, plan.guard.bits_of_a_sample(cut.z)) == ((32, 6, 6), bits)
+    assert 32 * 1152 / bits > 400
+    server = build_server(bare.public(), task_of(bare))
+    client = build_client(bare.with_secrets(), task_of(bare), 0, server.handle)
+    assert (count_parameters(client.split), count_parameters(server.body)) == (4_800, 148_874)
+    assert (bare.clients, repr(bare.partition), bare.batch, bare.epochs) == (30, "Labels(m=2)", 256, 200)
 
 
 def test_the_demos_plan_is_a_recipe_too():

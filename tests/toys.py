@@ -9,7 +9,9 @@ from torch.nn.functional import cross_entropy
 from cutlayer.batch import Batch
 from cutlayer.data.base import Parts, Samples
 from cutlayer.guards import (
+    C3,
     DCT,
+    LFQ,
     SEAL,
     WCC,
     Adversarial,
@@ -17,6 +19,7 @@ from cutlayer.guards import (
     Chain,
     Clip,
     Disco,
+    FedLite,
     Gaussian,
     Guard,
     KAnonymous,
@@ -29,6 +32,7 @@ from cutlayer.guards import (
     Quantize,
     RandTopK,
     Shredder,
+    SplitFC,
     Subset,
     TopK,
 )
@@ -81,6 +85,18 @@ GUARDS: list[Guard] = [
     TopK(share=0.2),
     RandTopK(share=0.2, alpha=0.3),
     Chain(TopK(share=0.2), WCC(weight=0.1)),
+    C3(ratio=2),
+    C3(ratio=4),
+    Chain(LightSplit(ratio=2), C3(ratio=3), Quantize(bits=8)),
+    SplitFC(ratio=2, budget=3),
+    Chain(LightSplit(ratio=2), SplitFC(ratio=1.5, budget=4, ends=5)),
+    FedLite(parts=10, groups=2, centroids=4, weight=0.01),
+    Chain(WCC(weight=0.1), FedLite(parts=7, centroids=3, weight=0)),
+    # Exchanges change what the other side computes with, so none falls into the steps that are compared.
+    LFQ(bits=3, freq=1000),
+    LFQ(groups=2, bits=2, quantizers=2, levels="learned", scale="client", freq=1000),
+    LFQ(bits=2, depth=2, decoder="client", freq=1000),
+    Chain(LFQ(bits=4, stride=1, freq=1000), WCC(weight=0.001)),
     Chain(LightSplit(ratio=4), WCC(weight=0.17)),
     Chain(WCC(weight=0.17), Bottleneck1x1(ratio=2), LightSplit(ratio=2), WCC(weight=0.01)),
 ]

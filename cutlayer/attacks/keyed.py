@@ -131,5 +131,6 @@ def _through(copies: Sequence[GuardModule], z: Tensor, images: Tensor, labels: T
     for number, some in enumerate(torch.arange(len(z)).tensor_split(max(1, len(z) // BATCH))):
         copy = copies[number % len(copies)].to(z.device)
         guarded = copy(z[some], Batch(images[some], labels[some], seed=number))
-        sent.append(guarded.seen if guarded.rows is None else guarded.seen[guarded.rows])
+        seen, rows = copy.unmixed(guarded.seen, guarded.rows)
+        sent.append(seen if rows is None else seen[rows])
     return torch.cat(sent)

@@ -52,6 +52,7 @@ class View(nn.Module):
         y = labels if labels is not None else torch.zeros(len(z), dtype=torch.long, device=z.device)
         module = self.copies[step % len(self.copies)]
         seen, _, rows, _ = module(z, Batch(images, y, seed=step))
+        seen, rows = module.unmixed(seen, rows)  # type: ignore[operator]
         return seen if rows is None else seen.index_select(0, rows)
 
     def read(self, seen: Tensor) -> Tensor:

@@ -81,18 +81,21 @@ class LocalRun(Course):
 
     # ---------------------------------------------------------------- evaluation
     def accuracies(self, purpose: str) -> list[float]:
+        return self._accuracies(purpose, None)
+
+    def _accuracies(self, purpose: str, samples: Samples | None) -> list[float]:
         alike = self.plan.shared and self.plan.guarded is None
         found = []
         for worker in self.workers[:1] if alike else self.workers:
             if self.shared:
                 load(worker.client, self.shared)
-            right, count = worker.evaluate(purpose, self.epoch)
+            right, count = worker.evaluate(purpose, self.epoch, samples)
             found += [right / count] if count else []
         return found
 
     def evaluate(self, samples: Samples) -> list[float]:
         """Accuracy of every distinct client network: one number for shared heads, one per client for own heads."""
-        return self.accuracies("validate" if samples is self.parts.val else "test")
+        return self._accuracies("validate" if samples is self.parts.val else "test", samples)
 
     def best_now(self) -> dict[str, Tensor]:
         return self.tensors()

@@ -4,12 +4,15 @@ from .adversarial import Adversarial
 from .base import Guard as Guard
 from .base import NoGuard
 from .bottleneck import Bottleneck1x1
+from .c3 import C3
 from .chain import Chain
 from .clip import Clip
 from .dct import DCT
 from .disco import Disco
 from .dpsgd import DPSGD
+from .fedlite import FedLite
 from .kanonymous import KAnonymous
+from .lfq import LFQ
 from .lightsplit import LightSplit
 from .noise import Gaussian, Laplace, Noise
 from .nopeek import NoPeek
@@ -17,13 +20,16 @@ from .prism import Prism
 from .quantize import Quantize
 from .seal import SEAL
 from .shredder import Shredder
+from .splitfc import SplitFC
 from .subset import Subset
 from .topk import RandTopK, TopK
 from .wcc import WCC
 
 __all__ = [
+    "C3",
     "DCT",
     "DPSGD",
+    "LFQ",
     "SEAL",
     "WCC",
     "Adversarial",
@@ -31,6 +37,7 @@ __all__ = [
     "Chain",
     "Clip",
     "Disco",
+    "FedLite",
     "Gaussian",
     "KAnonymous",
     "Laplace",
@@ -42,6 +49,7 @@ __all__ = [
     "Quantize",
     "RandTopK",
     "Shredder",
+    "SplitFC",
     "Subset",
     "TopK",
 ]

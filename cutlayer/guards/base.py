@@ -38,6 +38,13 @@ class GuardModule(nn.Module):
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         return Guarded(z)
 
+    # Rows that the server's half makes of each one that leaves (Guard.fan_out).
+    fan_out: int = 1
+
+    def unmixed(self, seen: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Rows as the server can take them apart without any secret, and which of them stands for each sample."""
+        return seen, rows
+
     def lift_due(self, step: int) -> dict[str, Tensor] | None:
         """Before a step: None, or what the server's half is to be replaced with; empty: a copy of it is wanted."""
         return None
@@ -103,6 +110,12 @@ class Guard(Spec):
     @property
     def least_batch(self) -> int:
         """The fewest samples this guard can work on."""
+        return 1
+
+    @property
+    def fan_out(self) -> int:
+        """How many rows the server's half makes of each that comes. With more than one, the client's samples are the
+        first of them, in their order."""
         return 1
 
     @property

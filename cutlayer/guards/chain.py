@@ -66,6 +66,10 @@ class Chain(Guard):
         return max(part.least_batch for part in self.parts)
 
     @property
+    def fan_out(self) -> int:
+        return max(part.fan_out for part in self.parts)  # such guards mix samples, so there is one at most
+
+    @property
     def attributes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for part in self.parts for name in part.attributes))
 
@@ -74,11 +78,14 @@ class Chain(Guard):
         return any(part.has_key for part in self.parts)
 
     def out_shape(self, shape: Shape) -> Shape:
-        whole = shape
+        whole, bundled = shape, False
         for part in self._calibrated():
             if part.holds_back and shape != whole:
                 raise ValueError(f"{part} keeps a part of the cut {whole} home, but reads {shape}: put it first")
-            shape = part.out_shape(shape)
+            before, shape = shape, part.out_shape(shape)
+            if bundled and shape != before:
+                raise ValueError(f"{part} changes the shape of rows that stand for several samples: put it first")
+            bundled = bundled or part.fan_out > 1
         return shape
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
@@ -86,11 +93,10 @@ class Chain(Guard):
             step.part.build(step.before, step.public, derive(private, place), task)
             for place, step in enumerate(self._steps(shape, public))
         ]
-        lifted = [part for part in self.parts if not part.client_only]
-        places = {
-            len(lifted) - 1 - lifted.index(part): number for number, part in enumerate(self.parts) if part in lifted
-        }
-        return _InTurn(modules, {number: place for place, number in places.items()})
+        lifted = [number for number, part in enumerate(self.parts) if not part.client_only]
+        # As `public_part` has it: a single half at the server stands alone, several in reverse.
+        names = {number: f"{place}." for place, number in enumerate(reversed(lifted))} if len(lifted) > 1 else {}
+        return _InTurn(modules, names or dict.fromkeys(lifted, ""))
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
         lifts = [part.lift(before, seed) for part, before, seed in self._steps(shape, public) if not part.client_only]
@@ -147,6 +153,11 @@ class Chain(Guard):
                 f"{mixing[0]} and {mixing[1]} both mix the samples of a batch, so the second would hide rows that "
                 "are no samples any more: use one of them"
             )
+        exchanging = [part for part in self.parts if part.exchange]
+        if len(exchanging) > 1:
+            raise ValueError(
+                f"{exchanging[0]} and {exchanging[1]} both exchange their server's half: use one of them"
+            )
         for place, part in enumerate(self.parts):
             readers = [later for later in self.parts[place + 1 :] if later.reads_samples]
             if part.mixes_samples and readers:
@@ -165,21 +176,26 @@ class Chain(Guard):
 
 
 class _InTurn(GuardModule):
-    def __init__(self, modules: Sequence[GuardModule], places: Mapping[int, int]):
+    def __init__(self, modules: Sequence[GuardModule], halves: Mapping[int, str]):
         super().__init__()
         self.inner = nn.ModuleList(modules)
-        self._places = places  # of each part's half among the server's, which stand in reverse
+        self.fan_out = max(module.fan_out for module in modules)
+        self._halves = halves  # of each part that has one: how the names of its half at the server begin
+
+    def unmixed(self, seen: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        for module in reversed(self.inner):
+            seen, rows = module.unmixed(seen, rows)  # type: ignore[operator]
+        return seen, rows
 
     def lift_due(self, step: int) -> dict[str, Tensor] | None:
-        for number, place in self._places.items():
+        for number, prefix in self._halves.items():
             due = self.inner[number].lift_due(step)  # type: ignore[operator]
             if due is not None:
-                return {f"{place}.{name}": tensor for name, tensor in due.items()}
+                return {prefix + name: tensor for name, tensor in due.items()}
         return None
 
     def take_lift(self, state: Mapping[str, Tensor]) -> None:
-        for number, place in self._places.items():
-            prefix = f"{place}."
+        for number, prefix in self._halves.items():
             own = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
             self.inner[number].take_lift(own)  # type: ignore[operator]
 
