@@ -21,8 +21,8 @@ def prepare(threads: int | None, device: str) -> None:
     import torch
 
     torch.set_num_threads(threads or os.cpu_count() or 1)
-    # Once a block of this size was freed, the allocator keeps what it gets: messages of a megabyte would else be given
-    # back and asked for again, page by page, at every step.
+    # Once so much was freed, the allocator keeps what it gets: messages of a megabyte would else be given back and
+    # asked for again, page by page, at every step.
     torch.zeros(30 << 18)
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device is cpu or cuda; got {device!r}")
