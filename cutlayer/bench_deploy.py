@@ -234,7 +234,7 @@ def _in_a_turn(seconds: float) -> tuple[float, float]:
 
 
 def _until_it_ends(run: Callable[[], object]) -> None:
-    from .engines.site import GaveUp
+    from .engines.uplink import GaveUp
 
     with suppress(GaveUp):
         run()

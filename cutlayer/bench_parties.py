@@ -154,7 +154,7 @@ def make_identities(folder: Path, names: list[str]) -> Path:
 
 def client_address(port: int, identities: Path | None, name: str) -> Any:
     from . import certs
-    from .engines.site import Address
+    from .engines.uplink import Address
 
     own = certs.read_identity(identities / name, "client") if identities else None
     return Address(f"{'localhost' if own else '127.0.0.1'}:{port}", own)

@@ -67,7 +67,7 @@ def serve(
 
     prepare(threads, device)
     from .deploy import Service
-    from .engines.host import Limits
+    from .engines.lobby import Limits
     from .logs import start_logs
 
     chosen = _plan(plan, changes, guard)
@@ -153,7 +153,7 @@ def join(
     """
     prepare(threads, device)
     from . import deploy
-    from .engines.host import Limits
+    from .engines.lobby import Limits
     from .logs import start_logs
     from .spec import spec
 
@@ -192,8 +192,8 @@ def status(
 ) -> None:
     """How a run stands: rounds, clients, bytes, accuracy, and who is late."""
     from . import certs as room
-    from .engines.site import Address
-    from .engines.site import status as ask
+    from .engines.uplink import Address
+    from .engines.uplink import status as ask
 
     identity = _identity(certs, insecure)
     facts = ask(Address(server, room.read_identity(identity) if identity else None))

@@ -18,9 +18,11 @@ from . import __version__, certs, checkpoint
 from .batch import Task
 from .course import Progress
 from .data.base import Parts, Source, parts
-from .engines.host import Host, Limits, Lobby
+from .engines.host import Host
+from .engines.lobby import Limits, Lobby
 from .engines.network import Network
-from .engines.site import Address, Site, require_loopback
+from .engines.site import Site
+from .engines.uplink import Address, require_loopback
 from .errors import Interrupted
 from .message import Watcher
 from .plan import Plan

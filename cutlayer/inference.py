@@ -16,7 +16,8 @@ from torch import Tensor
 from . import certs, checkpoint, runs
 from .batch import in_batches
 from .data.base import Source
-from .engines.site import Address, Visitor
+from .engines.site import Visitor
+from .engines.uplink import Address
 from .ledger import DOWN, UP, Ledger
 from .message import Kind, through
 from .parties import build_client

@@ -206,7 +206,8 @@ def serve(order: dict[str, Any], folder: Path) -> int:
     from rehearsal import NAMES
 
     from cutlayer.deploy import Service
-    from cutlayer.engines.host import Host, Limits
+    from cutlayer.engines.host import Host
+    from cutlayer.engines.lobby import Limits
     from cutlayer.errors import Interrupted
     from cutlayer.logs import start_logs
     from cutlayer.message import Kind
@@ -280,7 +281,8 @@ def join(order: dict[str, Any], folder: Path) -> int:
     from toys import tiny_parts
 
     from cutlayer import certs
-    from cutlayer.engines.site import Address, Site
+    from cutlayer.engines.site import Site
+    from cutlayer.engines.uplink import Address
     from cutlayer.logs import start_logs
 
     start_logs("text")

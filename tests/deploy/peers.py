@@ -10,7 +10,7 @@ from toys import TASK
 
 from cutlayer.engines.network import CONVERSE
 from cutlayer.engines.session import HEADER, VERSION, Refused, Type, head, note, read_note
-from cutlayer.engines.site import Address
+from cutlayer.engines.uplink import Address
 from cutlayer.partitions import IID
 from cutlayer.plan import Plan
 

@@ -10,9 +10,11 @@ from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.data.base import Parts
 from cutlayer.deploy import Service
-from cutlayer.engines.host import Host, Limits
+from cutlayer.engines.host import Host
+from cutlayer.engines.lobby import Limits
 from cutlayer.engines.local import LocalRun
-from cutlayer.engines.site import Address, Site
+from cutlayer.engines.site import Site
+from cutlayer.engines.uplink import Address
 from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
 from cutlayer.optimizers import SGD, Adam
 from cutlayer.plan import Plan

@@ -17,11 +17,11 @@ from rehearsal import NAMES, open_site, refuse_other_tensors, undisturbed
 from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer import checkpoint, wire
-from cutlayer.engines import host, network
+from cutlayer.engines import lobby, network
 from cutlayer.engines.door import Door
-from cutlayer.engines.host import Limits, Lobby
+from cutlayer.engines.lobby import Limits, Lobby
 from cutlayer.engines.session import HEADER, Refused, Session, Type, note, read_note
-from cutlayer.engines.site import Address, status
+from cutlayer.engines.uplink import Address, status
 from cutlayer.message import Kind, Message
 from cutlayer.plan import Plan
 from cutlayer.seeds import generator
@@ -139,7 +139,7 @@ def _serve(plan: Plan, folder: Path, say) -> None:
     from cutlayer.deploy import Service
 
     torch.set_num_threads(1)
-    host.STRIKES = host.LOSSES = 10**9
+    lobby.STRIKES = lobby.LOSSES = 10**9
     network.CONNECTIONS = (10**9, 10.0)
     service = Service(plan, NAMES, folder, listen="127.0.0.1:0", identity=None, limits=LIMITS)
     say.send(service.network.port)

@@ -12,10 +12,11 @@ from proxy import Relay, wait_for
 from rehearsal import FAULTED, NAMES, Rehearsal, refuse_other_counts, refuse_other_weights, undisturbed
 from toys import tiny_plan
 
-from cutlayer.engines import site
-from cutlayer.engines.host import Limits
+from cutlayer.engines import uplink
 from cutlayer.engines.lines import Absent, Line
-from cutlayer.engines.site import GaveUp, Site
+from cutlayer.engines.lobby import Limits
+from cutlayer.engines.site import Site
+from cutlayer.engines.uplink import GaveUp
 from cutlayer.errors import Interrupted
 from cutlayer.message import Kind
 
@@ -25,7 +26,7 @@ PLAN = tiny_plan(epochs=6, batch=6, clients=3)
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
     """Clients that try again soon: tests have short deadlines."""
-    monkeypatch.setattr(site, "RETRY", 0.3)
+    monkeypatch.setattr(uplink, "RETRY", 0.3)
 
 
 class Slow:

@@ -10,11 +10,12 @@ from rehearsal import Rehearsal, open_site, refuse_other_counts, refuse_other_we
 from toys import TASK, batches, tiny_parts, tiny_plan
 
 from cutlayer import wire
-from cutlayer.engines import host, network
+from cutlayer.engines import lobby, network
 from cutlayer.engines.door import Door
-from cutlayer.engines.host import Limits
+from cutlayer.engines.lobby import Limits
 from cutlayer.engines.session import Refused
-from cutlayer.engines.site import Address, Site
+from cutlayer.engines.site import Site
+from cutlayer.engines.uplink import Address
 from cutlayer.errors import ProtocolError
 from cutlayer.guards import KAnonymous
 from cutlayer.message import Kind, Message
@@ -314,8 +315,8 @@ class Spoiler:
 @pytest.fixture
 def endless(monkeypatch):
     """A client may be wrong as often as it likes."""
-    monkeypatch.setattr(host, "STRIKES", 10**6)
-    monkeypatch.setattr(host, "LOSSES", 10**6)
+    monkeypatch.setattr(lobby, "STRIKES", 10**6)
+    monkeypatch.setattr(lobby, "LOSSES", 10**6)
     monkeypatch.setattr(network, "CONNECTIONS", (10**6, 10.0))
 
 

@@ -16,7 +16,7 @@ from rehearsal import FAULTED, NAMES, Rehearsal, refuse_other_counts, refuse_oth
 from toys import tiny_parts, tiny_plan
 
 from cutlayer import certs
-from cutlayer.engines.host import Limits
+from cutlayer.engines.lobby import Limits
 
 RECORD = Path(__file__).parents[2] / "docs" / "evidence" / "faults.json"
 

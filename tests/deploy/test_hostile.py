@@ -24,11 +24,12 @@ from siege import ROOM, SIEGE, Counts, Siege, besieged, into_a_session, into_dec
 from toys import TASK, tiny_plan
 
 from cutlayer import wire
-from cutlayer.engines import host, network
-from cutlayer.engines.host import Limits
+from cutlayer.engines import lobby, network
+from cutlayer.engines.lobby import Limits
 from cutlayer.engines.network import ENROLL
 from cutlayer.engines.session import CHUNK, HEADER, WINDOW, Refused, Type, note, read_note
-from cutlayer.engines.site import Visitor, call, status
+from cutlayer.engines.site import Visitor
+from cutlayer.engines.uplink import call, status
 from cutlayer.guards import Clip, LightSplit
 from cutlayer.ledger import Ledger
 from cutlayer.message import Kind, Message
@@ -42,8 +43,8 @@ PLAN = tiny_plan(epochs=2, batch=8, clients=3, guard=Clip(norm=2.0))
 @pytest.fixture
 def endless(monkeypatch):
     """A client may be wrong as often as it likes, and come as often."""
-    monkeypatch.setattr(host, "STRIKES", 10**6)
-    monkeypatch.setattr(host, "LOSSES", 10**6)
+    monkeypatch.setattr(lobby, "STRIKES", 10**6)
+    monkeypatch.setattr(lobby, "LOSSES", 10**6)
     monkeypatch.setattr(network, "CONNECTIONS", (10**6, 10.0))
 
 

@@ -16,7 +16,8 @@ from cutlayer.batch import Batch
 from cutlayer.cli_deploy import status_lines
 from cutlayer.deploy import Service, join
 from cutlayer.engines.session import Refused
-from cutlayer.engines.site import Address, GaveUp, Visitor, status
+from cutlayer.engines.site import Visitor
+from cutlayer.engines.uplink import Address, GaveUp, status
 from cutlayer.guards import LightSplit
 from cutlayer.ledger import Ledger
 from cutlayer.logs import Facts, start_logs

@@ -18,10 +18,10 @@ from toys import tiny_plan
 from cutlayer import certs, wire
 from cutlayer.certs import x509
 from cutlayer.certs.authority import _load_authority
-from cutlayer.engines.host import STRIKES, Limits
+from cutlayer.engines.lobby import STRIKES, Limits
 from cutlayer.engines.network import ENROLL, STATUS
 from cutlayer.engines.session import Refused, Type, note, read_note
-from cutlayer.engines.site import Address, GaveUp, call, status
+from cutlayer.engines.uplink import Address, GaveUp, call, status
 
 PLAN = tiny_plan(epochs=2, batch=8, clients=3)
 LIMITS = Limits(every=2, deadline=20.0, greeting=5.0, review=0.1)
