@@ -81,6 +81,7 @@ GUARDS: list[Guard] = [
     Chain(KAnonymous(k=2), Gaussian(scale=0.1)),
     Quantize(bits=4),
     Quantize(bits=3, rounding="stochastic"),
+    Quantize(bits=2, entropy=True),
     Chain(LightSplit(ratio=4), Quantize(bits=4)),
     TopK(share=0.2),
     RandTopK(share=0.2, alpha=0.3),

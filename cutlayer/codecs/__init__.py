@@ -5,11 +5,14 @@ from .base import Prepared as Prepared
 from .choice import smallest as smallest
 from .codebook import Codebook
 from .columns import Columns
+from .entropy import Entropy
 from .grid import Grid
 from .prefix import Prefix
 from .raw import Raw
 from .sparse import Sparse
 
-__all__ = ["Codebook", "Columns", "Grid", "Prefix", "Raw", "Sparse"]
+__all__ = ["Codebook", "Columns", "Entropy", "Grid", "Prefix", "Raw", "Sparse"]
 
-BY_TAG: dict[int, Codec] = {codec.tag: codec for codec in (Raw(), Sparse(), Prefix(), Grid(), Columns(), Codebook())}
+BY_TAG: dict[int, Codec] = {
+    codec.tag: codec for codec in (Raw(), Sparse(), Prefix(), Grid(), Columns(), Codebook(), Entropy())
+}

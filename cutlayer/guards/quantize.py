@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, Task
+from ..codecs.entropy import MOST_BITS as MOST_CODED
+from ..codecs.entropy import Coded
 from ..codecs.grid import MOST_BITS, Gridded
 from ..seeds import derive, generator
 from ..squeeze import Squeeze
@@ -25,12 +27,15 @@ class Quantize(Guard, Squeeze):
 
     bits: int = 8
     rounding: str = "nearest"
+    entropy: bool = False  # frequent levels take fewer bits; both sides need the extra `entropy`
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:
             raise ValueError(f"Quantize's bits is a whole number from 1 to {MOST_BITS}; got {self.bits!r}")
         if self.rounding not in ROUNDINGS:
             raise ValueError(f"Quantize's rounding is one of {', '.join(ROUNDINGS)}; got {self.rounding!r}")
+        if self.entropy and self.bits > MOST_CODED:
+            raise ValueError(f"Quantize codes up to {MOST_CODED} bits by entropy; got {self.bits}")
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return StraightThrough(self, private)
@@ -46,8 +51,12 @@ class Quantize(Guard, Squeeze):
         if self.rounding == "stochastic":
             place = (place + torch.rand(place.shape, generator=draw).to(place)).floor()
         codes = place.round().clamp(0, 2**self.bits - 1).to(torch.int32)
-        packed = Gridded(codes, begin, step, self.bits)
-        return packed.value().reshape(tensor.shape), packed
+        grid = Gridded(codes, begin, step, self.bits)
+        value = grid.value().reshape(tensor.shape)
+        if not self.entropy:
+            return value, grid
+        coded = Coded(grid)
+        return value, coded if coded.size() < grid.size() else grid
 
 
 class StraightThrough(GuardModule):
