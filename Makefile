@@ -27,8 +27,9 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# A process a core, each with whole files: what a file prepares is prepared once.
 unit: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Full counts of what the tests show a slice of; the figures go to docs/evidence.
 campaign: setup
