@@ -251,17 +251,19 @@ def _stop(port: int, patience: float) -> None:
     thread.join(10)
 
 
-def _echo(count: int) -> int:
-    """Send back every `count` bytes that come, over plain TCP; returns the port."""
+def _echo(up: int, down: int) -> int:
+    """Answer `up` bytes with `down` and `down` with `up`, over plain TCP, in turn; returns the port."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def work() -> None:
         connection, _ = listener.accept()
         with listener, connection, suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            buffer = bytearray(count)
-            while read_into(connection, buffer):
-                connection.sendall(buffer)
+            large, small = bytearray(up), bytearray(down)
+            while read_into(connection, large):
+                connection.sendall(small)
+                read_into(connection, small)
+                connection.sendall(large)
 
     threading.Thread(target=work, daemon=True).start()
     return int(listener.getsockname()[1])
