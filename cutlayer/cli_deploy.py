@@ -47,6 +47,10 @@ def serve(
     ] = 300.0,
     every: Annotated[int, typer.Option(help="Steps between two snapshots.")] = 50,
     max_message: Message = 256,
+    visitors: Annotated[int, typer.Option(help="Connections that only predict, at most.", rich_help_panel=_NET)] = 16,
+    connections: Annotated[
+        int, typer.Option(help="Times a client may connect within ten seconds.", rich_help_panel=_NET)
+    ] = 30,
     metrics: Annotated[
         str | None, typer.Option(help="HOST:PORT for Prometheus metrics and /healthz.", rich_help_panel=_NET)
     ] = None,
@@ -74,11 +78,13 @@ def serve(
     identity = _identity(certs, insecure)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
-    if deadline <= 0 or every < 1 or max_message < 1:
-        raise ValueError("--deadline is above 0, --every and --max-message at least 1")
+    if deadline <= 0 or min(every, max_message, connections) < 1 or visitors < 0:
+        raise ValueError("--deadline is above 0, --every, --max-message and --connections at least 1")
     service = Service(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
-        limits=Limits(message=max_message << 20, deadline=deadline, every=every), device=device,
+        limits=Limits(
+            message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections
+        ), device=device,
     )  # fmt: skip
     if metrics is not None:
         from .metering import start_metrics

@@ -64,6 +64,7 @@ class Service:
             quiet=self.lobby.limits.quiet,
             greeting=self.lobby.limits.greeting,
             review=self.lobby.limits.review,
+            connections=self.lobby.limits.connections,
         )
         self._remember()
         self.network.start()

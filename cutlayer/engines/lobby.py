@@ -27,6 +27,7 @@ class Limits:
     deadline: float = 300.0  # seconds without a sign of a client whose turn it is, before its turn is skipped
     every: int = 50  # steps between two snapshots, at the end of a turn
     visitors: int = 16  # connections that only predict or ask how things are
+    connections: int | None = None  # of a client within ten seconds; None: 30
     frame: float = 600.0  # seconds from the first piece of a message to its last
     greeting: float = GREETING  # seconds a new connection has to say who it is
     review: float = REVIEW  # seconds between two looks at the certificate of an open connection

@@ -62,7 +62,9 @@ class Network:
         quiet: float = QUIET,
         greeting: float = GREETING,
         review: float = REVIEW,
+        connections: int | None = None,
     ):
+        self._connections = connections  # of a client within ten seconds; None: the usual
         self.refused: Counter[str] = Counter()
         self._listen, self._identity, self._revoked, self._most = listen, identity, revoked, most
         self._quiet, self._greeting, self._review = quiet, greeting, review
@@ -259,7 +261,7 @@ class Network:
         return str(names[0].decode())
 
     def _refuse_too_often(self, name: str) -> None:
-        most, seconds = CONNECTIONS
+        most, seconds = (self._connections, 10.0) if self._connections else CONNECTIONS
         came = self._came.setdefault(name, deque(maxlen=most))
         now = time.monotonic()
         if len(self._came) > NAMES:
