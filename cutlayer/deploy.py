@@ -188,8 +188,8 @@ def join(
     """Take part in a run as `name`, on this client's own `data` or on its share of the plan's; returns its result."""
     if (folder / "result.json").exists():
         raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
-    plan = _with_secret(plan, folder)
     address = Address(server, certs.read_identity(identity, "client") if identity else None)
+    plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
     site = Site(plan, name, address, folder, give_up=give_up, limit=(limits or Limits()).message, device=device)
     number = site.enrol()
     task, own = own_parts(plan, number, data, data_dir)

@@ -76,7 +76,8 @@ class Plan(Spec):
                 raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
         for name, kind in _KINDS.items():
             if not isinstance(getattr(self, name), kind):
-                raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: cutlayer list {_LISTS[name]}")
+                which = "Quantize, TopK, RandTopK or SplitFC" if kind is Squeeze else f"cutlayer list {_LISTS[name]}"
+                raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: {which}")
         if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
             raise ValueError(f"protocol is Vanilla, UShaped or Bypass; got {self.protocol!r}")
         if unknown := set(self.frozen) - set(PARTS):

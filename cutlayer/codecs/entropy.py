@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .bits import counted, joined
-from .grid import Gridded
+from .bits import joined
+from .grid import Gridded, claimed_grids, read_grids
 
 _HEADER = struct.Struct("<BBIII")  # bits, grids (0: one for all rows), rows, length of a row, words
 MOST_BITS = 8  # of a code: a table of frequencies travels too
@@ -27,14 +27,12 @@ class Coded:
     tag: ClassVar[int] = 6
 
     def size(self) -> int:
-        grids = 2 * len(self.grid.begin) * self.grid.begin.element_size()
-        return _HEADER.size + grids + 2 * (1 << self.grid.bits) + 4 * len(self._words[1])
+        return _HEADER.size + self.grid.grids_size() + 2 * (1 << self.grid.bits) + 4 * len(self._words[1])
 
     def encode(self) -> memoryview:
         grid, (table, words) = self.grid, self._words
         header = _HEADER.pack(grid.bits, len(grid.begin) != 1, *grid.codes.shape, len(words))
-        ends = [one.detach().cpu().contiguous().view(torch.uint8).numpy() for one in (grid.begin, grid.step)]
-        return joined(header, *ends, table.astype("<u2").view(np.uint8), words.astype("<u4").view(np.uint8))
+        return joined(header, *grid.grids(), table.astype("<u2").view(np.uint8), words.astype("<u4").view(np.uint8))
 
     @cached_property
     def _words(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
@@ -54,23 +52,16 @@ class Entropy(Codec):
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         bits, each, rows, length, count = _HEADER.unpack_from(data)
-        if not dtype.is_floating_point or not 1 <= bits <= MOST_BITS or each > 1:
-            raise ValueError(f"a coded grid of {dtype} with {bits} bits in form {each}")
-        if rows * length != counted(shape) or (shape and rows != shape[0]):
-            raise ValueError(f"{tuple(shape)} are not {rows} rows of {length}")
-        grids = rows if each else 1
+        grids = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
         table_at = _HEADER.size + 2 * grids * dtype.itemsize
         words_at = table_at + 2 * (1 << bits)
         if len(data) != words_at + 4 * count:
             raise ValueError(f"a coded grid of {words_at + 4 * count} bytes, the frame has {len(data)}")
-        between = bytearray(data[_HEADER.size : table_at])
-        ends = torch.frombuffer(between, dtype=dtype) if grids else torch.empty(0, dtype=dtype)
-        if not torch.isfinite(ends).all():
-            raise ValueError("a grid that begins or steps outside of the numbers")
+        begin, step = read_grids(data[_HEADER.size : table_at], dtype)
         table = np.frombuffer(data[table_at:words_at], dtype="<u2").astype(np.int64)
         words = np.frombuffer(data[words_at:], dtype="<u4").astype(np.uint32)
         codes = torch.from_numpy(_decoded(words, table, rows * length).reshape(rows, length))
-        return Gridded(codes, ends[:grids], ends[grids:], bits).value().reshape(shape)
+        return Gridded(codes, begin, step, bits).value().reshape(shape)
 
 
 def _decoded(words: NDArray[np.uint32], table: NDArray[np.int64], count: int) -> NDArray[np.int32]:

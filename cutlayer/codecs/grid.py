@@ -32,15 +32,20 @@ class Gridded:
         return self.codes.to(self.step) * self.step[:, None] + self.begin[:, None]
 
     def size(self) -> int:
-        grids = 2 * len(self.begin) * self.begin.element_size()
-        return _HEADER.size + grids + packed_size(self.codes.numel(), self.bits)
+        return _HEADER.size + self.grids_size() + packed_size(self.codes.numel(), self.bits)
+
+    def grids_size(self) -> int:
+        return 2 * len(self.begin) * self.begin.element_size()
+
+    def grids(self) -> list[NDArray[np.uint8]]:
+        """The bytes of where grids begin and of their steps."""
+        return [one.detach().cpu().contiguous().view(torch.uint8).numpy() for one in (self.begin, self.step)]
 
     def encode(self) -> memoryview:
         rows, length = self.codes.shape
         header = _HEADER.pack(self.bits, len(self.begin) != 1, rows, length)
-        grids = [one.detach().cpu().contiguous().view(torch.uint8).numpy() for one in (self.begin, self.step)]
         codes = self.codes.detach().cpu().reshape(-1).numpy()
-        return joined(header, *grids, packed_codes(codes, self.bits))
+        return joined(header, *self.grids(), packed_codes(codes, self.bits))
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,27 +59,35 @@ class Grid(Codec):
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         bits, each, rows, length = _HEADER.unpack_from(data)
-        if not dtype.is_floating_point or not 1 <= bits <= MOST_BITS or each > 1:
-            raise ValueError(f"a grid of {dtype} with {bits} bits in form {each}")
-        if rows * length != counted(shape) or (shape and rows != shape[0]):
-            raise ValueError(f"{tuple(shape)} are not {rows} rows of {length}")
-        grids = rows if each else 1
+        grids = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
         start = _HEADER.size + 2 * grids * dtype.itemsize
         wanted = start + packed_size(rows * length, bits)
         if len(data) != wanted:
             raise ValueError(
                 f"{rows} rows of {length} on {grids} grids take {wanted} bytes, the frame has {len(data)}"
             )
-        both = (
-            torch.frombuffer(bytearray(data[_HEADER.size : start]), dtype=dtype)
-            if grids
-            else torch.empty(0, dtype=dtype)
-        )
-        if not torch.isfinite(both).all():
-            raise ValueError("a grid that begins or steps outside of the numbers")
         codes = unpacked_codes(data[start:], rows * length, bits).reshape(rows, length)
-        whole = Gridded(torch.from_numpy(codes), both[:grids], both[grids:], bits)
-        return whole.value().reshape(shape)
+        begin, step = read_grids(data[_HEADER.size : start], dtype)
+        return Gridded(torch.from_numpy(codes), begin, step, bits).value().reshape(shape)
+
+
+def claimed_grids(
+    bits: int, most: int, each: int, rows: int, length: int, dtype: torch.dtype, shape: tuple[int, ...]
+) -> int:
+    """How many grids a buffer claims to have, if all it claims fits together and to the shape of its tensor."""
+    if not dtype.is_floating_point or not 1 <= bits <= most or each > 1:
+        raise ValueError(f"a grid of {dtype} with {bits} bits in form {each}")
+    if rows * length != counted(shape) or (shape and rows != shape[0]):
+        raise ValueError(f"{tuple(shape)} are not {rows} rows of {length}")
+    return rows if each else 1
+
+
+def read_grids(data: memoryview, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Where grids begin, and their steps."""
+    both = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
+    if not torch.isfinite(both).all():
+        raise ValueError("a grid that begins or steps outside of the numbers")
+    return both[: len(both) // 2], both[len(both) // 2 :]
 
 
 def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:

@@ -49,7 +49,7 @@ class Line:
         self.frame = frame  # seconds from the first piece of a frame to its last
         self.facts: dict[str, Any] = {}  # what the client last said of itself
         self.session_id = ""
-        self.in_step = visitor  # whether this session stands where the course believes it to stand
+        self.in_step = visitor  # whether the client stands where the course believes it to stand
         self.strikes = 0  # times this client was refused something in the middle of a conversation
         self.connections = 0
         self.heard_at = 0.0
@@ -176,7 +176,7 @@ class Line:
                 self.waited_for = False
 
     def agree(self) -> None:
-        """From here on this session and the course stand at the same place."""
+        """From here on the client and the course stand at the same place."""
         with self._news:
             self.in_step = self._session is not None
 
