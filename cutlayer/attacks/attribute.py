@@ -11,10 +11,9 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from ..batch import Task
 from ..message import Message
-from ..seeds import derive, seeded
 from .base import Attack, Attacker, Knowledge, smashed
 from .keyed import Keyed, made
-from .readers import Before, fit, ridge
+from .readers import Before, best_reader, fit, ridge
 
 READERS = ("ridge", "conv", "mlp")
 FEW_PLACES, WIDEST = 4, 256  # a side, and channels: where convolutions stop
@@ -78,19 +77,11 @@ class _Classifying(Attacker):
         truth, held = values[own.rows], values[own.held_rows]
         count = int(values.max()) + 1
         self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
-        self.scores: dict[str, float] = {}
-        for name in spec.readers:
-            with seeded(derive(seed, name), own.seen.device):
-                reader = self._train(name, spec, own.seen, truth, own.held, held, count)
-            if reader is None:
-                continue
-            self.scores[name] = float((reader(own.held).argmax(1) == held).double().mean())
-            if self.scores[name] == max(self.scores.values()):
-                self.read, self.best = reader, name
-        if not self.scores:
-            raise ValueError(
-                f"{spec} has no reader for messages of shape {tuple(own.seen.shape[1:])}: add 'mlp' or 'ridge'"
-            )
+        self.read, self.best, self.scores = best_reader(
+            spec, spec.readers, own.seen, seed,
+            lambda name: self._train(name, spec, own.seen, truth, own.held, held, count),
+            lambda reader: float((reader(own.held).argmax(1) == held).double().mean()),
+        )  # fmt: skip
 
     def infer(self, messages: Sequence[Message]) -> Tensor:
         return self.read(smashed(messages)).argmax(1)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from ..message import Message
 from ..metrics import ncc, ssim
-from ..seeds import derive, seeded
 from .base import Attacker, Knowledge, smashed
 from .keyed import Keyed, made
-from .readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, fit, ridge
+from .readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, best_reader, fit, ridge
 
 READERS = ("ridge", "conv", "mlp")
 
@@ -60,21 +59,11 @@ class _Reading(Attacker):
         own = made(spec.key, knowledge, seed)
         images, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
         self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
-        self.scores: dict[str, float] = {}
-        self.read: Reader
-        for name in spec.readers:
-            with seeded(derive(seed, name), images.device):
-                reader = self._train(name, spec, own.seen, images, own.held, held)
-            if reader is None:
-                continue
-            self.scores[name] = _quality(reader(own.held), held)
-            if self.scores[name] == max(self.scores.values()):
-                self.read, self.best = reader, name
-
-        if not self.scores:
-            raise ValueError(
-                f"{spec} has no reader for messages of shape {tuple(own.seen.shape[1:])}: add 'mlp' or 'ridge'"
-            )
+        self.read, self.best, self.scores = best_reader(
+            spec, spec.readers, own.seen, seed,
+            lambda name: self._train(name, spec, own.seen, images, own.held, held),
+            lambda reader: _quality(reader(own.held), held),
+        )  # fmt: skip
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         return self.read(smashed(messages))

@@ -3,16 +3,50 @@
 Readers are plain modules: an attacker that holds one can be pickled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..metrics import ssim
+from ..seeds import derive, seeded
 
 Reader = Callable[[Tensor], Tensor]
 SMALLEST_FOR_SSIM = 11
+
+
+class Chosen(NamedTuple):
+    """The reader that did best on held-out auxiliary images, and how well each did."""
+
+    read: Reader
+    name: str
+    scores: dict[str, float]
+
+
+def best_reader(
+    spec: object,
+    names: Sequence[str],
+    seen: Tensor,
+    seed: int,
+    train: Callable[[str], Reader | None],
+    score: Callable[[Reader], float],
+) -> Chosen:
+    """Train each reader under a seed of its own and keep the best. `train` gives None for one that cannot read it."""
+    scores: dict[str, float] = {}
+    best: tuple[Reader, str] | None = None
+    for name in names:
+        with seeded(derive(seed, name), seen.device):
+            reader = train(name)
+        if reader is None:
+            continue
+        scores[name] = score(reader)
+        if scores[name] == max(scores.values()):
+            best = reader, name
+    if best is None:
+        raise ValueError(f"{spec} has no reader for messages of shape {tuple(seen.shape[1:])}: add 'mlp' or 'ridge'")
+    return Chosen(*best, scores)
 
 
 def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor, *, clamp: bool = True) -> "Linear":

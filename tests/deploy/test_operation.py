@@ -180,6 +180,8 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         (["serve", "--insecure", "--every", "0"], 1, "--every"),
         (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--give-up", "0.1"], 4, "no answer from"),
         (["join", "Plan()", "127.0.0.1:9", "--insecure"], 2, ""),
+        (["join", "Plan()", "localhost:9", "--as", "a", "--certs", "nowhere"], 1, "there is no folder nowhere"),
+        (["train", "--down", "LightSplit(ratio=2)"], 1, "Quantize, TopK"),
         (["predict", "nowhere"], 1, "not a training run"),
         (["predict", "nowhere", "--server", "127.0.0.1:9", "--insecure"], 1, "--as NAME"),
     ],
@@ -192,6 +194,8 @@ def test_exit_codes(words, code, said, tmp_path, monkeypatch, capsys):
         cli.main()
     torch.set_num_threads(threads)
     assert ended.value.code == code and said in capsys.readouterr().err
+    if code == 1:
+        assert not list(tmp_path.iterdir())  # a command that cannot work leaves nothing behind
 
 
 def test_a_refusal_has_an_exit_code_of_its_own():
