@@ -286,43 +286,6 @@ def list_things(
             print(f"{'':{width}}    {line}")
 
 
-@app.command()
-def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the authority and the parties' folders lie.")],
-    host: Annotated[
-        list[str] | None, typer.Option(help="Name or address by which clients reach the server. May be repeated.")
-    ] = None,
-    client: Annotated[list[str] | None, typer.Option(help="Name of a client. May be repeated.")] = None,
-    days: Annotated[int | None, typer.Option(help="How long new certificates are valid. Default: 825.")] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Replace what is named, and revoke the old.")] = False,
-    revoke: Annotated[list[str] | None, typer.Option(help="Shut this client out. May be repeated.")] = None,
-    show: Annotated[bool, typer.Option("--show", help="Who has one, until when, and who is revoked.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make the certificates by which server and clients know each other, one folder for each of them.
-
-    [bold]cutlayer certs certs --host server.example.org --client hospital-a --client hospital-b[/bold]
-    A second run adds who is new, with the same authority, and leaves what is there as it is.
-    """
-    from dataclasses import asdict
-
-    from . import certs as room
-
-    if (show or revoke) and (host or client or days is not None or renew or (show and revoke)):
-        raise ValueError("--show and --revoke go alone: make or renew certificates in a command of its own")
-    if revoke:
-        notes = room.revoke(folder, revoke)
-    else:
-        notes = [] if show else room.make(folder, host or [], client or [], days, renew)
-    for note in notes:
-        say(note)
-    rows = room.show(folder) if show or as_json else []
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
-    elif show:
-        print("\n".join(room.table(rows)))
-
-
 register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")

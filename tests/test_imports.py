@@ -110,7 +110,7 @@ ALLOWED = {
     "terminal": set(),
     "typed": {"cli_options", "guards", "plan", "spec"},
     "cli": {
-        "attacks", "audit", "auxiliary", "bench", "cells", "certs", "cli_deploy", "cli_options", "data",
+        "attacks", "audit", "auxiliary", "bench", "cells", "cli_deploy", "cli_options", "data",
         "demo", "engines", "errors", "guards", "jobs", "lpips", "offline", "plan", "privacy", "report",
         "runs", "spec", "terminal", "typed", "verdict",
     },
