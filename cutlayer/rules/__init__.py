@@ -1,7 +1,30 @@
 """Rules, one idea a file: which weights the next turn starts from."""
 
+from .adaptive import FedAdagrad, FedAdam, FedYogi
 from .base import Rule as Rule
 from .base import Update as Update
+from .base import sound as sound
+from .correction import Correction as Correction
+from .diloco import DiLoCo
+from .fedavg import FedAvg, FedAvgM
+from .fedmuon import FedMuon
+from .fedprox import FedProx
 from .latest import Latest
+from .robust import Krum, Median, TrimmedMean
+from .scaffold import Scaffold
 
-__all__ = ["Latest"]
+__all__ = [
+    "DiLoCo",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedMuon",
+    "FedProx",
+    "FedYogi",
+    "Krum",
+    "Latest",
+    "Median",
+    "Scaffold",
+    "TrimmedMean",
+]

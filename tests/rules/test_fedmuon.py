@@ -1,0 +1,150 @@
+"""FedMuon: what Newton-Schulz does to singular values, and agreement with torch's own Muon."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from cutlayer.rules import FedAvgM, FedMuon, Update
+from cutlayer.rules.fedmuon import orthogonalize
+
+
+def matrix(rows, columns, lowest, seed=0, dtype=torch.float32):
+    """Random singular vectors; singular values spread evenly from `lowest` to 1."""
+    draw = torch.Generator().manual_seed(seed)
+    short = min(rows, columns)
+    u, _ = torch.linalg.qr(torch.randn(rows, short, generator=draw, dtype=torch.float64))
+    v, _ = torch.linalg.qr(torch.randn(columns, short, generator=draw, dtype=torch.float64))
+    return (u * torch.linspace(1, lowest, short, dtype=torch.float64) @ v.T).to(dtype)
+
+
+def values(found):
+    return torch.linalg.svdvals(found.double())
+
+
+SHAPES = [(8, 8), (64, 64), (64, 27), (10, 84), (32, 288), (1, 7), (7, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_five_steps_leave_a_band_around_one(shape):
+    found = values(orthogonalize(matrix(*shape, lowest=0.3)))
+    assert found.min() > 0.6 and found.max() < 1.25
+
+
+def test_five_steps_are_not_orthonormal():
+    """Who needs ones must polish: a test for 1e-3 here would be wrong."""
+    found = orthogonalize(matrix(64, 64, lowest=0.3)).double()
+    assert (found @ found.T - torch.eye(64)).norm() > 1
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_polish_takes_them_to_one(shape):
+    found = values(orthogonalize(matrix(*shape, lowest=0.3), polish=True))
+    torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=2e-5)
+
+
+def test_singular_values_go_through_the_polynomial_and_vectors_stay():
+    given = matrix(12, 30, lowest=0.1, dtype=torch.float64)
+    u, s, vt = torch.linalg.svd(given, full_matrices=False)
+    s = s / (s.norm() + 1e-7)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    torch.testing.assert_close(orthogonalize(given), u * s @ vt, rtol=0, atol=1e-10)
+
+
+def test_polished_it_is_the_polar_factor():
+    given = matrix(12, 30, lowest=0.2, dtype=torch.float64)
+    u, _, vt = torch.linalg.svd(given, full_matrices=False)
+    torch.testing.assert_close(orthogonalize(given, polish=True), u @ vt, rtol=0, atol=1e-9)
+
+
+def test_directions_a_thousand_times_weaker_stay_weak():
+    found = values(orthogonalize(matrix(16, 16, lowest=1e-3)))
+    assert found.min() < 0.5 and found.max() < 1.25
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e4])
+def test_the_size_of_what_is_given_does_not_matter(factor):
+    given = matrix(20, 30, lowest=0.2)
+    torch.testing.assert_close(orthogonalize(given * factor), orthogonalize(given), rtol=0, atol=1e-3)
+
+
+def test_transposed_in_is_transposed_out():
+    given = matrix(9, 30, lowest=0.2)
+    torch.testing.assert_close(orthogonalize(given.T), orthogonalize(given).T)
+
+
+def test_zero_stays_zero():
+    assert not orthogonalize(torch.zeros(4, 6)).any()
+    assert not orthogonalize(torch.zeros(6, 4), polish=True).any()
+
+
+def merged(rule, shapes, turns=4):
+    """A few rounds of one client that moves at random; returns the state and the g of each round."""
+    draw = torch.Generator().manual_seed(1)
+    now = {f"net.{name}": torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    path = [(dict(now), {})]
+    for _ in range(turns):
+        g = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+        now = rule(now, [Update({f"net.{name}": now[f"net.{name}"] - g[name] for name in shapes}, 8)])
+        path.append((now, g))
+    return path
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
+@pytest.mark.parametrize(("scale", "theirs"), [("kj", "original"), ("rms", "match_rms_adamw")])
+@pytest.mark.parametrize("shape", [(12, 30), (30, 12), (16, 16)], ids=str)
+def test_it_agrees_with_torch_where_that_is_defined(scale, theirs, shape):
+    """Matrices only, without Nesterov and weight decay; torch computes in bfloat16, hence the tolerance."""
+    path = merged(FedMuon(lr=0.1, momentum=0.9, scale=scale), {"w": shape})
+    parameter = nn.Parameter(path[0][0]["net.w"].clone())
+    muon = torch.optim.Muon(
+        [parameter], lr=0.1, momentum=0.9, nesterov=False, weight_decay=0.0, adjust_lr_fn=theirs
+    )  # fmt: skip
+    for (before, _), (now, g) in pairwise(path):
+        parameter.data = before["net.w"].clone()
+        parameter.grad = g["w"]
+        muon.step()
+        ours, other = now["net.w"] - before["net.w"], parameter.detach() - before["net.w"]
+        assert (ours - other).norm() < 0.03 * ours.norm()
+
+
+def test_kernels_are_flattened_to_out_by_the_rest():
+    path = merged(FedMuon(lr=1.0, momentum=0.0, polish=True), {"k": (6, 2, 3, 3)}, turns=1)
+    step = (path[0][0]["net.k"] - path[1][0]["net.k"]).reshape(6, 18)
+    torch.testing.assert_close(values(step), torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("none", 1.0), ("kj", 4.0), ("rms", 0.2 * 512**0.5)])
+def test_a_kernels_scale_is_that_of_its_flat_form(scale, factor):
+    """512 × 32 × 1 × 1 is a 512 × 32 matrix: √(512/32) = 4, not the 1 of its last two sides."""
+    shapes = {"k": (512, 32, 1, 1)}
+    plain = merged(FedMuon(lr=1.0), shapes, turns=1)
+    scaled = merged(FedMuon(lr=1.0, scale=scale), shapes, turns=1)
+    step = [path[0][0]["net.k"] - path[1][0]["net.k"] for path in (plain, scaled)]
+    torch.testing.assert_close(step[1], factor * step[0], rtol=1e-3, atol=1e-4)
+
+
+def test_vectors_and_what_is_excluded_get_plain_momentum():
+    shapes = {"head.w": (5, 4), "tail.w": (3, 5), "bias": (5,), "scalar": ()}
+    muon, plain = merged(FedMuon(lr=0.1, exclude=("tail.",)), shapes), merged(FedAvgM(lr=0.1), shapes)
+    for name in shapes:
+        agree = torch.allclose(muon[1][0][f"net.{name}"], plain[1][0][f"net.{name}"])
+        assert agree == (name != "head.w"), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"lr": -0.1}, "lr is a number above 0"),
+        ({"momentum": 1.0}, r"momentum is a number in \[0, 1\)"),
+        ({"scale": "big"}, "scale is one of none, kj, rms; got 'big'"),
+        ({"steps": 0}, "steps is a whole number from 1 to 50, usually 5"),
+        ({"steps": 2.5}, "steps is a whole number"),
+        ({"exclude": "tail"}, "exclude is a list of names"),
+    ],
+)
+def test_impossible_constants_are_refused(settings, why):
+    with pytest.raises(ValueError, match=why):
+        FedMuon(**settings)
