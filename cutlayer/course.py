@@ -1,22 +1,27 @@
 """A plan in motion, whoever carries the messages: whose turn it is, from which weights, and how it went so far."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import mean
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .ledger import DOWN, UP, Ledger
 from .message import Kind, Message
 from .optimizers import set_rate
 from .plan import Plan
-from .rounds import Turn, turns
-from .rules import Update
+from .roles import Frozen
+from .rounds import Turn, epoch_rounds
+from .rules import Rule, Update, sound
+from .rules.base import CONTROL, MEMORY, NET, STAT
 from .server import Server
-from .turn import State, load_optimizer, lost_numbers, optimizer_state
+from .state import State, load_optimizer, named, optimizer_state
+from .turn import lost_numbers
 from .worker import weights_in
 
 
@@ -45,15 +50,20 @@ class Course:
     def __init__(self, plan: Plan, server: Server, batches: Sequence[int]):
         self.plan, self.server, self.batches = plan, server, list(batches)
         self.ledger = Ledger()
-        self.steps = plan.epochs * sum(batches)
-        self.shared: State = {}  # what a relay last brought back; empty while heads are the clients' own
+        self.shared: State = {}  # what was last brought back or merged; empty while heads are the clients' own
+        self.memory: State = {}  # what the rule remembers; no client sees it
+        self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.taken = [0] * plan.clients  # steps of each client so far
         self.epoch = self.turn = self.step = 0
+        self.lock = threading.RLock()  # an engine may answer several clients at a time
         self.sums: dict[str, tuple[float, int]] = {}  # of each term: total, and how many batches had it
         self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
         self.best = Best()
         self._on_step: Callable[[Progress], None] = lambda progress: None
+        self._schedules: dict[int, list[tuple[Turn, ...]]] = {}
+        if server.copies:
+            server.correction = lambda body: corrected(plan.rule, body)
 
     # ------------------------------------------------------------- an engine's part
     def ask(self, client: int, order: Message) -> Message:
@@ -69,7 +79,11 @@ class Course:
         return {}
 
     def after_turn(self) -> None:
-        """Between two turns."""
+        """Between two rounds."""
+
+    def gather(self, turns: Sequence[Turn]) -> list[Message | None]:
+        """The answers of all clients of a round, one after the other; None of those whose update is rejected."""
+        return [self._answer(turn) for turn in turns]
 
     # -------------------------------------------------------------------- training
     def train(
@@ -99,7 +113,7 @@ class Course:
     def _run_epoch(self, stop: Callable[[], bool]) -> bool:
         factor = self.plan.schedule.factor(self.epoch, self.plan.epochs)
         set_rate(self.server.optimizer, self.plan.server_optimizer.lr * factor)
-        schedule = list(turns(self.batches, self.plan.turn))
+        schedule = self.schedule(self.epoch)
         while self.turn < len(schedule):
             if stop():
                 return False
@@ -111,17 +125,120 @@ class Course:
         self._close_epoch()
         return True
 
-    def take(self, turn: Turn) -> None:
-        """One client's turn, and which weights the next one starts from."""
-        number, kind = turn.client, Kind.WEIGHTS if self.relays else Kind.TURN
-        what = torch.tensor([self.epoch, turn.first, turn.last])
-        order = Message(kind, number, self.taken[number], {"turn": what, **self.shared})
-        self.ledger.note(order, DOWN)
-        done = self.ask(number, order)
-        self.ledger.note(done, UP)
-        self.taken[number] += turn.last - turn.first
-        if self.relays:
+    def schedule(self, epoch: int) -> list[tuple[Turn, ...]]:
+        """The rounds of an epoch."""
+        if epoch not in self._schedules:
+            plan = self.plan
+            if len(self._schedules) > 1:  # of very many clients one is long
+                self._schedules.clear()
+            self._schedules[epoch] = epoch_rounds(
+                plan.rounds, plan.roles, self.batches, plan.turn, plan.take, epoch=epoch, seed=plan.seed
+            )
+        return self._schedules[epoch]
+
+    @cached_property
+    def steps(self) -> int:
+        """Of the whole plan, all clients together."""
+        alike = self.plan.take is None and not isinstance(self.plan.roles, Frozen)
+        epochs = range(1 if alike else self.plan.epochs)
+        count = sum(turn.last - turn.first for epoch in epochs for one in self.schedule(epoch) for turn in one)
+        return count * (self.plan.epochs if alike else 1)
+
+    def take(self, turns: Sequence[Turn]) -> None:
+        """One round, and which weights the next one starts from."""
+        if self.relays and self.plan.rounds.merges and not self.shared:
+            self._begin_alike(turns[0].client)
+        self.server.open_round({turn.client for turn in turns if turn.frozen})
+        answers = self.gather(turns)
+        with self.lock:  # somebody may be predicting
+            self.server.close_wave()
+        came = [(turn, done) for turn, done in zip(turns, answers, strict=True) if done is not None]
+        if self.plan.rounds.merges:
+            with self.lock:
+                self._merge(came)
+        elif self.relays and came and not came[-1][0].frozen:
+            done = came[-1][1]
             self.shared = self.plan.rule(self.shared, [Update(weights_in(done), int(done["samples"]))])
+
+    def order(self, turn: Turn) -> Message:
+        """What a client is told to do, and the weights it starts from."""
+        what = torch.tensor([self.epoch, turn.first, turn.last, int(turn.frozen)])
+        if not self.relays or (turn.frozen and not (turn.inherits and self.shared)):
+            return Message(Kind.TURN, turn.client, self.taken[turn.client], {"turn": what})
+        kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
+        start = {name: tensor for name, tensor in self.shared.items() if name.startswith(kinds)}
+        return Message(Kind.WEIGHTS, turn.client, self.taken[turn.client], {"turn": what, **start})
+
+    def shown(self) -> State:
+        """The shared weights, for clients that do not learn from them now."""
+        return {name: t for name, t in self.shared.items() if not name.startswith(CONTROL)}
+
+    def _answer(self, turn: Turn) -> Message | None:
+        """A client's answer to its order. In a round of several, one whose numbers are gone is left out."""
+        order = self.order(turn)
+        with self.lock:
+            self.ledger.note(order, DOWN)
+        merges = self.plan.rounds.merges
+        before = self.server.keep() if merges and not (self.server.copies or self.server.wave) else None
+        done = self.ask(turn.client, order)
+        with self.lock:
+            self.ledger.note(done, UP)
+            self.taken[turn.client] += turn.last - turn.first
+        lost = self.server.lost_numbers() if before is not None else ""
+        if merges and not int(done["samples"]):
+            lost = "its numbers were gone (NaN or infinity) before its turn was over"
+        if not lost:
+            return done
+        with self.lock:
+            if before is not None:
+                self.server.go_back(before)
+            self.reject(turn.client, lost)
+        return None
+
+    def reject(self, client: int, why: str) -> None:
+        """An update is left out of its round, which goes on."""
+        self.server.forget(client)
+        self.rejected.append({"client": client, "epoch": self.epoch + 1, "round": self.turn, "why": why})
+
+    def _begin_alike(self, client: int) -> None:
+        """All clients start from one client's weights. It makes no step for it."""
+        order = Message(Kind.WEIGHTS, client, self.taken[client], {"turn": torch.tensor([self.epoch, 0, 0, 0])})
+        self.ledger.note(order, DOWN)
+        done = self.ask(client, order)
+        self.ledger.note(done, UP)
+        self.shared = {name: t for name, t in weights_in(done).items() if name.startswith((NET, STAT))}
+
+    def _merge(self, came: Sequence[tuple[Turn, Message]]) -> None:
+        """One state of what the clients of a round brought: their heads, and their bodies where each has its own."""
+        body = _body(named(self.server.body)) if self.server.copies else {}
+        heads: dict[int, Update] = {}
+        bodies: dict[int, Update] = {}
+        for turn, done in came:
+            samples = int(done["samples"])
+            head = {turn.client: Update(weights_in(done), samples)} if self.relays and not turn.frozen else {}
+            own = {turn.client: Update(_body(self.server.collect(turn.client)), samples)} if body else {}
+            why = {**sound(self.shared, list(head.values()))[1], **sound(body, list(own.values()))[1]}
+            if why:
+                self.reject(turn.client, why[0])
+                continue
+            heads, bodies = heads | head, bodies | own
+        if heads and heads.keys() == bodies.keys():  # together: a robust rule looks at a client as a whole
+            whole = [Update({**heads[one].state, **bodies[one].state}, heads[one].samples) for one in heads]
+            merged = self._merged({**self.shared, **body}, whole)
+        else:  # a frozen client's body has learnt, and its head has nothing to say
+            merged = self._merged(self.shared, list(heads.values())) | self._merged(body, list(bodies.values()))
+        if bodies:
+            self.server.take_over({_unbody(name): t for name, t in merged.items() if _unbody(name)})
+        if heads:
+            self.shared = dict(sorted((name, t) for name, t in merged.items() if not _unbody(name)))
+
+    def _merged(self, current: State, updates: list[Update]) -> State:
+        """By the rule, whose memory stays here."""
+        if not updates:
+            return current
+        merged = self.plan.rule({**current, **self.memory}, updates)
+        self.memory |= {name: t for name, t in merged.items() if name.startswith(MEMORY)}
+        return {name: t for name, t in merged.items() if name.startswith((NET, STAT, CONTROL))}
 
     def learnt(self, terms: Mapping[str, float] | None = None) -> None:
         """A step was made; `terms` are those of its loss, where the engine is told."""
@@ -141,6 +258,8 @@ class Course:
             row["val"] = mean(accuracies)
             if row["val"] > self.best.accuracy:
                 self.best = Best(row["val"], self.epoch, self.best_now() if self.plan.patience else {})
+        if lost := [one for one in self.rejected if one["epoch"] == self.epoch]:
+            row["rejected"] = len(lost)
         self.history.append(row)
 
     def _refuse_non_finite_weights(self) -> None:
@@ -158,11 +277,12 @@ class Course:
         tensors = {f"server/net.{name}": t.clone() for name, t in self.server.body.state_dict().items()}
         tensors |= {f"server/{name}": t for name, t in optimizer_state(self.server.optimizer).items()}
         # Copies: what is kept of the best epoch lies beside it in one file, which holds no tensor twice.
+        tensors |= {f"memory/{name}": t.clone() for name, t in self.memory.items()}
         return tensors | {f"shared/{name}": t.clone() for name, t in self.shared.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         device = next((p.device for p in self.server.body.parameters()), torch.device("cpu"))
-        own: dict[str, State] = {"server": {}, "shared": {}}
+        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}}
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             if party in own:
@@ -171,7 +291,7 @@ class Course:
         self.server.body.load_state_dict(net)
         self.server.body.zero_grad()
         load_optimizer(self.server.optimizer, own["server"])
-        self.shared = own["shared"]
+        self.shared, self.memory = own["shared"], own["memory"]
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say."""
@@ -186,6 +306,7 @@ class Course:
             "history": list(self.history),
             "best": [self.best.accuracy, self.best.epoch],
             "ledger": self.ledger.as_dict(),
+            "rejected": list(self.rejected),
         }
         return tensors, facts
 
@@ -198,6 +319,31 @@ class Course:
         kept = {name.removeprefix("best/"): t for name, t in tensors.items() if name.startswith("best/")}
         accuracy, epoch = facts["best"]
         self.best = Best(accuracy, epoch, kept)
+        self.rejected = list(facts["rejected"])
         restored = Ledger.from_dict(facts["ledger"])
         self.ledger.bytes, self.ledger.messages = restored.bytes, restored.messages
         self.ledger.samples = restored.samples
+
+
+# Bodies are merged beside heads, under names no client has.
+_BODY = "server/"
+
+
+def _body(state: State) -> State:
+    return {f"{kind}.{_BODY}{name}": t for (kind, name), t in ((key.split(".", 1), t) for key, t in state.items())}
+
+
+def _unbody(name: str) -> str:
+    """The name of a body's tensor in its own state; empty for what is not a body's."""
+    kind, _, rest = name.partition(".")
+    return f"{kind}.{rest.removeprefix(_BODY)}" if rest.startswith(_BODY) and kind in ("net", "stat") else ""
+
+
+def corrected(rule: Rule, body: nn.Module) -> Callable[[], None]:
+    """What a rule adds to the gradients of one client's copy of the body."""
+    correction = rule.correction()
+    if correction is None:
+        return lambda: None
+    parameters = dict(body.named_parameters())
+    correction.start(parameters, named(body))
+    return lambda: correction.adjust(parameters)

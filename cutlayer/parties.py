@@ -8,14 +8,17 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .batch import Batch
+from .fusion import refuse_mixing
 from .message import Handler, Message
 from .nets.base import count_parameters
 from .nets.weights import load_weights
 from .plan import Plan, Task, cut_shapes
 from .remote import Remote
+from .rounds import Wave
 from .seeds import derive, seeded
 from .server import Server
 from .split import Bypass, FillChannels, Rejoin, Split
+from .state import freeze as freeze
 from .turn import Client
 
 
@@ -26,6 +29,8 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     parts: list[nn.Module] = [guard.lift(cut.shared, derive(plan.seed, "guard"))]
     if plan.protocol is Bypass:
         parts.append(FillChannels(cut.z[0]))
+    if not plan.protocol.crosses:  # the server only merges what clients bring
+        return Server(nn.Identity())
     with seeded(derive(plan.seed, "body")):
         body = plan.net.body(task.shape)
         tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
@@ -33,9 +38,13 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     _start_from_file(plan, task, body=body, tail=tail)
     _freeze(plan, body=body, tail=tail)
     whole = nn.Sequential(*parts).to(device)
+    if isinstance(plan.rounds, Wave) and plan.rounds.fused:
+        refuse_mixing(whole)
     return Server(
         whole,
         plan.server_optimizer.build(whole.parameters()),
+        copies=plan.server_optimizer.build if plan.rounds.own_bodies else None,
+        wave=plan.rounds.weights if isinstance(plan.rounds, Wave) else "",
         seed=plan.seed,
         pieces=plan.pieces,
         down=plan.down,
@@ -52,7 +61,7 @@ def build_client(plan: Plan, task: Task, number: int, send: Handler, device: tor
     own = derive(plan.private_seed, "client", number)
     # Shared heads start alike on every client; own heads do not.
     start = derive(plan.private_seed, "start", 0 if plan.shared else number)
-    spec = plan.guard_of(number)
+    spec, body = plan.guard_of(number), None
     guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
     with seeded(derive(start, "head")):
         head = plan.net.head(task.shape)
@@ -63,10 +72,14 @@ def build_client(plan: Plan, task: Task, number: int, send: Handler, device: tor
             home = cut.z if plan.guard.holds_back else (cut.z[0] - cut.shared[0], *cut.z[1:])
             rejoin = Rejoin(home, cut.u, plan.fusion)
             split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=rejoin)
+        elif not plan.protocol.crosses:
+            with seeded(derive(plan.seed, "body")):  # as a server would have it
+                body = plan.net.body(task.shape)
+            split = plan.protocol(nn.Sequential(head, body), tail, guard)
         else:
             split = plan.protocol(head, tail, guard)
-    _start_from_file(plan, task, head=head, tail=tail)
-    _freeze(plan, head=head, tail=tail)
+    _start_from_file(plan, task, head=head, body=body, tail=tail)
+    _freeze(plan, head=head, body=body, tail=tail)
     split.to(device)
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
@@ -108,7 +121,8 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
     with torch.no_grad(), FlopCounterMode(display=False) as both:
         client.split.eval()(batch, client.remote)
     with torch.no_grad(), FlopCounterMode(display=False) as alone:
-        server.body.eval()(sent[0]["z"])
+        if sent:
+            server.body.eval()(sent[0]["z"])
     return {
         "cut": list(cut.z),
         "sent": list(cut.sent),
@@ -118,15 +132,3 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
         },
         "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // (2 * count)},
     }
-
-
-def freeze(module: nn.Module) -> None:
-    """No gradients, and BatchNorm normalises by the batch without remembering it.
-
-    With `track_running_stats` off torch keeps the buffers, leaves them alone while training and still uses them in
-    evaluation.
-    """
-    module.requires_grad_(False)
-    for inner in module.modules():
-        if isinstance(inner, nn.modules.batchnorm._BatchNorm):
-            inner.track_running_stats = False

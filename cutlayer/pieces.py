@@ -103,6 +103,7 @@ def learn_in_pieces(client: Client, pieces: Sequence[Batch], first: int, post: P
         found = ring.run([lambda batch=batch: job(batch) for batch in pieces])  # type: ignore[misc]
     if client.optimizer is not None:
         with seeded(pieces[0].seed, pieces[0].x.device):
+            client.correct()
             client.optimizer.step()
             client.optimizer.zero_grad()
     client.steps += 1

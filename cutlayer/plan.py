@@ -19,7 +19,10 @@ from .nets.base import Net, shapes
 from .nets.simple_cnn import SimpleCNN
 from .optimizers import Adam, Optimizer
 from .partitions import IID, Partition
-from .rules import Latest, Rule
+from .roles import AllActive, Roles
+from .rounds import Relay, Rounds, Wave
+from .rules import FedAvg, Latest, Rule
+from .rules.base import CONTROL
 from .schedules import Constant, Schedule
 from .spec import Spec
 from .split import FUSIONS, Bypass, Split, UShaped
@@ -49,8 +52,11 @@ class Plan(Spec):
     clients: int = 1
     partition: Partition = IID()
     shared: bool = True  # one head and tail handed on from client to client (SCH), or one per client (PCH)
-    rule: Rule = Latest()
-    turn: int = 1  # batches a client learns from before the next one takes over; 0: its whole epoch
+    rounds: Rounds = Relay()  # one after the other, all at once (Wave), or merged after a while (SplitFed)
+    rule: Rule = Latest()  # how the weights that clients bring become one; where rounds merge, FedAvg if nothing else
+    roles: Roles = AllActive()  # who learns, and who only feeds the server forward
+    take: int | None = None  # clients drawn for each pass; None: all of them
+    turn: int = 1  # batches a client learns from before the next one takes over, or a merge; 0: its whole epoch
     epochs: int = 5
     batch: int = 64
     pieces: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
@@ -79,7 +85,8 @@ class Plan(Spec):
                 which = "Quantize, TopK, RandTopK or SplitFC" if kind is Squeeze else f"cutlayer list {_LISTS[name]}"
                 raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: {which}")
         if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
-            raise ValueError(f"protocol is Vanilla, UShaped or Bypass; got {self.protocol!r}")
+            raise ValueError(f"protocol is Vanilla, UShaped, Bypass or Federated; got {self.protocol!r}")
+        self._refuse_impossible_rounds()
         if unknown := set(self.frozen) - set(PARTS):
             raise ValueError(f"frozen names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
         if self.guarded is not None and not 0 <= self.guarded <= self.clients:
@@ -97,6 +104,36 @@ class Plan(Spec):
             raise ValueError(f"val is the share of training data for validation, in [0, 1); got {self.val}")
         if self.patience and not self.val:
             raise ValueError("early stopping needs validation data: give val a share above 0, or patience=0")
+
+    def _refuse_impossible_rounds(self) -> None:
+        if self.rounds.merges and not self.rule.merges:
+            object.__setattr__(self, "rule", FedAvg())
+        if not self.rounds.merges and self.rule.merges:
+            raise ValueError(
+                f"{self.rule!r} merges what several clients bring, and in a relay one follows the other: "
+                "take rounds=SplitFed() or Wave()"
+            )
+        if self.take is not None and (not isinstance(self.take, int) or not 1 <= self.take <= self.clients):
+            raise ValueError(
+                f"take is how many of the {self.clients} client(s) are drawn for a pass, 1 to {self.clients}; "
+                f"got {self.take!r}"
+            )
+        if self.rounds.waves and (self.turn != 1 or self.pieces != 1):
+            raise ValueError("a wave is one batch of every client, in one piece: turn=1 and pieces=1")
+        self.roles.refuse_impossible(self.clients)
+        if isinstance(self.rounds, Wave) and self.rounds.fused and not isinstance(self.roles, AllActive):
+            raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
+        if self.rounds.own_bodies and self.protocol.crosses and CONTROL in self.rule.travels:
+            raise ValueError(
+                f"{self.rule!r} remembers something of every client, and clients' bodies are the server's: "
+                "take rounds=SplitFed(version=2), or protocol=Federated"
+            )
+        if not self.protocol.crosses and not isinstance(self.guard, NoGuard):
+            raise ValueError(f"nothing crosses in {self.protocol.__name__} that {self.guard!r} could guard")
+        if not self.protocol.crosses and not (self.shared and isinstance(self.roles, AllActive)):
+            raise ValueError(f"{self.protocol.__name__}: without weights that are merged nothing is learnt together")
+        if self.rounds.own_bodies and self.guard.exchange:
+            raise ValueError(f"{self.guard!r} exchanges the server's half with clients, and here each has its own")
 
     @property
     def least_batch(self) -> int:
@@ -139,6 +176,8 @@ _KINDS: dict[str, Any] = {
     "back": Squeeze,
     "partition": Partition,
     "rule": Rule,
+    "rounds": Rounds,
+    "roles": Roles,
     "client_optimizer": Optimizer,
     "server_optimizer": Optimizer,
     "schedule": Schedule,
@@ -146,6 +185,8 @@ _KINDS: dict[str, Any] = {
 _LISTS = {
     **{name: f"{name}s" for name in ("net", "guard", "partition", "rule")},
     "data": "data",
+    "rounds": "rounds",
+    "roles": "roles",
     "down": "guards",
     "back": "guards",
     "client_optimizer": "optimizers",

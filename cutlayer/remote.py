@@ -21,6 +21,7 @@ class Remote:
 
     def __init__(self, client: int, send: Handler, back: Squeeze | None = None):
         self.client, self._send, self._back = client, send, back or Squeeze()
+        self.forward_only = False  # a frozen client wants no gradient back
         self.continue_at(0)
 
     def continue_at(self, step: int) -> None:
@@ -41,6 +42,8 @@ class Remote:
         if not torch.is_grad_enabled():
             logits = self.body(z, packed)  # nothing to learn, so the labels need not travel
             return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
+        if self.forward_only:  # the server takes it from here: no BACKWARD, no dz
+            return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **labels(y, rows))["loss"]
         return _Loss.apply(_crossing(z), y, rows, self, packed)
 
     @contextmanager
@@ -61,10 +64,15 @@ class Remote:
         ready = {name: one for name, one in packed.items() if one is not None}
         return self._send(Message(kind, self.client, step, bare, ready))
 
-    def gradient(self, step: int, du: Tensor) -> Tensor:
-        """dz for du, both as small as the plan says."""
+    def gradient(self, step: int, du: Tensor) -> Tensor | None:
+        """dz for du, both as small as the plan says; a frozen client owes du and gets nothing back."""
         du, packed = self._back.squeeze(du)
-        return self.ask(Kind.BACKWARD, step, {"du": packed}, du=du)["dz"]
+        answer = self.ask(Kind.BACKWARD, step, {"du": packed}, du=du)
+        return None if self.forward_only else answer["dz"]
+
+
+def labels(y: Tensor, rows: Tensor | None) -> dict[str, Tensor]:
+    return {"y": y} if rows is None else {"y": y, "rows": rows}
 
 
 def _crossing(z: Tensor) -> Tensor:
@@ -88,8 +96,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, y: Tensor, rows: Tensor | None, remote: Remote, packed: Any) -> Tensor:
         ctx.remote, ctx.step = remote, remote.next_step()
-        labels = {"y": y} if rows is None else {"y": y, "rows": rows}
-        return remote.ask(Kind.LOSS, ctx.step, {"z": packed}, z=z, **labels)["loss"]
+        return remote.ask(Kind.LOSS, ctx.step, {"z": packed}, z=z, **labels(y, rows))["loss"]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -1,16 +1,21 @@
 """The server: a body and its optimizer behind one door, `handle`."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .errors import ProtocolError
+from .errors import NonFinite, ProtocolError
 from .message import Handler, Kind, Message
 from .seeds import derive, seeded
 from .squeeze import Squeeze
+from .state import State, load_optimizer, named, optimizer_state, unnamed
+
+Optimizing = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer | None]
 
 
 class _Held(NamedTuple):
@@ -21,11 +26,22 @@ class _Held(NamedTuple):
     updates: int
 
 
+@dataclass
+class _Side:
+    """A body and what steps it."""
+
+    body: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    updates: int = 0
+    correct: Callable[[], None] = lambda: None
+
+
 class Server:
     """Answers FORWARD, LOSS, BACKWARD and PREDICT. It steps its optimizer at BACKWARD.
 
     BACKWARD is not idempotent, so the last answer to each client is kept: a retried message gets the same
-    answer and no second optimizer step.
+    answer and no second optimizer step. Between `open_round` and `close_wave` it steps not at all but adds up what
+    the clients of the round bring; with `copies` every client of a round has a body of its own, until `collect`.
     """
 
     def __init__(
@@ -39,12 +55,20 @@ class Server:
         down: Squeeze | None = None,
         back: Squeeze | None = None,
         exchange: str = "",
+        copies: Optimizing | None = None,
+        wave: str = "",
     ):
         self.exchange = exchange  # of the lift, which is the first part of the body: "copy", "replace" or none
         self.down, self.back = down or Squeeze(), back or Squeeze()  # how u and dz leave
-        self.body, self.optimizer, self.criterion, self.seed = body, optimizer, criterion, seed
+        self.criterion, self.seed = criterion, seed
         self.pieces = pieces  # of a batch, each with a number of its own: the optimizer steps at the last one
-        self.updates = 0
+        self._main = _Side(body, optimizer)
+        self.copies, self._own = copies, dict[int, _Side]()  # how a copy of the body is stepped; None: no copies
+        self.correction: Callable[[nn.Module], Callable[[], None]] | None = None  # what a rule asks of a copy
+        self.wave = wave  # "rows" or "even": how gradients of a round are weighed; empty: every batch is a step
+        self._gathered: list[Tensor] = []
+        self._weight = 0.0
+        self._frozen: frozenset[int] = frozenset()
         self._held: dict[int, dict[int, _Held]] = {}  # by client and number
         self._answered: dict[int, tuple[Message, Message]] = {}
         self._device = next((p.device for p in body.parameters()), torch.device("cpu"))
@@ -55,6 +79,22 @@ class Server:
             Kind.PREDICT: self._predict,
             Kind.LIFT: self._lift,
         }
+
+    @property
+    def body(self) -> nn.Module:
+        return self._main.body
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        return self._main.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
+        self._main.optimizer = optimizer
+
+    @property
+    def updates(self) -> int:
+        return self._main.updates
 
     @torch.enable_grad()
     def handle(self, message: Message) -> Message:
@@ -74,8 +114,92 @@ class Server:
         """Drop what is held for a client that went away: it will start anew."""
         self._held.pop(client, None)
         self._answered.pop(client, None)
+        self._own.pop(client, None)
         self.body.zero_grad()  # of the pieces of a batch that never came whole
 
+    def settled(self, client: int) -> None:
+        """A client's turn is over, and it has all answers: none of them will be asked for again."""
+        self._held.pop(client, None)
+        self._answered.pop(client, None)
+
+    # ----------------------------------------------------------------------- rounds
+    def open_round(self, frozen: Collection[int] = ()) -> None:
+        """Clients begin a round; `frozen` ones get no gradients back."""
+        self._frozen = frozenset(frozen)
+        self._gathered, self._weight = [], 0.0
+        self._own.clear()
+
+    def collect(self, client: int) -> State:
+        """What a client's turn has made of its copy of the body, which is gone then; the body's own if none."""
+        return named(self._own.pop(client, self._main).body)
+
+    def take_over(self, state: State) -> None:
+        """A merged body."""
+        self.body.load_state_dict(unnamed(state))
+        self._main.updates += 1
+
+    def keep(self) -> tuple[State, State]:
+        """The body and its optimizer as they are, to come back to if a client spoils them."""
+        return named(self.body), optimizer_state(self.optimizer)
+
+    def go_back(self, kept: tuple[State, State]) -> None:
+        self.take_over(kept[0])
+        load_optimizer(self.optimizer, kept[1])
+        self.body.zero_grad()
+
+    def lost_numbers(self) -> str:
+        """Which weights of the body are no numbers any more; empty if all are."""
+        for name, tensor in self.body.state_dict().items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                return f"it leaves the body with NaN or infinity ({name})"
+        return ""
+
+    def close_wave(self) -> None:
+        """One step from the mean of all gradients of the round."""
+        if not self._weight:
+            return
+        for parameter, total in zip(self.trainable(), self._gathered, strict=True):
+            parameter.grad = total / self._weight
+        self._gathered, self._weight = [], 0.0
+        self.step()
+
+    def _side(self, client: int) -> _Side:
+        if self.copies is None:
+            return self._main
+        if client not in self._own:
+            body = copy.deepcopy(self.body)
+            optimizer = self.copies(body.parameters())
+            for mine, whole in zip(_groups(optimizer), _groups(self.optimizer), strict=True):
+                mine["lr"] = whole["lr"]  # as the schedule has it
+            correct = self.correction(body) if self.correction is not None else lambda: None
+            self._own[client] = _Side(body, optimizer, correct=correct)
+        return self._own[client]
+
+    def trainable(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.body.parameters() if parameter.requires_grad]
+
+    def step(self, side: "_Side | None" = None) -> None:
+        """Once, with the gradients that are in the body."""
+        side = side or self._main
+        if side.optimizer is not None:
+            side.correct()
+            side.optimizer.step()
+            side.optimizer.zero_grad()
+            side.updates += 1
+
+    def _gather(self, rows: float) -> None:
+        """Put the gradients of one batch beside those of the others."""
+        weight = rows if self.wave == "rows" else 1.0
+        trained = self.trainable()
+        found = [torch.zeros_like(p) if p.grad is None else p.grad * weight for p in trained]
+        if not all(bool(gradient.isfinite().all()) for gradient in found):
+            self.body.zero_grad()
+            raise NonFinite("its gradients of the body are not finite")
+        self._gathered = [a + b for a, b in zip(self._gathered, found, strict=True)] if self._gathered else found
+        self._weight += weight
+        self.body.zero_grad()
+
+    # --------------------------------------------------------------------- messages
     def _hold(self, message: Message, z: Tensor, u: Tensor) -> None:
         """Keep the graph of a piece until its gradient comes, and no graph of a batch that was given up."""
         same = {
@@ -83,27 +207,45 @@ class Server:
             for n, one in self._held.get(message.client, {}).items()
             if n // self.pieces == message.step // self.pieces
         }
-        self._held[message.client] = same | {message.step: _Held(z, u, self.updates)}
+        self._held[message.client] = same | {message.step: _Held(z, u, self._side(message.client).updates)}
 
     def _forward(self, message: Message) -> Message:
-        z = message["z"].detach().requires_grad_()
-        self.body.train()
+        z, body = message["z"].detach().requires_grad_(), self._side(message.client).body
+        body.train()
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
-            u = self.body(z)
-            sent, packed = self.down.squeeze(u.detach())
+            u = body(z)
+            reply = self.answer(message, u.detach())
         self._hold(message, z, u)
+        return reply
+
+    def answer(self, message: Message, u: Tensor) -> Message:
+        """u as the plan lets it travel."""
+        sent, packed = self.down.squeeze(u)
         return message.reply({"u": packed}, u=sent)
 
     def _loss(self, message: Message) -> Message:
-        z = message["z"].detach().requires_grad_()
-        self.body.train()
+        z, body = message["z"].detach().requires_grad_(), self._side(message.client).body
+        body.train()
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
-            logits, rows = self.body(z), message.tensors.get("rows")
-            if rows is not None:
-                logits = logits.index_select(0, rows)
-            loss = self.criterion(logits, message["y"])
-        self._hold(message, z, loss)
+            loss = self.loss_of(message, body(z))
+        if message.client in self._frozen:  # its client wants no gradient, so there is nothing to wait for
+            loss.backward()
+            self._learn(message, len(z))
+        else:
+            self._hold(message, z, loss)
         return message.reply(loss=loss.detach())
+
+    def loss_of(self, message: Message, logits: Tensor) -> Tensor:
+        """Of a batch whose labels came along."""
+        rows = message.tensors.get("rows")
+        return self.criterion(logits if rows is None else logits.index_select(0, rows), message["y"])
+
+    def _learn(self, message: Message, rows: int) -> None:
+        """A batch has left its gradients in the body."""
+        if self.wave:
+            self._gather(rows)
+        else:
+            self.step(self._side(message.client))
 
     def _backward(self, message: Message) -> Message:
         waits = self._held.get(message.client, {})
@@ -111,9 +253,10 @@ class Server:
         if held is None:
             waiting = f"step {', '.join(map(str, waits))} is waiting" if waits else "no step is waiting"
             raise ProtocolError(f"{message} has no forward pass to belong to: {waiting}")
-        if held.updates != self.updates:
+        since = self._side(message.client).updates - held.updates
+        if since:
             raise ProtocolError(
-                f"{message} comes after {self.updates - held.updates} update(s) of the body by other clients: "
+                f"{message} comes after {since} update(s) of the body by other clients: "
                 "its graph is gone. Give each client its own body, or answer one client from FORWARD to BACKWARD"
             )
         du = message["du"]
@@ -123,23 +266,28 @@ class Server:
         if not waits:
             del self._held[message.client]
         held.u.backward(du)
-        if self.optimizer is not None and (message.step + 1) % self.pieces == 0:
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            self.updates += 1
+        if (message.step + 1) % self.pieces == 0:
+            self._learn(message, len(held.z))
+        if message.client in self._frozen:
+            return message.reply()
         assert held.z.grad is not None
+        return self.gradient(message, held.z.grad)
+
+    def gradient(self, message: Message, dz: Tensor) -> Message:
+        """dz as the plan lets it travel."""
         if type(self.back) is Squeeze:
-            return message.reply(dz=held.z.grad)
+            return message.reply(dz=dz)
         with seeded(derive(self.seed, "back", message.client, message.step), self._device):
-            dz, packed = self.back.squeeze(held.z.grad)
+            dz, packed = self.back.squeeze(dz)
         return message.reply({"dz": packed}, dz=dz)
 
+    # -------------------------------------------------------------------- the rest
     @torch.no_grad()
     def _lift(self, message: Message) -> Message:
         """The server's half of the guard, to a client that may copy it, or a new one from one that may set it."""
         if not self.exchange or bool(message.tensors) != (self.exchange == "replace"):
             raise ProtocolError(f"{message}: this guard's half at the server is not exchanged that way")
-        lift = self.body.get_submodule("0")
+        lift = self._side(message.client).body.get_submodule("0")
         if not message.tensors:
             return message.reply({}, **{f"lift.{name}": t.clone() for name, t in lift.state_dict().items()})
         own, given = lift.state_dict(), {n.removeprefix("lift."): t for n, t in message.tensors.items()}
@@ -158,6 +306,10 @@ class Server:
         with seeded(derive(self.seed, "predict", message.client), self._device):
             u, packed = self.down.squeeze(u)
         return message.reply({"u": packed}, u=u)
+
+
+def _groups(optimizer: torch.optim.Optimizer | None) -> list[dict[str, object]]:
+    return [] if optimizer is None else optimizer.param_groups
 
 
 def _same(one: Message, other: Message) -> bool:

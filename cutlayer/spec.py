@@ -18,6 +18,8 @@ HOMES = {
     "attacks": "cutlayer.attacks",
     "codecs": "cutlayer.codecs",
     "rules": "cutlayer.rules",
+    "rounds": "cutlayer.rounds",
+    "roles": "cutlayer.roles",
     "nets": "cutlayer.nets",
     "data": "cutlayer.data",
     "partitions": "cutlayer.partitions",

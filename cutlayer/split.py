@@ -13,7 +13,7 @@ from .batch import Batch
 from .guards.base import GuardModule
 from .remote import Remote
 
-__all__ = ["Bypass", "UShaped", "Vanilla"]
+__all__ = ["Bypass", "Federated", "UShaped", "Vanilla"]
 
 
 class Output(NamedTuple):
@@ -27,6 +27,7 @@ class Split(nn.Module):
     """Head, guard and tail. An ordinary module: `split.loss(batch, server).backward()` crosses the cut."""
 
     labels_stay_home: ClassVar[bool] = True
+    crosses: ClassVar[bool] = True  # whether anything but weights leaves the client
 
     def __init__(self, head: nn.Module, tail: nn.Module | None = None, guard: GuardModule | None = None):
         super().__init__()
@@ -114,6 +115,16 @@ class Vanilla(Split):
     def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
         return {"task": server.loss(seen, batch.y, self.answers(seen, rows), self.guard.packed), **penalty}
+
+
+class Federated(Split):
+    """No cut: the whole network is the client's and only weights travel (plain federated learning, a baseline)."""
+
+    crosses = False
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        guarded = self.guard(self.head(batch.x), batch)
+        return Output(self.tail(guarded.seen), guarded.penalty)
 
 
 FUSIONS = ("residual", "concat", "hybrid")

@@ -1,12 +1,13 @@
 """One client's turn: learn from a batch, predict, and hand its weights on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from math import isfinite
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .batch import Batch
 from .errors import NonFinite
@@ -14,8 +15,7 @@ from .message import Kind
 from .remote import Remote
 from .seeds import seeded
 from .split import Split
-
-State = dict[str, Tensor]  # weights and optimizer state by name: what a relay hands on
+from .state import State, freeze, load_optimizer, named, optimizer_state, unnamed
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Client:
     remote: Remote
     steps: int = 0
     peaks: dict[str, float] = field(default_factory=dict)  # the largest value of each term of the loss so far
+    correct: Callable[[], None] = lambda: None  # what a rule adds to the gradients before a step
 
 
 def learn(client: Client, batch: Batch) -> dict[str, float]:
@@ -42,11 +43,52 @@ def learn(client: Client, batch: Batch) -> dict[str, float]:
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
         loss.backward()
         if client.optimizer is not None:
+            client.correct()
             client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
             client.optimizer.zero_grad()
+    _noted(client, values)
+    return values | client.split.guard.notes
+
+
+def feed(client: Client, batch: Batch) -> dict[str, float]:
+    """A frozen client's step: forward only. The server learns from it; nothing of the client's changes or is kept.
+
+    In the U shape the loss is the client's, so its backward pass runs from there to u and stops.
+    """
+    client.split.train()
+    with seeded(batch.seed, batch.x.device), _frozen(client):
+        terms = client.split.terms(batch, client.remote)
+        values = {name: float(term.detach()) for name, term in terms.items()}
+        check_terms(client, values)
+        if terms["task"].requires_grad:
+            terms["task"].backward()
+    _noted(client, values)
+    return values
+
+
+@contextmanager
+def _frozen(client: Client) -> Iterator[None]:
+    """No parameter of the client wants a gradient, so no activation of the head is kept for one."""
+    split = client.split
+    parameters = [parameter for parameter in split.parameters() if parameter.requires_grad]
+    norms = [module for module in split.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    tracking = [norm for norm in norms if norm.track_running_stats]
+    freeze(split)
+    split.guard.eval()  # guards act as in service, and train nothing of their own
+    client.remote.forward_only = True
+    try:
+        yield
+    finally:
+        client.remote.forward_only = False
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        for norm in tracking:
+            norm.track_running_stats = True
+
+
+def _noted(client: Client, values: Mapping[str, float]) -> None:
     client.steps += 1
     client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
-    return values | client.split.guard.notes
 
 
 def exchange_lift(client: Client) -> None:
@@ -64,42 +106,17 @@ def predict(client: Client, batches: Iterable[Batch]) -> Tensor:
     return torch.cat([client.split(batch, client.remote).logits for batch in batches])
 
 
-def export(client: Client) -> State:
+def export(client: Client, optimizer: bool = True) -> State:
     """Copies of everything the next client needs to go on: weights, statistics and optimizer state."""
-    state = {f"net.{name}": tensor.detach().clone() for name, tensor in client.split.state_dict().items()}
+    state = named(client.split) | (optimizer_state(client.optimizer) if optimizer else {})
     # In the order of names: frames pad between tensors, and a resumed relay must count the same bytes.
-    return dict(sorted((state | optimizer_state(client.optimizer)).items()))
+    return dict(sorted(state.items()))
 
 
 def load(client: Client, state: Mapping[str, Tensor]) -> None:
-    net = {name.removeprefix("net."): t for name, t in state.items() if name.startswith("net.")}
-    client.split.load_state_dict(net)
+    client.split.load_state_dict(unnamed(state))
     client.split.zero_grad()  # a step that was broken off has left some
     load_optimizer(client.optimizer, state)
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer | None) -> State:
-    """The tensors an optimizer carries from step to step, by parameter number and name."""
-    if optimizer is None:
-        return {}
-    return {
-        f"optimizer.{number}.{name}": value.detach().clone()
-        for number, entries in optimizer.state_dict()["state"].items()
-        for name, value in entries.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer | None, state: Mapping[str, Tensor]) -> None:
-    if optimizer is None:
-        return
-    entries: dict[int, State] = {}
-    for key, value in state.items():
-        if key.startswith("optimizer."):
-            _, number, name = key.split(".", 2)
-            # torch keeps the tensors it is given; without a copy two clients would share their momentum.
-            entries.setdefault(int(number), {})[name] = value.clone()
-    optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:

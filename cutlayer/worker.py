@@ -1,22 +1,28 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .batch import Batch, Task, epoch_batches, in_batches
 from .data.base import Samples
-from .errors import ProtocolError
+from .errors import NonFinite, ProtocolError
+from .guards import NoGuard
 from .ledger import Ledger
 from .message import Handler, Kind, Message
 from .optimizers import set_rate
 from .parties import build_client
 from .pieces import Post, learn_in_pieces
+from .pixels import confusion, refuse_unfit_labels
 from .plan import Plan, steps_per_epoch
+from .remote import Remote
+from .rules.base import CONTROL, NET, OPTIMIZER, STAT
 from .seeds import derive
-from .turn import State, export, learn, load, predict
+from .state import State
+from .turn import Client, export, feed, learn, load, predict
 
 EVALUATION_BATCH = 500
 PURPOSES = ("validate", "test")  # what an evaluation is for, by its number in an order
@@ -37,61 +43,189 @@ class Worker:
         post: Post | None = None,
         ledger: Ledger,
         device: torch.device | str = "cpu",
+        share: Tensor | None = None,
     ):
+        """`samples` are its own; or everybody's, of which it has those that `share` names."""
+        refuse_unfit_labels(plan, task, samples.y)
         self.plan, self.device, self.ledger = plan, torch.device(device), ledger
-        self.client = build_client(plan, task, number, send, device)
-        self._post = post or _at_once(send)
-        self.samples = on(samples, self.device)
+        self.confusion: Tensor | None = None  # of the last evaluation, where every pixel has a class
+        self.by_class: Tensor | None = None  # of the last evaluation otherwise: right and all samples of each class
+        self.number, self._task, self._send = number, task, send
+        self._client: Client | None = None
+        self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
+        self.correction = plan.rule.correction()
+        self._post = post
+        self._pool, self._share = samples, share
+        self._samples: Samples | None = None
         self.held_out = held_out
+        self.spares: list[Client] = []  # networks without an owner: where one lies, none needs to be built
         self.on_step: Callable[[int, Mapping[str, float]], None] = lambda epoch, terms: None
 
+    # ----------------------------------------------------------- a network only while it is needed
     @property
-    def number(self) -> int:
-        return self.client.number
+    def client(self) -> Client:
+        """Its network; built, or woken up, when it is first asked for."""
+        if self._client is None:
+            state, self._asleep = self._asleep.state(self.device), Asleep()
+            client = self._network(known=bool(state))
+            if state:
+                load(client, state)
+        return self._network()
+
+    def _network(self, known: bool = False) -> Client:
+        """Its network. With `known` all its numbers will be replaced, so one that another client gave up will do."""
+        if self._client is None:
+            if known and self.spares:
+                remote, spare = Remote(self.number, self._send, self.plan.back), self.spares.pop()
+                client = Client(self.number, spare.split, spare.optimizer, remote)
+            else:
+                client = build_client(self.plan, self._task, self.number, self._send, self.device)
+            client.steps, client.peaks = self._steps, self._peaks
+            client.remote.continue_at(self._steps * self.plan.pieces)
+            self._client = client
+        return self._client
+
+    @property
+    def samples(self) -> Samples:
+        """Its own. Those of a share are copied out of the pool while the client is awake."""
+        if self._samples is None:
+            self._samples = on(self._pool if self._share is None else self._pool[self._share], self.device)
+        return self._samples
+
+    @property
+    def labels(self) -> Tensor:
+        """Of its samples, without a look at these."""
+        return self._pool.y if self._share is None else self._pool.y[self._share]
+
+    @property
+    def count(self) -> int:
+        """Of its samples."""
+        return len(self._pool if self._share is None else self._share)
+
+    @property
+    def awake(self) -> bool:
+        return self._client is not None
+
+    @property
+    def steps(self) -> int:
+        return self._steps if self._client is None else self._client.steps
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        return self._peaks if self._client is None else self._client.peaks
+
+    def sleep(self, layout: "Layout", keeps: bool) -> None:
+        """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
+        if self._client is not None:
+            self._steps, self._peaks = self._client.steps, self._client.peaks
+            self._asleep = Asleep.of(export(self._client), layout) if keeps else Asleep()
+            # A guard may hold secrets of its client, which no other may get.
+            if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares:
+                self.spares.append(self._client)
+            self._client = None
+        if self._share is not None:
+            self._samples = None
+
+    def own_state(self) -> State:
+        """Everything of this client that the next of its turns depends on, awake or not."""
+        state = self._asleep.state(self.device)
+        if self._client is not None or not state:
+            state = export(self.client)
+        return state | self.memory()
+
+    def memory(self) -> State:
+        """What the client's half of a rule remembers."""
+        remembered = self.correction.tensors() if self.correction is not None else {}
+        return {f"memory.{name}": tensor for name, tensor in remembered.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go back to what `own_state` or `memory` once was."""
+        if self.correction is not None:
+            self.correction.load({n.removeprefix("memory."): t for n, t in state.items() if n.startswith("memory.")})
+        if own := {name: t.to(self.device) for name, t in state.items() if not name.startswith("memory.")}:
+            load(self.client, own)
 
     @property
     def batches(self) -> int:
         """How many there are in an epoch."""
-        return (
-            steps_per_epoch([len(self.samples)], self.plan.batch, self.plan.least_batch) if len(self.samples) else 0
-        )
+        return steps_per_epoch([self.count], self.plan.batch, self.plan.least_batch) if self.count else 0
 
     def handle(self, order: Message) -> Message:
         """Learn for a turn, or evaluate. Weights that come along are taken over first."""
         if order.kind in (Kind.TURN, Kind.WEIGHTS):
-            epoch, first, last = numbers(order, "turn", 3)
-            if order.step != self.client.steps:
-                raise ProtocolError(f"{order}: this client stands at step {self.client.steps}")
+            epoch, first, last, frozen = numbers(order, "turn", 4)
+            if order.step != self.steps:
+                raise ProtocolError(f"{order}: this client stands at step {self.steps}")
             self.take_over(order)
-            learnt = torch.tensor([self.turn(epoch, first, last)])
-            brought = export(self.client) if order.kind is Kind.WEIGHTS else {}
-            return Message(order.kind, self.number, self.client.steps, {"samples": learnt, **brought})
+            learnt, brought = self._follow(order, epoch, first, last, bool(frozen))
+            samples = torch.tensor([learnt])
+            return Message(order.kind, self.number, self.client.steps, {"samples": samples, **brought})
         if order.kind is Kind.EVALUATE:
             purpose, epoch = numbers(order, "what", 2)
             if not 0 <= purpose < len(PURPOSES):
                 raise ProtocolError(f"{order} asks for an evaluation this client does not know")
-            self.take_over(order)
-            return order.reply(score=torch.tensor(self.evaluate(PURPOSES[purpose], epoch)))
+            return order.reply(score=torch.tensor(self.evaluate_with(weights_in(order), PURPOSES[purpose], epoch)))
         raise ProtocolError(f"a client does not follow {order}")
 
     def take_over(self, order: Message) -> None:
         """Start from what the last client left, where heads are shared."""
         if weights := weights_in(order):
-            load(self.client, weights)
+            load(self._network(known=True), weights)
 
-    def turn(self, epoch: int, first: int, last: int) -> int:
-        """Learn from batches `first` to `last` (not included) of this epoch; returns how many samples they had."""
+    def _follow(self, order: Message, epoch: int, first: int, last: int, frozen: bool) -> tuple[int, State]:
+        """(samples, weights to bring). Where many bring theirs, one whose numbers are gone has learnt from none."""
+        start = export(self.client, optimizer=False) if self.plan.rounds.merges else {}
+        try:
+            if frozen:
+                return self.turn(epoch, first, last, frozen=True), {}
+            return self._corrected_turn(order, epoch, first, last)
+        except NonFinite:
+            if not self.plan.rounds.merges:
+                raise
+            load(self.client, start)
+            self.continue_at(order.step + last - first)
+            return 0, start if order.kind is Kind.WEIGHTS and not frozen else {}
+
+    def _corrected_turn(self, order: Message, epoch: int, first: int, last: int) -> tuple[int, State]:
+        """(samples, weights to bring) of a turn, with the client's half of the rule where it has one."""
+        client, correction, weighs = self.client, self.correction, order.kind is Kind.WEIGHTS
+        parameters = dict(client.split.named_parameters()) if correction is not None else {}
+        if correction is not None and weighs and first < last:
+            correction.start(parameters, order.tensors)
+            client.correct = lambda: correction.adjust(parameters)
+        try:
+            learnt = self.turn(epoch, first, last) if first < last or not weighs else 0
+        finally:
+            client.correct = lambda: None
+        if not weighs:
+            return learnt, {}
+        brought = export(client, optimizer=not self.plan.rounds.merges)
+        if correction is not None and first < last:
+            rate = self.plan.client_optimizer.lr * self.plan.schedule.factor(epoch, self.plan.epochs)
+            brought |= correction.brought(parameters, last - first, rate)
+        return learnt, dict(sorted(brought.items()))
+
+    def turn(self, epoch: int, first: int, last: int, frozen: bool = False) -> int:
+        """Learn from batches `first` to `last` (not included) of this epoch; returns how many samples they had.
+
+        A frozen client only feeds the server with them.
+        """
         if not 0 <= first < last <= self.batches:
             raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
         factor = self.plan.schedule.factor(epoch, self.plan.epochs)
         set_rate(self.client.optimizer, self.plan.client_optimizer.lr * factor)
         learnt = 0
         for index in self.order(epoch)[first:last]:
-            terms = self._learn(index)
+            terms = self._feed(index) if frozen else self._learn(index)
             learnt += len(index)
             self.ledger.samples["training"] += len(index)
             self.on_step(epoch, terms)
         return learnt
+
+    def _feed(self, index: Tensor) -> dict[str, float]:
+        # One piece, numbered as the last of its batch, by which the server knows that the batch is whole.
+        self.client.remote.continue_at((self.client.steps + 1) * self.plan.pieces - 1)
+        return feed(self.client, self.batch(index))
 
     def _learn(self, index: Tensor) -> dict[str, float]:
         if self.plan.pieces == 1:
@@ -100,15 +234,27 @@ class Worker:
         batches = [as_batch(self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)]
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.client.steps + 1) * self.plan.pieces - len(pieces)
-        return learn_in_pieces(self.client, batches, first, self._post)
+        return learn_in_pieces(self.client, batches, first, self._post or _at_once(self._send))
 
     def pieces(self, index: Tensor) -> tuple[Tensor, ...]:
         """The pieces a batch travels in; a small last batch has fewer."""
         most = len(index) // max(2, self.plan.guard.least_batch)
         return index.tensor_split(max(1, min(self.plan.pieces, most)))
 
+    def evaluate_with(
+        self, weights: State, purpose: str, epoch: int, samples: Samples | None = None
+    ) -> tuple[int, int]:
+        """As `evaluate`, of the shared weights where there are some. A head of the client's own is put back then."""
+        before = export(self.client) if weights and self.plan.roles.keeps_heads else {}
+        if weights:
+            load(self.client, weights)
+        found = self.evaluate(purpose, epoch, samples)
+        if before:
+            load(self.client, before)
+        return found
+
     def evaluate(self, purpose: str, epoch: int, samples: Samples | None = None) -> tuple[int, int]:
-        """(right, all) of the samples held out for `purpose`, or of others.
+        """(right, all) of the samples held out for `purpose`, or of others; of pixels, where each has a class.
 
         Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in
         a larger one it would find closer neighbours.
@@ -117,13 +263,19 @@ class Worker:
         if not len(seen):
             return 0, 0
         size = self.plan.batch if self.plan.guard.mixes_samples else EVALUATION_BATCH
-        batches = (
-            as_batch(seen, index, self.secret(purpose, epoch, number))
-            for number, index in enumerate(in_batches(torch.arange(len(seen)), size, self.plan.least_batch))
+        found = torch.cat(
+            [
+                predict(self.client, [as_batch(seen, index, self.secret(purpose, epoch, number))]).argmax(1)
+                for number, index in enumerate(in_batches(torch.arange(len(seen)), size, self.plan.least_batch))
+            ]
         )
-        right = predict(self.client, batches).argmax(1) == seen.y
         self.ledger.samples["predicting"] += len(seen)
-        return int(right.sum()), len(seen)
+        if found.dim() > 1:
+            self.confusion = confusion(found, seen.y, self._task.classes)
+        else:
+            hits = seen.y[found == seen.y]
+            self.by_class = torch.stack([y.bincount(minlength=self._task.classes) for y in (hits, seen.y)]).cpu()
+        return int((found == seen.y).sum()), found.numel()
 
     def secret(self, *names: object) -> int:
         assert self.plan.private_seed is not None
@@ -131,15 +283,49 @@ class Worker:
 
     def order(self, epoch: int) -> list[Tensor]:
         """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
-        return epoch_batches(len(self.samples), self.plan.batch, self.secret("order", epoch), self.plan.least_batch)
+        return epoch_batches(self.count, self.plan.batch, self.secret("order", epoch), self.plan.least_batch)
 
     def batch(self, index: Tensor) -> Batch:
         return as_batch(self.samples, index, self.secret("step", self.client.steps))
 
     def continue_at(self, steps: int) -> None:
         """Number the coming steps from `steps` on, and draw their randomness accordingly."""
-        self.client.steps = steps
-        self.client.remote.continue_at(steps * self.plan.pieces)
+        self._steps = steps
+        if self._client is not None:
+            self._client.steps = steps
+            self._client.remote.continue_at(steps * self.plan.pieces)
+
+
+class Layout:
+    """Names, shapes and types of one client's state: alike for all clients of a plan, so it is kept once."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def of(self, state: Mapping[str, Tensor]) -> tuple[Any, ...]:
+        found = tuple((name, tuple(t.shape), t.dtype) for name, t in state.items())
+        return self.known.setdefault(found, found)
+
+
+class Asleep(NamedTuple):
+    """What a client keeps while its network is given up: all its numbers in one array."""
+
+    numbers: bytes = b""
+    layout: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor], layout: Layout) -> "Asleep":
+        raw = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in state.values()]
+        return cls(b"".join(raw), layout.of(state))
+
+    def state(self, device: torch.device) -> State:
+        found, place = {}, 0
+        for name, shape, dtype in self.layout:
+            size = dtype.itemsize * prod(shape)
+            flat = torch.frombuffer(bytearray(self.numbers[place : place + size]), dtype=dtype) if size else None
+            found[name] = (torch.empty(shape, dtype=dtype) if flat is None else flat.reshape(shape)).to(device)
+            place += size
+        return found
 
 
 def _at_once(send: Handler) -> Post:
@@ -154,7 +340,7 @@ def _at_once(send: Handler) -> Post:
 
 def weights_in(message: Message) -> State:
     """The client weights and optimizer state that travel with an order or its answer."""
-    return {name: t for name, t in message.tensors.items() if name.startswith(("net.", "optimizer."))}
+    return {name: t for name, t in message.tensors.items() if name.startswith((NET, STAT, OPTIMIZER, CONTROL))}
 
 
 def numbers(message: Message, name: str, count: int) -> list[int]:

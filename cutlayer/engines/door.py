@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..batch import Task
 from ..message import Kind, Message
+from ..pixels import label_shape
 from ..plan import Plan, cut_shapes
 from .session import Refused
 
@@ -20,12 +21,14 @@ class Door:
     def __init__(self, plan: Plan, task: Task):
         self._sent, self._u = cut_shapes(plan, task).sent, cut_shapes(plan, task).u
         self._classes, self._vanilla = task.classes, not plan.protocol.labels_stay_home
+        self._label = label_shape(plan, task)  # of one sample: () for a class, a map where every pixel has one
         # A last batch that is too small joins the one before it; what is too small for its guard only a client knows.
         self._rows = 2 * plan.batch
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
         self._pieces, self._exchanges, self._exchanged = plan.pieces, plan.guard.exchange, -1
         self._fan_out = plan.guard.fan_out
         self._first = self._last = self._step = 0  # of the turn, in batches
+        self.frozen, self._crosses = False, plan.protocol.crosses
         self._order, self.touched = Kind.EVALUATE, False
         self._begin_batch()
 
@@ -38,8 +41,11 @@ class Door:
         self._step = self._first = order.step if order else 0
         self._last = self._step
         if order is not None and order.kind in (Kind.TURN, Kind.WEIGHTS):
-            _, first, last = order["turn"].tolist()
+            _, first, last, frozen = order["turn"].tolist()
             self._last += last - first
+            self.frozen = bool(frozen)
+            if not self._crosses:  # nothing is heard of the turn but its end
+                self._step = self._last
 
     def check(self, message: Message, client: int) -> None:
         """Refuse whatever is not the next message of this conversation. Nothing has changed when it raises."""
@@ -86,11 +92,16 @@ class Door:
             if (message.step + 1) % self._pieces == 0:
                 self._step += 1
                 self._begin_batch()
+        elif message.kind is Kind.LOSS and self.frozen:
+            self._step += 1
+            self._begin_batch()
         elif message.kind is self._asks:
             self._waiting[message.step], self._newest = len(message["z"]) * self._fan_out, message.step
 
     def closed(self, answer: Message) -> None:
         """The client says it has done what it was asked to."""
+        if "samples" in answer.tensors and not int(answer["samples"]):
+            return  # its numbers were gone on the way
         if self._step != self._last or self._waiting:
             raise Refused("step", f"{answer} after step {self._step} of a turn that ends at {self._last}")
 
@@ -126,14 +137,16 @@ class Door:
     def _labels(self, message: Message) -> None:
         y, rows = message["y"], message.tensors.get("rows")
         lifted = len(message["z"]) * self._fan_out
-        if y.dtype != torch.int64 or y.dim() != 1 or (rows is None and len(y) != lifted):
-            raise Refused("shape", f"{message}: y is one class number for each row of z")
+        fits = y.dim() == 1 + len(self._label) and tuple(y.shape[1:]) == self._label
+        if y.dtype != torch.int64 or not fits or (rows is None and len(y) != lifted):
+            each = "map of class numbers" if self._label else "class number"
+            raise Refused("shape", f"{message}: y is one {each} for each row of z")
         if not 0 < len(y) <= self._rows:
             raise Refused("shape", f"{message}: y has {len(y)} labels, 1 to {self._rows} are allowed")
         if not 0 <= int(y.min()) <= int(y.max()) < self._classes:
             raise Refused("range", f"{message}: y holds classes from 0 to {self._classes - 1}")
         if rows is not None:
-            if rows.dtype != torch.int64 or rows.shape != y.shape:
+            if rows.dtype != torch.int64 or rows.shape != y.shape[:1]:
                 raise Refused("shape", f"{message}: rows has one number for each label")
             if not 0 <= int(rows.min()) <= int(rows.max()) < lifted:
                 raise Refused("range", f"{message}: rows points outside of z")

@@ -14,13 +14,15 @@ from .. import wire
 from ..checkpoint import Snapshots
 from ..course import Course
 from ..errors import ProtocolError
+from ..fusion import Fusion
 from ..ledger import DOWN, UP
 from ..message import Kind, Message, Watcher, through
 from ..parties import build_server
-from ..rounds import Turn
-from ..turn import State
+from ..rounds import Turn, Wave
+from ..state import State
 from ..worker import PURPOSES, weights_in
 from . import lobby
+from .crowd import Abandoned, Crowd
 from .door import Door, finite
 from .lines import Absent, Line, Lost, Stopped
 from .lobby import Lobby
@@ -48,9 +50,12 @@ class Host(Course):
         super().__init__(room.plan, server, [known.get("batches", 0) for known in room.known])
         self.device, self.folder, self._stop = device, folder, stop or threading.Event()
         self.snapshots = Snapshots(folder / "snapshots")
-        self._answer = through(at_server, server.handle)
+        self._handle = through(at_server, server.handle)
+        if at_server and isinstance(room.plan.rounds, Wave) and room.plan.rounds.fused:
+            raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
         self._doors = [Door(room.plan, room.task) for _ in self.lines]
-        self._computing = threading.Lock()
+        self._computing = self.lock
+        self._crowd: Crowd | None = None
         self.kept = -1  # the newest snapshot that everybody has
         self._kept_step = 0
         self.skipped: list[dict[str, Any]] = []  # turns of clients that stayed away
@@ -80,40 +85,52 @@ class Host(Course):
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
                     door.closed(message)
+                    if not self.plan.protocol.crosses and "turn" in order.tensors:
+                        for _ in range(int(order["turn"][2] - order["turn"][1])):
+                            self.learnt()
                     return message
                 door.check(message, client)
-                if message.kind is Kind.PREDICT:
-                    self.ledger.samples["predicting"] += len(message["z"])
-                self.ledger.note(message, UP, len(frame))
+                with self.lock:
+                    if message.kind is Kind.PREDICT:
+                        self.ledger.samples["predicting"] += len(message["z"])
+                    self.ledger.note(message, UP, len(frame))
                 door.passed(message)  # whatever comes of it, the body may not be what it was
                 reply = self._computed(message)
                 self._send(line, reply, counted=True)
                 self._refuse_lost_weights(message)  # while the client goes on: a large body takes a while to look at
             except Refused as error:
                 self._refuse(line, error)
-            if message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.pieces == 0:
-                self.learnt()
+            last = message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.pieces == 0
+            if last or (message.kind is Kind.LOSS and door.frozen):
+                with self.lock:
+                    self.learnt()
 
     def _refuse(self, line: Line, error: Refused) -> NoReturn:
         """Tell the client, and go back to before its turn: nothing it did in it stays."""
         log.warning("refused", extra={"facts": {"client": line.name, "error": error.name, "text": str(error)}})
         line.strikes += 1
-        self.server.forget(line.number)
+        with self._computing:
+            self.server.forget(line.number)
         line.drop(error)
         raise Lost(line.name) from error
 
     def _computed(self, message: Message) -> Message:
         """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
         try:
-            with self._computing:
-                reply = self._answer(_on(message, self.device))
+            reply = self._crowd.answer(message) if self._crowd is not None else self._alone(message)
         except (ProtocolError, RuntimeError, ValueError) as error:
             raise Refused("failed", f"{message} cannot be computed: {error}") from error
         _refuse_non_finite(message, reply.tensors)
         return reply
 
+    def _alone(self, message: Message) -> Message:
+        with self._computing:
+            return self._handle(_on(message, self.device))
+
     def _refuse_lost_weights(self, message: Message) -> None:
-        if message.kind is Kind.BACKWARD and self.server.optimizer is not None:
+        # Copies and gradients that are still to be merged are looked at when they are.
+        merges = self.plan.rounds.merges
+        if message.kind is Kind.BACKWARD and self.server.optimizer is not None and not merges:
             _refuse_non_finite(message, self.server.body.state_dict())
 
     def _frame(self, line: Line) -> Frame:
@@ -137,7 +154,8 @@ class Host(Course):
     def _send(self, line: Line, message: Message, counted: bool = False) -> None:
         frame = wire.encode(message)
         if counted:
-            self.ledger.note(message, DOWN, len(frame))
+            with self.lock:
+                self.ledger.note(message, DOWN, len(frame))
         line.send(frame)
 
     def _refuse_wrong_answer(self, order: Message, answer: Message, client: int) -> None:
@@ -156,11 +174,13 @@ class Host(Course):
         most = batches * 2 * self.plan.batch  # as at the door
         if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
             raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
-        if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS):
+        frozen = name == "samples" and bool(order["turn"][3])
+        if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS and not frozen):
             raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
-        if any(t.is_floating_point() and not finite(t) for t in weights.values()):
+        merges = self.plan.rounds.merges  # an update with NaN is then left out of its round, which goes on
+        if not merges and any(t.is_floating_point() and not finite(t) for t in weights.values()):
             raise Refused("non-finite", f"{answer}: the weights hold NaN or infinity")
-        if self.shared and order.kind is Kind.WEIGHTS and _form(weights) != _form(self.shared):
+        if weights and self.shared and not merges and _form(weights) != _form(self.shared):
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
 
     def _predict(self, line: Line) -> None:
@@ -219,18 +239,73 @@ class Host(Course):
     def on_epoch(self) -> None:
         """For whoever shows how it goes."""
 
-    def take(self, turn: Turn) -> None:
-        number = turn.client
-        if number in self.absent and not self._come_back(self.lines[number]):
-            self._skip(turn)
-            return
+    def take(self, turns: Sequence[Turn]) -> None:
+        here = []
+        for turn in turns:
+            if turn.client in self.absent and not self._come_back(self.lines[turn.client]):
+                self._skip(turn)
+            else:
+                here.append(turn)
+        if here:
+            super().take(here)
+
+    def gather(self, turns: Sequence[Turn]) -> list[Message | None]:
+        """All clients of a round at once, where the order of their messages cannot matter or is kept."""
+        rounds = self.plan.rounds
+        if not (rounds.waves or rounds.own_bodies or not self.plan.protocol.crosses):
+            return [self._one(turn) for turn in turns]
+        if isinstance(rounds, Wave):
+            fused = self._fused(Fusion(self.server)) if rounds.fused else None
+            frozen = [turn.client for turn in turns if turn.frozen]
+            self._crowd = Crowd([turn.client for turn in turns], self._alone, fused, frozen)
+        found: list[Message | None] = [None] * len(turns)
+        errors: list[BaseException] = []
+
+        def work(place: int) -> None:
+            try:
+                found[place] = self._one(turns[place])
+                if self._crowd is not None:
+                    self._crowd.leave(turns[place].client)
+            except BaseException as error:
+                errors.append(error)
+                if self._crowd is not None:
+                    self._crowd.abandon()
+
+        threads = [threading.Thread(target=work, args=(place,)) for place in range(len(turns))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._crowd = None
+        if errors:  # what made the others give up comes first
+            raise min(errors, key=lambda error: (isinstance(error, Abandoned), not isinstance(error, Stopped)))
+        return found
+
+    def _fused(self, fusion: Fusion) -> Callable[[Sequence[Message]], list[Message]]:
+        def together(messages: Sequence[Message]) -> list[Message]:
+            with self._computing:
+                return fusion([_on(message, self.device) for message in messages])
+
+        return together
+
+    def _begin_alike(self, client: int) -> None:
         try:
-            super().take(turn)
+            super()._begin_alike(client)
         except Absent:
-            self._lose(self.lines[number])
-            if self._doors[number].touched:  # a turn counts as a whole or not at all
-                raise Lost(self.lines[number].name) from None
+            self._lose(self.lines[client])
+            raise Lost(self.lines[client].name) from None
+
+    def _one(self, turn: Turn) -> Message | None:
+        """One client's part in a round; None if it stayed away, or if what it brought is left out."""
+        line = self.lines[turn.client]
+        try:
+            return self._answer(turn)
+        except Absent:
+            self._lose(line)
+            if self._doors[turn.client].touched:  # a turn counts as a whole or not at all
+                raise Lost(line.name) from None
             self._skip(turn)
+            return None
 
     def _skip(self, turn: Turn) -> None:
         name = self.lines[turn.client].name
@@ -241,7 +316,8 @@ class Host(Course):
 
     def _lose(self, line: Line) -> None:
         line.drop()
-        self.server.forget(line.number)
+        with self._computing:
+            self.server.forget(line.number)
         self.absent.add(line.number)
         self.exact = False
 
@@ -269,7 +345,7 @@ class Host(Course):
         found = []
         for number in present[:1] if alike else present:
             what = torch.tensor([PURPOSES.index(purpose), self.epoch])
-            order = Message(Kind.EVALUATE, number, self.taken[number], {"what": what, **self.shared})
+            order = Message(Kind.EVALUATE, number, self.taken[number], {"what": what, **self.shown()})
             try:
                 right, count = self.ask(number, order)["score"].tolist()
             except Absent:
@@ -404,7 +480,8 @@ class Host(Course):
                     if self.best.tensors:
                         self.ask(line.number, self._order(Kind.REWIND, line.number, BEST))
                 order = self._order(Kind.END, line.number, 0)
-                self.ask(line.number, Message(order.kind, order.client, order.step, {**order.tensors, **self.shared}))
+                last = {**order.tensors, **self.shown()}
+                self.ask(line.number, Message(order.kind, order.client, order.step, last))
                 return True
             except Lost:
                 continue

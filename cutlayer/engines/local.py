@@ -1,7 +1,7 @@
 """Server and clients in one process: messages are function calls, and everything else is as between machines."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,16 +10,36 @@ from ..course import Best as Best
 from ..course import Course
 from ..course import Progress as Progress
 from ..data.base import Parts, Samples
+from ..fusion import FUSED, Fusion
 from ..message import Handler, Message, Watcher, through
 from ..nets.weights import whole_state
 from ..parties import build_server
+from ..pieces import Ring
 from ..plan import Plan
+from ..rounds import Turn, Wave
 from ..seeds import derive
 from ..split import Bypass
-from ..turn import Client, State, export, load
-from ..worker import Worker, refuse_too_few
+from ..state import State
+from ..turn import Client, load
+from ..worker import Layout, Worker, refuse_too_few
 from ..worker import as_batch as as_batch
 from ..worker import task_of as task_of
+
+AWAKE = 32  # client networks in memory at once
+Part = TypeVar("Part")
+
+
+class _Each(Sequence[Part]):
+    """What each of many workers has, looked at one by one."""
+
+    def __init__(self, workers: Sequence[Worker], part: Callable[[Worker], Part]):
+        self._workers, self._part = workers, part
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._part(self._workers[place])
 
 
 class LocalRun(Course):
@@ -43,41 +63,97 @@ class LocalRun(Course):
         refuse_too_few(plan, counts | {"the validation data": len(parts.val), "the test data": len(parts.test)})
         server = build_server(plan.public(), self.task, self.device)
         super().__init__(plan, server, [])
-        corridor = through([self.ledger], wrap(through(at_server, server.handle)))
+        self._inner: Handler = server.handle
+        corridor = through([self.ledger], wrap(through(at_server, lambda message: self._inner(message))))
         held_out = {"validate": parts.val, "test": parts.test}
+        same = {"ledger": self.ledger, "device": self.device}
         self.workers = [
-            Worker(
-                plan, self.task, number, parts.private[share], held_out, corridor, ledger=self.ledger, device=device
-            )
+            Worker(plan, self.task, number, parts.private, held_out, corridor, share=share, **same)
             for number, share in enumerate(shares)
         ]
         self.batches = [worker.batches for worker in self.workers]
-        self.steps = plan.epochs * sum(self.batches)
+        self._awake: dict[int, None] = {}  # clients with a network in memory, the one used last at the end
+        self._layout, self._busy = Layout(), False
+        on_step, spares = (lambda epoch, terms: self.learnt(terms)), list[Client]()
         for worker in self.workers:
-            worker.on_step = lambda epoch, terms: self.learnt(terms)
+            worker.on_step, worker.spares = on_step, spares
+        assert self.workers[0].client  # a network or guard that cannot be built says so now
+        self._used(0)
 
     @property
-    def clients(self) -> list[Client]:
-        return [worker.client for worker in self.workers]
+    def clients(self) -> Sequence[Client]:
+        """Each is woken up when it is looked at."""
+        return _Each(self.workers, lambda worker: worker.client)
 
     @property
-    def samples(self) -> list[Samples]:
+    def samples(self) -> Sequence[Samples]:
         """Each client's own."""
-        return [worker.samples for worker in self.workers]
+        return _Each(self.workers, lambda worker: worker.samples)
 
     def ask(self, client: int, order: Message) -> Message:
-        return self.workers[client].handle(order)
+        self._used(client)
+        answer = self.workers[client].handle(order)
+        self.server.settled(client)
+        return answer
+
+    def _used(self, client: int) -> None:
+        """A network is needed: only those used last stay in memory, however many clients there are."""
+        self._awake.pop(client, None)
+        self._awake[client] = None
+        while len(self._awake) > AWAKE and not self._busy:
+            oldest = next(iter(self._awake))
+            del self._awake[oldest]
+            self.workers[oldest].sleep(self._layout, keeps=self._keeps_heads)
+
+    @property
+    def _keeps_heads(self) -> bool:
+        """Whether a client's network is more than what is shared."""
+        return not self.shared or self.plan.roles.keeps_heads
+
+    def gather(self, turns: Sequence[Turn]) -> list[Message | None]:
+        rounds = self.plan.rounds
+        if not (isinstance(rounds, Wave) and rounds.fused):
+            return super().gather(turns)
+        ring, fusion = Ring(len(turns)), Fusion(self.server)
+        posted: dict[int, Message] = {}
+        answers: dict[int, Message] = {}
+
+        def together(message: Message) -> Message:
+            if message.kind not in FUSED:
+                return self.server.handle(message)
+            posted[message.client] = message
+            ring.switch()  # comes back when every other client has posted its own
+            if message.client not in answers:  # the first to come back
+                asked = [posted.pop(turn.client) for turn in turns if turn.client in posted]
+                answers.update({one.client: answer for one, answer in zip(asked, fusion(asked), strict=True)})
+            return answers.pop(message.client)
+
+        self._inner, self._busy = together, True  # all of them are needed to the end
+        try:
+            return ring.run([lambda turn=turn: self._answer(turn) for turn in turns])  # type: ignore[misc]
+        finally:
+            self._inner, self._busy = self.server.handle, False
 
     def batch_of(self, client: int, step: int) -> Tensor:
         """Which of its samples a client's step was about."""
         worker, (whole, number) = self.workers[client], divmod(step, self.plan.pieces)
-        epoch, place = divmod(whole, self.batches[client])
+        epoch, place = self._place(client, whole)
         pieces = worker.pieces(worker.order(epoch)[place])
         return pieces[number - self.plan.pieces]  # counted from the last
 
+    def _place(self, client: int, step: int) -> tuple[int, int]:
+        """(epoch, batch of it) of a client's step; with `take` a client misses some."""
+        for epoch in range(self.plan.epochs):
+            turns = (turn for round_ in self.schedule(epoch) for turn in round_ if turn.client == client)
+            for turn in turns:
+                if step < turn.last - turn.first:
+                    return epoch, turn.first + step
+                step -= turn.last - turn.first
+        raise ValueError(f"client {client} has no such step in this plan")
+
     def peaks(self) -> dict[str, float]:
-        names = {name for client in self.clients for name in client.peaks}
-        return {name: max(client.peaks.get(name, 0.0) for client in self.clients) for name in sorted(names)}
+        names = {name for worker in self.workers for name in worker.peaks}
+        return {name: max(worker.peaks.get(name, 0.0) for worker in self.workers) for name in sorted(names)}
 
     # ---------------------------------------------------------------- evaluation
     def accuracies(self, purpose: str) -> list[float]:
@@ -87,9 +163,8 @@ class LocalRun(Course):
         alike = self.plan.shared and self.plan.guarded is None
         found = []
         for worker in self.workers[:1] if alike else self.workers:
-            if self.shared:
-                load(worker.client, self.shared)
-            right, count = worker.evaluate(purpose, self.epoch, samples)
+            right, count = worker.evaluate_with(self.shared, purpose, self.epoch, samples)
+            self._used(worker.number)
             found += [right / count] if count else []
         return found
 
@@ -112,6 +187,9 @@ class LocalRun(Course):
         split = self.clients[0].split
         if self.shared:
             load(self.clients[0], self.shared)
+        if not self.plan.protocol.crosses:
+            parts = dict(split.head.named_children())
+            return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=split.tail)
         body = list(self.server.body)[2 if self.plan.protocol is Bypass else 1]  # type: ignore[call-overload]
         tail = split.tail if self.plan.protocol.labels_stay_home else self.server.body[-1]  # type: ignore[index]
         return whole_state(self.plan.net, head=split.head, body=body, tail=tail)
@@ -131,17 +209,25 @@ class LocalRun(Course):
     # -------------------------------------------------------------- carry it on
     def tensors(self) -> State:
         tensors = super().tensors()
-        for client in self.clients if not self.shared else ():
-            tensors |= {f"client{client.number}/{name}": t for name, t in export(client).items()}
+        for worker in self.workers:
+            own = worker.own_state() if self._keeps_heads else worker.memory()
+            tensors |= {f"client{worker.number}/{name}": t for name, t in own.items()}
+            if worker.awake:
+                self._used(worker.number)
         return tensors
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         super().load(tensors)
-        for client in self.clients:
-            prefix = f"client{client.number}/"
-            own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            if state := self.shared or own:
-                load(client, {name: t.to(self.device) for name, t in state.items()})
+        found: dict[str, State] = {}
+        for key, tensor in tensors.items():
+            party, name = key.split("/", 1)
+            found.setdefault(party, {})[name] = tensor
+        for worker in self.workers:
+            worker.load_state(found.get(f"client{worker.number}", {}))
+            if not self._keeps_heads and worker.awake:
+                load(worker.client, {name: t.to(self.device) for name, t in self.shared.items()})
+            if worker.awake:
+                self._used(worker.number)
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         super().restore(tensors, facts)

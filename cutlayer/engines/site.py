@@ -17,8 +17,10 @@ from ..data.base import Parts
 from ..errors import ProtocolError
 from ..ledger import DOWN, UP, Ledger
 from ..message import Kind, Message
+from ..nets.base import scores_shape
 from ..plan import MOST_PIECES, Plan, cut_shapes
-from ..turn import export, load
+from ..roles import AllActive
+from ..turn import export
 from ..worker import Worker, numbers, refuse_too_few, weights_in
 from .door import finite
 from .host import BEST
@@ -152,7 +154,8 @@ class Site:
         answer = self.wire.receive()
         reply = self._decode(answer)
         self.ledger.note(reply, DOWN, len(answer))
-        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()))
+        frozen = self._worker.client.remote.forward_only
+        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen)
         return _on(reply, self.device)
 
     def _decode(self, frame: Frame) -> Message:
@@ -190,9 +193,14 @@ class Site:
         if weights and order.kind not in (Kind.WEIGHTS, Kind.EVALUATE, Kind.END):
             raise ProtocolError(f"{order} brings weights that were not asked for")
         own = export(self._worker.client) if weights else {}
-        net = {name: (t.shape, t.dtype) for name, t in weights.items() if name.startswith("net.")}
-        if net != {name: (t.shape, t.dtype) for name, t in own.items() if name.startswith("net.")}:
+        net = _form(weights, "net.", "stat.")
+        if net != _form(own, "net.", "stat."):
             raise ProtocolError(f"{order} brings weights of another network")
+        control = _form(weights, "control.")
+        alike = {name.replace("control.", "net.", 1): form for name, form in control.items()}
+        if control and ("control." not in self.plan.rule.travels or not alike.items() <= net.items()):
+            raise ProtocolError(f"{order} brings {next(iter(control))!r}, which is nothing of this rule's")
+        weights = {name: t for name, t in weights.items() if name not in control}
         optimizer = self._worker.client.optimizer
         kept = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
         for name in weights.keys() - net.keys():
@@ -200,10 +208,14 @@ class Site:
             of = kept[int(place)] if place.isdecimal() and int(place) < len(kept) else None
             if of is None or weights[name].shape not in (of.shape, ()):
                 raise ProtocolError(f"{order} brings {name!r}, which is nothing of this optimizer's")
-        if any(t.is_floating_point() and not finite(t) for t in weights.values()):
+        if any(t.is_floating_point() and not finite(t) for t in order.tensors.values()):
             raise ProtocolError(f"{order} brings weights that hold NaN or infinity")
-        if what == "turn" and not 0 <= numbers(order, what, 3)[0] < self.plan.epochs:
-            raise ProtocolError(f"{order} is of an epoch the plan does not have")
+        if what == "turn":
+            epoch, _, _, frozen = numbers(order, what, 4)
+            if not 0 <= epoch < self.plan.epochs:
+                raise ProtocolError(f"{order} is of an epoch the plan does not have")
+            if frozen not in (0, 1) or (frozen and isinstance(self.plan.roles, AllActive)):
+                raise ProtocolError(f"{order} freezes a client of a plan in which all are active")
         if order.kind is Kind.KEEP and numbers(order, what, 1)[0] < BEST:
             raise ProtocolError(f"{order}: snapshots are numbered from 0")
 
@@ -228,9 +240,9 @@ class Site:
             "client": worker.number,
         }
         if number == BEST:
-            checkpoint.save(self.folder / "best.safetensors", export(worker.client), facts)
+            checkpoint.save(self.folder / "best.safetensors", worker.own_state(), facts)
             return
-        self.snapshots.save(number, export(worker.client), facts)
+        self.snapshots.save(number, worker.own_state(), facts)
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
         checkpoint.write_text(self.folder / "history.jsonl", lines)
 
@@ -240,14 +252,14 @@ class Site:
                 log.warning("no best epoch", extra={"facts": {}})  # this client was away when it was kept
                 return
             state, _ = checkpoint.load(self.folder / "best.safetensors")
-            load(self._worker.client, state)
+            self._worker.load_state(state)
             return
         if number not in self.snapshots.numbers():
             raise ProtocolError(f"the server asks for snapshot {number}; there are {self.snapshots.numbers()}")
         state, facts = self.snapshots.load(number)
         if facts["client"] != self._worker.number:
             raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._worker.number}")
-        load(self._worker.client, {name: tensor.to(self.device) for name, tensor in state.items()})
+        self._worker.load_state(state)
         self._worker.continue_at(facts["steps"])
         self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
         restored = Ledger.from_dict(facts["ledger"])
@@ -308,7 +320,11 @@ class Visitor:
 
 def answered_shape(plan: Plan, task: Task) -> tuple[int, ...]:
     """The shape of one row that the server sends back: features, or logits where it has the classifier."""
-    return cut_shapes(plan, task).u if plan.protocol.labels_stay_home else (task.classes,)
+    return (
+        cut_shapes(plan, task).u
+        if plan.protocol.labels_stay_home
+        else scores_shape(plan.net, task.shape, task.classes)
+    )
 
 
 def decoded(frame: Frame, limit: int) -> Message:
@@ -319,7 +335,9 @@ def decoded(frame: Frame, limit: int) -> Message:
         raise ProtocolError(f"the server sent what cannot be read: {error}") from error
 
 
-def refuse_wrong_answer(asked: Message, reply: Message, row: tuple[int, ...], crossed: tuple[int, ...] = ()) -> None:
+def refuse_wrong_answer(
+    asked: Message, reply: Message, row: tuple[int, ...], crossed: tuple[int, ...] = (), forward_only: bool = False
+) -> None:
     """A server is not believed either: another step, another shape, or numbers that are none."""
     if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
         raise ProtocolError(f"the server answered {asked} with {reply}")
@@ -327,6 +345,10 @@ def refuse_wrong_answer(asked: Message, reply: Message, row: tuple[int, ...], cr
         _refuse_wrong_lift(asked, reply)
         return
     if asked.kind is Kind.BACKWARD:
+        if forward_only:
+            if reply.tensors:
+                raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; frozen: nothing")
+            return
         name, shape = "dz", crossed
     elif asked.kind is Kind.LOSS:
         name, shape = "loss", ()
@@ -347,6 +369,10 @@ def _refuse_wrong_lift(asked: Message, reply: Message) -> None:
         raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}")
     if any(t.is_floating_point() and not finite(t) for t in reply.tensors.values()):
         raise ProtocolError(f"the server answered {asked} with weights that hold NaN or infinity")
+
+
+def _form(state: Mapping[str, torch.Tensor], *kinds: str) -> dict[str, Any]:
+    return {name: (t.shape, t.dtype) for name, t in state.items() if name.startswith(kinds)}
 
 
 def _on(message: Message, device: str) -> Message:

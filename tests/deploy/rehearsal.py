@@ -18,9 +18,11 @@ from cutlayer.engines.uplink import Address
 from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
 from cutlayer.optimizers import SGD, Adam
 from cutlayer.plan import Plan
+from cutlayer.roles import Frozen
+from cutlayer.rounds import SplitFed, Wave
+from cutlayer.rules import FedAdam, Scaffold
 from cutlayer.seeds import derive
 from cutlayer.split import Bypass, Vanilla
-from cutlayer.turn import export
 from cutlayer.worker import task_of
 
 NAMES = ("ward-a", "ward-b", "ward-c")
@@ -38,6 +40,10 @@ FAULTED = {
         **{**_LONG, "epochs": 12}, shared=False, patience=3, val=0.2, client_optimizer=SGD(lr=0.5), guard=SEAL()
     ),
     "relay, early stopping": tiny_plan(**{**_LONG, "epochs": 12}, patience=3, val=0.2, client_optimizer=SGD(lr=0.5)),
+    "SplitFed, Adam at the server": tiny_plan(**_LONG, rounds=SplitFed(), rule=FedAdam(lr=0.05), turn=2),
+    "control variates, one body": tiny_plan(**_LONG, rounds=SplitFed(version=2), rule=Scaffold()),
+    "a wave, own heads": tiny_plan(**_LONG, rounds=Wave(), shared=False, client_optimizer=Adam()),
+    "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
     "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
 }
 
@@ -153,10 +159,10 @@ def refuse_other_weights(local: LocalRun, rehearsal: Rehearsal) -> None:
     ours, theirs = local.tensors(), rehearsal.host.tensors()
     for site in rehearsal.sites.values():
         assert site.worker is not None
-        number, state = site.worker.number, export(site.worker.client)
+        number, state = site.worker.number, site.worker.own_state()
         theirs |= {f"client{number}/{name}": tensor for name, tensor in state.items()}
         if local.shared:  # every client ends with what the last one brought back
-            ours |= {f"client{number}/{name}": tensor for name, tensor in local.shared.items()}
+            ours |= {f"client{number}/{name}": tensor for name, tensor in local.shown().items()}
     refuse_other_tensors(ours, theirs)
 
 

@@ -89,7 +89,7 @@ def into_decode_and_door(plan: Plan, count: int, seed: int) -> Counter[str]:
             continue
         for one, name in ((door, "turn"), (visitor, "visit")):
             if one is door:
-                door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 1])}))
+                door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
             try:
                 one.check(message, 1)
                 found[f"{name}: let in"] += 1

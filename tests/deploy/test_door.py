@@ -22,7 +22,8 @@ from cutlayer.message import Kind, Message
 from cutlayer.optimizers import SGD
 from cutlayer.parties import build_client, build_server
 from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import export, learn, optimizer_state
+from cutlayer.state import optimizer_state
+from cutlayer.turn import export, learn
 from cutlayer.worker import task_of
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]
@@ -198,7 +199,7 @@ def test_each_refusal_at_the_door_by_name_and_then_the_right_message(protocol):
     plan = tiny_plan(batch=BATCH, clients=2, protocol=protocol, server_optimizer=SGD(lr=0.05, momentum=0.9))
     said = conversation(plan)
     server, door = build_server(plan.public(), TASK), Door(plan, TASK)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2])}))
+    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     table = IN_A_TURN | (LABELS if protocol is Vanilla else {})
     seen = Counter()
     for message in said:
@@ -225,7 +226,7 @@ def test_each_refusal_at_the_door_by_name_and_then_the_right_message(protocol):
 def test_a_step_that_was_answered_is_not_answered_again(protocol):
     plan = tiny_plan(batch=BATCH, clients=2, protocol=protocol)
     said, door = conversation(plan), Door(plan, TASK)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2])}))
+    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for place, message in enumerate(said):
         for old in said[:place]:
             with pytest.raises(Refused):
@@ -237,7 +238,7 @@ def test_a_step_that_was_answered_is_not_answered_again(protocol):
 def test_a_turn_is_closed_at_its_end_and_not_before():
     plan = tiny_plan(batch=BATCH, clients=2)
     said, door = conversation(plan), Door(plan, TASK)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2])}))
+    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for message in said:
         with pytest.raises(Refused, match="of a turn that ends at 2"):
             door.closed(Message(Kind.TURN, 1, 0, {}))
@@ -250,7 +251,7 @@ def test_rows_that_samples_share_are_let_in():
     plan = tiny_plan(batch=6, clients=2, protocol=Vanilla, guard=KAnonymous(k=2))
     said, door = conversation(plan), Door(plan, TASK)
     assert any("rows" in message.tensors for message in said)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2])}))
+    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for message in said:
         door.check(message, 1)
         door.passed(message)
@@ -404,10 +405,10 @@ def order(kind, step=0, client=1, **tensors):
     return Message(kind, client, step, {name: torch.as_tensor(value) for name, value in tensors.items()})
 
 
-TURN = order(Kind.TURN, turn=[0, 0, 2])
+TURN = order(Kind.TURN, turn=[0, 0, 2, 0])
 BAD_ORDERS = {
-    "of another client": order(Kind.TURN, client=0, turn=[0, 0, 2]),
-    "of another step": order(Kind.TURN, step=5, turn=[0, 0, 2]),
+    "of another client": order(Kind.TURN, client=0, turn=[0, 0, 2, 0]),
+    "of another step": order(Kind.TURN, step=5, turn=[0, 0, 2, 0]),
     "batches beyond the end": order(Kind.TURN, turn=[0, 0, 99]),
     "batches below zero": order(Kind.TURN, turn=[0, -1, 2]),
     "no batches": order(Kind.TURN, turn=[0, 2, 2]),
@@ -415,7 +416,7 @@ BAD_ORDERS = {
     "an epoch below zero": order(Kind.TURN, turn=[-1, 0, 2]),
     "a turn without numbers": order(Kind.TURN),
     "a turn in fractions": order(Kind.TURN, turn=[0.0, 0.0, 2.0]),
-    "a turn with something beside it": order(Kind.TURN, turn=[0, 0, 2], x=[1.0]),
+    "a turn with something beside it": order(Kind.TURN, turn=[0, 0, 2, 0], x=[1.0]),
     "an evaluation of nothing": order(Kind.EVALUATE, what=[2, 0]),
     "an evaluation below zero": order(Kind.EVALUATE, what=[-1, 0]),
     "a snapshot that is not there": order(Kind.REWIND, number=[7]),
@@ -427,8 +428,8 @@ BAD_ORDERS = {
     "no frame": b"hello",
 }
 OWN_HEADS = {
-    "the head of this client": order(Kind.WEIGHTS, turn=[0, 0, 2]),
-    "another head for this client": order(Kind.TURN, turn=[0, 0, 2], **{"net.head.0.bias": torch.zeros(4)}),
+    "the head of this client": order(Kind.WEIGHTS, turn=[0, 0, 2, 0]),
+    "another head for this client": order(Kind.TURN, turn=[0, 0, 2, 0], **{"net.head.0.bias": torch.zeros(4)}),
     "another head to evaluate": order(Kind.EVALUATE, what=[1, 0], **{"net.head.0.bias": torch.zeros(4)}),
     "another head to end with": order(Kind.END, number=[0], **{"net.head.0.bias": torch.zeros(4)}),
 }
@@ -472,7 +473,7 @@ def weights_of(site, **changes):
 @pytest.mark.parametrize("kind", [Kind.WEIGHTS, Kind.EVALUATE, Kind.END], ids=lambda kind: kind.name)
 def test_a_client_refuses_weights_that_do_not_fit(kind, changes, tmp_path):
     site = alone(tiny_plan(epochs=2, batch=BATCH, clients=2), tmp_path)
-    what = {Kind.WEIGHTS: {"turn": [0, 0, 2]}, Kind.EVALUATE: {"what": [1, 0]}, Kind.END: {"number": [0]}}[kind]
+    what = {Kind.WEIGHTS: {"turn": [0, 0, 2, 0]}, Kind.EVALUATE: {"what": [1, 0]}, Kind.END: {"number": [0]}}[kind]
     site.wire = Script([order(kind, **what, **weights_of(site, **changes))])
     before, files = export(site.worker.client), on_disk(tmp_path)
     with pytest.raises(ProtocolError, match=f"{kind.name} of client 1"):

@@ -111,7 +111,7 @@ def test_the_relay_does_what_it_says():
 
 # ------------------------------------------------------------------------------ killed processes
 def test_killed_parties_come_back_and_the_run_is_the_undisturbed_one(nursery, identities, tmp_path):
-    """Two kills and two breaks in each of two runs, at seeded moments."""
+    """Two kills and two breaks in each of four runs, at seeded moments."""
     first = play(
         nursery, "U-shaped, chain", tmp_path / "one", seed=1, kills=2, faults=faults(("cut", "truncate"), 2, 1)
     )
@@ -119,7 +119,18 @@ def test_killed_parties_come_back_and_the_run_is_the_undisturbed_one(nursery, id
         nursery, "own heads, early stopping", tmp_path / "two", seed=2, kills=2,
         faults=faults(("close", "duplicate"), 2, 2), identities=identities,
     )  # fmt: skip
-    for story in (first, second):
+    third = play(
+        nursery,
+        "SplitFed, Adam at the server",
+        tmp_path / "three",
+        seed=3,
+        kills=2,
+        faults=faults(("cut", "stall"), 2, 3),
+    )
+    fourth = play(
+        nursery, "a wave, own heads", tmp_path / "four", seed=4, kills=2, faults=faults(("close", "truncate"), 2, 4)
+    )
+    for story in (first, second, third, fourth):
         assert sum(story.kills.values()) >= 2 and sum(story.faults.values()) == 2, story
 
 

@@ -15,9 +15,12 @@ from cutlayer.guards.base import GuardModule
 from cutlayer.optimizers import SGD, Adam
 from cutlayer.partitions import Dirichlet
 from cutlayer.plan import Plan
+from cutlayer.roles import Frozen
+from cutlayer.rounds import SplitFed, Wave
+from cutlayer.rules import FedAdam, FedAvgM, FedMuon, FedProx, FedYogi, Median, Scaffold
 from cutlayer.schedules import Cosine
 from cutlayer.seeds import derive
-from cutlayer.split import Bypass, UShaped, Vanilla
+from cutlayer.split import Bypass, Federated, UShaped, Vanilla
 
 CHAIN = Chain(LightSplit(ratio=4), WCC(weight=0.17))
 
@@ -57,6 +60,35 @@ PLANS = {
     "in pieces": plan(pieces=2, turn=2, guard=CHAIN),
     "in pieces, vanilla": plan(pieces=3, protocol=Vanilla),
     "in pieces, own heads, bypass": plan(pieces=2, protocol=Bypass, shared=False, client_optimizer=Adam()),
+    "SplitFed": plan(rounds=SplitFed(), turn=2, guard=CHAIN),
+    "SplitFed, momentum at the server, vanilla": plan(
+        rounds=SplitFed(), protocol=Vanilla, rule=FedAvgM(), turn=0, client_optimizer=Adam()
+    ),
+    "SplitFed, one body": plan(rounds=SplitFed(version=2), rule=FedMuon(), protocol=Bypass),
+    "SplitFed, own heads": plan(rounds=SplitFed(), shared=False, turn=2),
+    "SplitFed, drawn clients, robust": plan(rounds=SplitFed(), take=2, rule=Median(), epochs=3),
+    "SplitFed, a term at the clients": plan(rounds=SplitFed(), rule=FedProx(mu=0.3), turn=2),
+    "SplitFed, early stopping": plan(
+        rounds=SplitFed(), epochs=12, patience=2, val=0.2, client_optimizer=SGD(lr=0.5), rule=FedAdam(lr=0.1)
+    ),
+    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), turn=2, epochs=3),
+    "a wave": plan(rounds=Wave(), guard=CHAIN),
+    "a wave, vanilla, dropout": plan(rounds=Wave(weights="even"), protocol=Vanilla, net=TinyNet(dropout=0.3)),
+    "a wave, own heads": plan(rounds=Wave(), shared=False, client_optimizer=Adam()),
+    "a fused wave": plan(rounds=Wave(fused=True), net=TinyNet(norm="group"), guard=LightSplit(ratio=4)),
+    "a fused wave, vanilla": plan(
+        rounds=Wave(fused=True), net=TinyNet(norm="group"), protocol=Vanilla, partition=Dirichlet(alpha=1.0)
+    ),
+    "frozen clients": plan(roles=Frozen(share=0.4), protocol=Vanilla),
+    "frozen clients, U-shaped": plan(roles=Frozen(share=0.4), guard=CHAIN, turn=2),
+    "frozen clients, heads of their own": plan(roles=Frozen(share=0.4, inherit=0), epochs=3),
+    "frozen clients, now and then a new head": plan(roles=Frozen(share=0.4, inherit=3), epochs=3, pieces=2),
+    "frozen clients change": plan(roles=Frozen(share=0.4, rotate=2), epochs=4),
+    "frozen clients, left out": plan(roles=Frozen(share=0.4, discard=True)),
+    "frozen clients in a wave": plan(roles=Frozen(share=0.4), rounds=Wave(), protocol=Vanilla),
+    "frozen clients, SplitFed": plan(roles=Frozen(share=0.4), rounds=SplitFed(), turn=2),
+    "federated": plan(protocol=Federated, rounds=SplitFed(), turn=2, rule=FedYogi(lr=0.1)),
+    "federated, control variates": plan(protocol=Federated, rounds=SplitFed(), rule=Scaffold(), epochs=3),
     "a decoder copied": plan(guard=LFQ(bits=3, freq=4, levels="learned", scale="client")),
     "a decoder replaced, vanilla": plan(
         protocol=Vanilla, guard=Chain(LFQ(bits=3, freq=4, decoder="client", pre=3), WCC(weight=0.001))
@@ -107,7 +139,8 @@ def _refuse_other_losses(local, run):
         total = count = 0.0
         for site in run.sites.values():
             for theirs in (one for one in site.rows if one["epoch"] == number):
-                batches = site.worker.batches
+                turns = (turn for one in local.schedule(number - 1) for turn in one)
+                batches = sum(turn.last - turn.first for turn in turns if turn.client == site.worker.number)
                 total, count = total + theirs["task"] * batches, count + batches
         assert total / count == pytest.approx(row["task"], rel=1e-6)
 
@@ -121,7 +154,7 @@ def test_the_table_holds_what_it_says():
     skewed = PLANS["a client of few samples"]
     shares = skewed.partition.assign(parts.private, 3, derive(skewed.seed, "partition"))
     assert min(len(one) for one in shares) < skewed.batch < max(len(one) for one in shares)
-    assert {one.protocol for one in PLANS.values()} == {UShaped, Vanilla, Bypass}
+    assert {one.protocol for one in PLANS.values()} == {UShaped, Vanilla, Bypass, Federated}
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,7 @@ def test_a_relay_with_one_batch_turns_equals_one_client_with_the_same_batches():
     """Hand-over keeps everything: three clients in turn train the head exactly as one client would."""
     relay = start(tiny_plan(epochs=1, batch=8, clients=3, client_optimizer=SGD(lr=0.05, momentum=0.9)))
     single = start(tiny_plan(epochs=1, batch=8, client_optimizer=SGD(lr=0.05, momentum=0.9)))
+    from cutlayer.state import named
     from cutlayer.turn import learn
 
     fed = []
@@ -126,7 +127,7 @@ def test_a_relay_with_one_batch_turns_equals_one_client_with_the_same_batches():
     for batch in fed:
         learn(single.clients[0], batch)
     ours = relay.shared
-    theirs = {f"net.{name}": t for name, t in single.clients[0].split.state_dict().items()}
+    theirs = named(single.clients[0].split)
     assert all(torch.equal(ours[name], t) for name, t in theirs.items())
 
 

@@ -21,6 +21,7 @@ from cutlayer.parties import build_client, build_server
 from cutlayer.plan import Plan, Task, cut_shapes
 from cutlayer.seeds import generator
 from cutlayer.split import Bypass, UShaped, Vanilla
+from cutlayer.state import unnamed
 from cutlayer.turn import export, learn
 
 CUT = (4, 5, 5)
@@ -368,7 +369,7 @@ def test_pre_training_happens_once_in_a_relay():
     plan = tiny_plan(guard=LFQ(bits=3, decoder="client", pre=5), clients=2)
     one, two = (build_client(plan, TASK, number, build_server(plan.public(), TASK).handle) for number in (0, 1))
     learn(one, batches(1)[0])
-    two.split.load_state_dict({name.removeprefix("net."): t for name, t in export(one).items() if "net." in name})
+    two.split.load_state_dict(unnamed(export(one)))
     assert two.split.guard.started
     before = state_of(two.split.guard.encoder)
     two.split.train()

@@ -1,0 +1,485 @@
+"""Schedules and roles: who learns when, what is merged, and what a frozen client does not do."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
+
+from cutlayer.engines.local import LocalRun
+from cutlayer.guards import LFQ, LightSplit, NoGuard
+from cutlayer.message import Kind
+from cutlayer.optimizers import SGD, Adam
+from cutlayer.partitions import Dirichlet
+from cutlayer.plan import Plan
+from cutlayer.roles import AllActive, Frozen, Role
+from cutlayer.rounds import Relay, SplitFed, Wave, epoch_rounds
+from cutlayer.rules import FedAdam, FedAvg, FedAvgM, FedMuon, Krum, Median, Scaffold
+from cutlayer.spec import spec
+from cutlayer.split import Bypass, Federated, UShaped, Vanilla
+from cutlayer.state import named
+from cutlayer.turn import export, learn
+
+PLAIN = SGD(lr=0.05, momentum=0.0)
+GROUPED = TinyNet(norm="group")
+
+
+def plan(**changes) -> Plan:
+    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 3, **changes})
+
+
+def start(plan: Plan, **options) -> LocalRun:
+    return LocalRun(plan, options.pop("parts", None) or tiny_parts(), classes=TASK.classes, **options)
+
+
+def trained(plan: Plan, **options) -> LocalRun:
+    run = start(plan, **options)
+    assert run.train()
+    return run
+
+
+def same(ours, theirs) -> None:
+    assert ours.keys() == theirs.keys()
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+
+
+# ------------------------------------------------------------------------------ who and when
+def turns(rounds, batches, length=1, roles=None, take=None, **place):
+    found = epoch_rounds(rounds, roles or AllActive(), batches, length, take, **place)
+    return [[turn[:3] for turn in one] for one in found]
+
+
+def test_a_round_has_the_next_batches_of_everybody_who_has_some_left():
+    assert turns(SplitFed(), [3, 1, 2], 2) == [[(0, 0, 2), (1, 0, 1), (2, 0, 2)], [(0, 2, 3)]]
+    assert turns(Wave(), [2, 0, 1]) == [[(0, 0, 1), (2, 0, 1)], [(0, 1, 2)]]
+    assert turns(SplitFed(), [3, 1], 0) == [[(0, 0, 3), (1, 0, 1)]]
+    assert turns(Relay(), [1, 1]) == [[(0, 0, 1)], [(1, 0, 1)]]
+    assert turns(SplitFed(), [0, 0]) == []
+
+
+def test_version_two_draws_the_order_of_every_round():
+    drawn = [tuple(turn[0] for turn in one) for one in turns(SplitFed(version=2), [20] * 4, seed=3)]
+    assert all(sorted(one) == [0, 1, 2, 3] for one in drawn) and len(set(drawn)) > 5
+    assert drawn == [tuple(turn[0] for turn in one) for one in turns(SplitFed(version=2), [20] * 4, seed=3)]
+    assert turns(SplitFed(version=2), [20] * 4, seed=3) != turns(SplitFed(version=2), [20] * 4, seed=3, epoch=1)
+
+
+@pytest.mark.parametrize("rounds", [Relay(), Wave(), SplitFed()], ids=repr)
+def test_so_many_clients_are_drawn_for_a_pass_and_all_of_them_in_the_long_run(rounds):
+    passes: dict[int, list[int]] = {}
+    for one in turns(rounds, [30] * 5, take=2):
+        for client, first, _ in one:
+            passes.setdefault(first, []).append(client)
+    assert all(len(set(clients)) == len(clients) == 2 for clients in passes.values()) and len(passes) == 30
+    heard = [sum(client in clients for clients in passes.values()) for client in range(5)]
+    assert sum(heard) == 60 and min(heard) >= 4
+
+
+def test_roles_stay_or_change():
+    roles = Frozen(share=0.4)
+    assert roles.at(0, 5, 0) == roles.at(9, 5, 0) == [Role.ACTIVE] * 3 + [Role.FROZEN] * 2
+    assert Frozen(share=0.4, discard=True).at(0, 5, 0) == [Role.ACTIVE] * 3 + [Role.OUT] * 2
+    changing = [tuple(Frozen(share=0.4, rotate=2).at(number, 5, 7)) for number in range(12)]
+    assert changing[0] == changing[1] and len(set(changing)) > 2
+    assert all(one.count(Role.FROZEN) == 2 for one in changing)
+    assert [Frozen(inherit=3).inherits(number) for number in range(4)] == [True, False, False, True]
+    assert not Frozen(inherit=0).inherits(0)
+
+
+# -------------------------------------------------------------------------------------- waves
+def gradients_of(run: LocalRun) -> dict[str, torch.Tensor]:
+    return {name: parameter.clone() for name, parameter in run.server.body.state_dict().items()}
+
+
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+def test_a_wave_is_one_step_on_all_batches_together(protocol):
+    """Without BatchNorm: heads and body after a wave of three clients = after one client's step on all batches."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        fields = {
+            "protocol": protocol,
+            "net": GROUPED,
+            "client_optimizer": PLAIN,
+            "server_optimizer": PLAIN,
+            "epochs": 1,
+        }
+        wave = start(plan(rounds=Wave(), partition=Dirichlet(alpha=2.0), **fields))
+        single = start(tiny_plan(**{**fields, "batch": 60}))
+        fed = []
+        for worker in wave.workers:
+            worker.batch = lambda index, make=worker.batch: (fed.append(make(index)), fed[-1])[1]
+        wave.take(wave.schedule(0)[0])
+        assert len(fed) == 3 and len({len(batch) for batch in fed}) >= 1
+        whole = replace(
+            fed[0],
+            x=torch.cat([batch.x for batch in fed]),
+            y=torch.cat([batch.y for batch in fed]),
+            s={name: torch.cat([batch.s[name] for batch in fed]) for name in fed[0].s},
+        )
+        learn(single.clients[0], whole)
+        for name, tensor in single.server.body.state_dict().items():
+            torch.testing.assert_close(wave.server.body.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
+        for name, tensor in named(single.clients[0].split).items():
+            torch.testing.assert_close(wave.shared[name], tensor, rtol=1e-9, atol=1e-11)
+        assert wave.server.updates == 1
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_even_weights_are_the_mean_of_the_clients_gradients():
+    """Madill 2025, Eq. 4.1: a client with few samples counts as much as one with many."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        fields = {
+            "net": GROUPED,
+            "server_optimizer": PLAIN,
+            "epochs": 1,
+            "batch": 60,
+            "shared": False,
+            "partition": Dirichlet(alpha=0.5),
+        }
+        moved = {}
+        for weights in ("rows", "even"):
+            run = start(plan(rounds=Wave(weights=weights), **fields))
+            before = gradients_of(run)
+            sizes = [len(worker.order(0)[0]) for worker in run.workers]
+            run.take(run.schedule(0)[0])
+            moved[weights] = {name: tensor - before[name] for name, tensor in gradients_of(run).items()}
+        assert len(set(sizes)) > 1
+        alone = []
+        for number in range(3):
+            run = start(plan(rounds=Wave(weights="even"), **fields))
+            before = gradients_of(run)
+            run.take([turn for turn in run.schedule(0)[0] if turn.client == number])
+            alone.append({name: tensor - before[name] for name, tensor in gradients_of(run).items()})
+        for name in alone[0]:
+            torch.testing.assert_close(moved["even"][name], sum(one[name] for one in alone) / 3)
+            weighted = sum(one[name] * size for one, size in zip(alone, sizes, strict=True)) / sum(sizes)
+            torch.testing.assert_close(moved["rows"][name], weighted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+FUSABLE = {
+    "U-shaped": plan(rounds=Wave(fused=True), net=GROUPED),
+    "vanilla, unequal batches": plan(
+        rounds=Wave(fused=True), net=GROUPED, protocol=Vanilla, partition=Dirichlet(alpha=1.0)
+    ),
+    "bypass, own heads, even": plan(
+        rounds=Wave(fused=True, weights="even"), net=GROUPED, protocol=Bypass, shared=False, client_optimizer=PLAIN
+    ),
+    "a guard with a lift": plan(rounds=Wave(fused=True), net=GROUPED, guard=LightSplit(ratio=4)),
+}
+
+
+@pytest.mark.parametrize("fused", FUSABLE.values(), ids=FUSABLE)
+def test_fused_is_one_by_one(fused):
+    """Without BatchNorm the same weights, and the same dz to 1e-6."""
+    heard: dict[bool, list] = {True: [], False: []}
+
+    def listen(into):
+        def watcher(message, handle):
+            reply = handle(message)
+            into.append((message.kind, message.client, message.step, dict(reply.tensors)))
+            return reply
+
+        return watcher
+
+    runs = {}
+    for how in (True, False):
+        one = replace(fused, rounds=replace(fused.rounds, fused=how))
+        runs[how] = trained(one, at_server=[listen(heard[how])])
+    ours, theirs = runs[True].tensors(), runs[False].tensors()
+    assert ours.keys() == theirs.keys() and runs[True].ledger.messages == runs[False].ledger.messages
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-4, atol=1e-6)
+    # In the first wave both start alike, so what comes back can be compared as it is.
+    gradients = [
+        {c: t["dz"] for k, c, step, t in heard[how] if k is Kind.BACKWARD and step == 0} for how in (True, False)
+    ]
+    assert gradients[0].keys() == gradients[1].keys() != set()
+    for client, dz in gradients[0].items():
+        torch.testing.assert_close(dz, gradients[1][client], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("net", "which"), [(TinyNet(), "BatchNorm"), (TinyNet(norm="group", dropout=0.5), "Dropout")], ids=repr
+)
+def test_fusing_is_refused_where_batches_would_see_each_other(net, which):
+    with pytest.raises(ValueError, match=which):
+        start(plan(rounds=Wave(fused=True), net=net))
+
+
+# ------------------------------------------------------------------------------------- merges
+def test_one_client_that_merges_after_every_step_is_split_learning():
+    """With plain SGD there is no state to lose: SplitFed of one client = a relay of one client."""
+    fields = {"clients": 1, "client_optimizer": PLAIN, "server_optimizer": PLAIN}
+    alone, relay = trained(plan(rounds=SplitFed(), **fields)), trained(plan(**fields))
+    for name, tensor in relay.server.body.state_dict().items():
+        torch.testing.assert_close(alone.server.body.state_dict()[name], tensor, rtol=1e-5, atol=1e-7)
+    for name, tensor in named(relay.clients[0].split).items():
+        torch.testing.assert_close(named(alone.clients[0].split)[name], tensor, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("protocol", [Federated, UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+def test_full_batches_merged_after_every_step_are_centralised_descent(protocol):
+    """K=1 full-batch FedAvg = SGD on all data (specs, acceptance 12), with and without a cut."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        fields = {
+            "protocol": protocol,
+            "net": GROUPED,
+            "batch": 100,
+            "epochs": 4,
+            "client_optimizer": PLAIN,
+            "server_optimizer": PLAIN,
+        }
+        many = trained(plan(rounds=SplitFed(), partition=Dirichlet(alpha=1.0), **fields))
+        central = trained(plan(**fields, clients=1))
+        ours, theirs = many.network(), central.network()
+        assert ours is not None and theirs is not None and ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=1e-9, atol=1e-11)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind():
+    run = start(plan(rounds=SplitFed(), turn=2))
+    before = gradients_of(run)
+    seen = []
+    watch = run.server.collect
+    run.server.collect = lambda client: seen.append(client) or watch(client)
+    run.take(run.schedule(0)[0])
+    assert seen == [0, 1, 2] and not run.server._own
+    assert any(not torch.equal(before[name], tensor) for name, tensor in gradients_of(run).items())
+
+
+def test_heads_start_alike_in_every_round():
+    run = start(plan(rounds=SplitFed(version=2), turn=1))
+    begun = []
+    for worker in run.workers:
+        take = worker.take_over
+        worker.take_over = lambda order, worker=worker, take=take: (
+            take(order),
+            begun.append(named(worker.client.split)),
+        )
+    run.take(run.schedule(0)[0])
+    assert len(begun) == 4  # one was asked for its weights first
+    for state in begun[2:]:
+        same(state, begun[1])
+    assert run.server.updates == 3
+
+
+def test_nothing_of_the_rule_is_shown_to_clients():
+    heard = []
+    run = start(plan(rounds=SplitFed(), rule=FedAdam(), epochs=1))
+    ask = run.ask
+    run.ask = lambda client, order: heard.extend(order.tensors) or ask(client, order)
+    run.train()
+    assert run.memory and all(name.startswith("rule.") for name in run.memory)
+    assert {name.split(".")[0] for name in heard} == {"turn", "net", "stat"}
+    assert {name.split(".")[0] for name in run.shared} == {"net", "stat"}
+
+
+RESUMED = {
+    "Adam at the server": plan(rounds=SplitFed(), rule=FedAdam(lr=0.05), turn=2),
+    "Muon, one body, own heads": plan(rounds=SplitFed(version=2), rule=FedMuon(), shared=False),
+    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), turn=2),
+    "a wave, Adam": plan(rounds=Wave(), client_optimizer=Adam(), server_optimizer=Adam()),
+    "drawn clients": plan(rounds=SplitFed(), take=2, rule=Median()),
+    "frozen, heads of their own": plan(roles=Frozen(share=0.4, inherit=0)),
+    "frozen, now and then a head": plan(roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
+    "federated": plan(protocol=Federated, rounds=SplitFed(), rule=FedAvgM(), turn=2),
+}
+
+
+@pytest.mark.parametrize("plan", RESUMED.values(), ids=RESUMED)
+def test_a_run_goes_on_exactly_where_it_was_left(plan):
+    whole = trained(plan)
+    rounds = sum(len(whole.schedule(epoch)) for epoch in range(plan.epochs))
+    for after in {1, rounds // 2, rounds - 1}:
+        first, count = start(plan), iter(range(10_000))
+        assert not first.train(stop=lambda count=count, after=after: next(count) >= after)
+        second = start(plan)
+        second.restore(*first.snapshot())
+        assert second.train()
+        same(second.tensors(), whole.tensors())
+        assert second.ledger.as_dict() == whole.ledger.as_dict()
+
+
+# ------------------------------------------------------------------------------------- roles
+@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
+def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
+    """No gradient reaches its head, nothing of it changes, no optimizer state appears, and message 4 is not sent."""
+    run = start(plan(roles=Frozen(share=0.4, inherit=0), protocol=protocol, client_optimizer=Adam(), epochs=1))
+    frozen = run.workers[2].client
+    before, calls, answers = named(frozen.split), [], []
+    frozen.split.head.register_full_backward_hook(lambda *_: calls.append(1))
+    for parameter in frozen.split.parameters():
+        parameter.register_hook(lambda _: calls.append(2))
+    handle = run.server.handle
+    run._inner = lambda message: answers.append((message, handle(message))) or answers[-1][1]
+    body = gradients_of(run)
+    run.take([turn for one in run.schedule(0) for turn in one if turn.client == 2][:1])
+    assert calls == [] and not frozen.optimizer.state
+    same(named(frozen.split), before)
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in frozen.split.parameters())
+    assert any(not torch.equal(body[name], tensor) for name, tensor in gradients_of(run).items()), "the server learns"
+    kinds = [message.kind for message, _ in answers]
+    assert kinds == ([Kind.LOSS] if protocol is Vanilla else [Kind.FORWARD, Kind.BACKWARD])
+    assert not any("dz" in reply.tensors for _, reply in answers)
+    # An active client's turn does all of that, so the checks above can fail.
+    active = run.workers[0].client
+    active.split.head.register_full_backward_hook(lambda *_: calls.append(1))
+    before = named(active.split)
+    run.take([turn for one in run.schedule(0) for turn in one if turn.client == 0][:1])
+    assert (
+        calls
+        and active.optimizer.state
+        and any(not torch.equal(before[n], t) for n, t in named(active.split).items())
+    )
+    assert any("dz" in reply.tensors for _, reply in answers)
+
+
+def test_the_server_learns_from_a_frozen_client_what_it_would_from_one_with_a_frozen_head():
+    """The body's step is the chain rule's: as if the client had answered message 4 with nothing."""
+    fields = {"protocol": Vanilla, "epochs": 1, "client_optimizer": PLAIN}
+    frozen = start(plan(roles=Frozen(share=0.4, inherit=0), **fields))
+    plain = start(plan(frozen=("head",), **fields))
+    turn = next(turn for one in frozen.schedule(0) for turn in one if turn.client == 2)
+    frozen.take([turn])
+    plain.take([turn._replace(frozen=False)])
+    same(gradients_of(frozen), gradients_of(plain))
+
+
+def test_frozen_clients_take_over_the_head_of_the_last_active_one():
+    run = start(plan(roles=Frozen(share=0.4), epochs=1))
+    for one in run.schedule(0):
+        run.take(one)
+        if one[0].frozen:
+            same(
+                named(run.workers[one[0].client].client.split),
+                {n: t for n, t in run.shared.items() if "optim" not in n},
+            )
+    own = start(plan(roles=Frozen(share=0.4, inherit=0), epochs=1))
+    first = named(own.workers[2].client.split)
+    assert own.train()
+    same(named(own.workers[2].client.split), first)
+
+
+def test_discarded_clients_do_nothing():
+    run = trained(plan(roles=Frozen(share=0.4, discard=True)))
+    assert run.taken[2] == 0 and min(run.taken[:2]) > 0 and run.step == sum(run.taken) == run.steps
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=repr)
+@pytest.mark.parametrize("protocol", [Vanilla, UShaped], ids=lambda protocol: protocol.__name__)
+def test_every_guard_lets_a_client_be_frozen(guard, protocol):
+    run = start(plan(guard=guard, protocol=protocol, roles=Frozen(share=0.4), epochs=1))
+    client = run.workers[2].client
+    same_before = named(client.split)
+    turn = next(turn for one in run.schedule(0) for turn in one if turn.client == 2)
+    run.take([turn])
+    same(named(client.split), same_before)
+
+
+# --------------------------------------------------------------------------------- bad input
+def poisoned(number: int):
+    """Data of which one client's share is not finite."""
+    parts = tiny_parts()
+    return parts, lambda run: run.workers[number].samples.x.fill_(math.nan)
+
+
+@pytest.mark.parametrize("rounds", [SplitFed(), SplitFed(version=2), Wave(), Wave(fused=True)], ids=repr)
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+def test_a_client_whose_numbers_are_gone_is_left_out_and_the_round_goes_on(rounds, protocol):
+    fields = {"net": GROUPED, "rounds": rounds, "protocol": protocol, "epochs": 1}
+    run = start(plan(**fields))
+    run.workers[1].batch = _with_nan(run.workers[1].batch)
+    assert run.train()
+    assert {one["client"] for one in run.rejected} == {1} and len(run.rejected) == run.batches[1]
+    assert "NaN" in run.rejected[0]["why"] and run.history[-1]["rejected"] == len(run.rejected)
+    assert all(torch.isfinite(t).all() for t in run.tensors().values() if t.is_floating_point())
+    # Nothing of it stays: the others' run without it is the same run.
+    if not rounds.waves and protocol is UShaped and rounds.own_bodies:
+        other = start(plan(**fields))
+        for number, one in enumerate(other.schedule(0)):
+            other.turn = number
+            other.take([turn for turn in one if turn.client != 1])
+        same(other.server.body.state_dict(), run.server.body.state_dict())
+
+
+def _with_nan(make):
+    def batch(index):
+        made = make(index)
+        return replace(made, x=torch.full_like(made.x, math.nan))
+
+    return batch
+
+
+def test_if_all_are_left_out_everything_stays_as_it_was():
+    run = start(plan(rounds=SplitFed(), epochs=1))
+    body = gradients_of(run)
+    for worker in run.workers:
+        worker.batch = _with_nan(worker.batch)
+    assert run.train() and len(run.rejected) == run.step + sum(run.batches)
+    same(gradients_of(run), body)
+
+
+IMPOSSIBLE = {
+    "more than there are": ({"take": 4}, "1 to 3"),
+    "nobody": ({"take": 0}, "1 to 3"),
+    "all frozen": ({"roles": Frozen(share=0.9)}, "at least one"),
+    "none frozen": ({"roles": Frozen(share=0.1)}, "at least one"),
+    "a merge in a relay": ({"rule": FedAvg()}, "SplitFed"),
+    "many batches in a wave": ({"rounds": Wave(), "turn": 2}, "turn=1"),
+    "pieces in a wave": ({"rounds": Wave(), "pieces": 2}, "pieces=1"),
+    "frozen in a fused wave": ({"rounds": Wave(fused=True), "roles": Frozen(share=0.4)}, "fused=False"),
+    "control variates of copies": ({"rounds": SplitFed(), "rule": Scaffold()}, "version=2"),
+    "a guard where nothing crosses": (
+        {"protocol": Federated, "rounds": SplitFed(), "guard": LightSplit(ratio=4)},
+        "nothing",
+    ),
+    "alone, and nothing crosses": ({"protocol": Federated, "rounds": SplitFed(), "shared": False}, "merged"),
+    "a decoder that is exchanged": ({"rounds": SplitFed(), "guard": LFQ(bits=3)}, "its own"),
+    "rounds of another kind": ({"rounds": "SplitFed"}, "cutlayer list rounds"),
+    "roles of another kind": ({"roles": NoGuard()}, "cutlayer list roles"),
+}
+
+
+@pytest.mark.parametrize(("changes", "why"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_what_cannot_work_is_refused_before_anything_is_built(changes, why):
+    with pytest.raises(ValueError, match=why):
+        plan(**changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: SplitFed(version=3), "version"),
+        (lambda: Wave(weights="size"), "rows"),
+        (lambda: Frozen(share=0), "share"),
+        (lambda: Frozen(share=1), "share"),
+        (lambda: Frozen(inherit=-1), "passes"),
+        (lambda: Frozen(rotate=2, inherit=0), "inherit=1"),
+    ],
+)
+def test_impossible_settings(make, why):
+    with pytest.raises(ValueError, match=why):
+        make()
+
+
+def test_rounds_that_merge_take_the_mean_unless_told_otherwise():
+    assert plan(rounds=SplitFed()).rule == FedAvg() and plan(rounds=Wave(), rule=Krum()).rule == Krum()
+    assert plan().rule.merges is False
+    whole = plan(rounds=SplitFed(version=2), roles=Frozen(share=0.4), take=2, rule=FedMuon(lr=0.1))
+    assert spec(repr(replace(whole, net=Plan().net)), "plans") == replace(whole, net=Plan().net)
+
+
+def test_one_state_for_all_is_what_export_says_it_is():
+    """Statistics are data, and go by another name than what is learnt."""
+    state = export(start(plan()).clients[0])
+    assert {"net.head.1.weight", "stat.head.1.running_mean", "stat.head.1.num_batches_tracked"} <= state.keys()
+    assert not any("running" in name for name in state if name.startswith("net."))
