@@ -7,12 +7,16 @@ from .codebook import Codebook
 from .columns import Columns
 from .entropy import Entropy
 from .grid import Grid
+from .half import Half
+from .latents import Latents
+from .pictures import Pictures
 from .prefix import Prefix
 from .raw import Raw
 from .sparse import Sparse
 
-__all__ = ["Codebook", "Columns", "Entropy", "Grid", "Prefix", "Raw", "Sparse"]
+__all__ = ["Codebook", "Columns", "Entropy", "Grid", "Half", "Latents", "Pictures", "Prefix", "Raw", "Sparse"]
 
 BY_TAG: dict[int, Codec] = {
-    codec.tag: codec for codec in (Raw(), Sparse(), Prefix(), Grid(), Columns(), Codebook(), Entropy())
+    codec.tag: codec
+    for codec in (Raw(), Sparse(), Prefix(), Grid(), Columns(), Codebook(), Entropy(), Latents(), Pictures(), Half())
 }

@@ -1,6 +1,7 @@
 """Tensors as integer words, and small numbers packed into as few bits as the largest of them needs."""
 
 from math import prod
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,13 @@ def flags(data: memoryview, count: int) -> NDArray[np.bool_]:
 def joined(*parts: Any) -> memoryview:
     """Arrays and bytes, one after the other."""
     return np.concatenate([np.frombuffer(part, dtype=np.uint8) for part in parts]).data
+
+
+def read_header(form: Struct, data: memoryview) -> tuple[Any, ...]:
+    """The numbers a buffer begins with."""
+    if len(data) < form.size:
+        raise ValueError(f"a buffer of {len(data)} bytes, its header alone takes {form.size}")
+    return form.unpack_from(data)
 
 
 def counted(shape: tuple[int, ...]) -> int:

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from .base import Codec
 from .bits import MOST_ELEMENTS, nonzeros, rows_of, words
+from .half import BFLOAT16, PLAIN, Half, form_of
 from .prefix import Prefix, kept_lengths
 from .raw import Raw
 from .sparse import Sparse
 
-RAW, SPARSE, PREFIX = Raw(), Sparse(), Prefix()
+RAW, SPARSE, PREFIX, HALF = Raw(), Sparse(), Prefix(), Half()
 FEWEST = 64  # elements: below it there is little to leave out
 _SHARE = 8  # this part of the rows is looked at before all are
 
@@ -23,9 +24,16 @@ def smallest(tensor: Tensor) -> tuple[Codec, int]:
 
     Most tensors are dense: they cost one pass that counts zeros. What has no gradient (labels, indices) goes raw.
     """
-    raw = RAW.size(tensor)
     if not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS:
-        return RAW, raw
+        return RAW, RAW.size(tensor)
+    best = _without_zeros(tensor)
+    halved = HALF.size_of(tensor.numel(), tensor.element_size(), BFLOAT16)
+    return (HALF, halved) if halved < best[1] and form_of(tensor) != PLAIN else best
+
+
+def _without_zeros(tensor: Tensor) -> tuple[Codec, int]:
+    """The best of leaving out nothing, any zeros, or those at the ends of rows."""
+    raw = RAW.size(tensor)
     each, (rows, length) = tensor.element_size(), rows_of(tuple(tensor.shape))
     found = words(tensor).reshape(rows, length)
     kept = None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import Codec
-from .bits import counted, joined, pack, packed_size, unpack
+from .bits import counted, joined, pack, packed_size, read_header, unpack
 
 _HEADER = struct.Struct("<IIIIII")  # rows, length of a row, words in a row, books, words in a book, length of a word
 MOST_WORDS = 1 << 16
@@ -50,7 +50,7 @@ class Codebook(Codec):
         raise NotImplementedError("books are not looked for: whoever made them prepares the bytes")
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        rows, length, words, books, each, wide = _HEADER.unpack_from(data)
+        rows, length, words, books, each, wide = read_header(_HEADER, data)
         if not dtype.is_floating_point or not 1 <= each <= MOST_WORDS or not 1 <= books <= words:
             raise ValueError(f"{books} books of {each} words for {words} words of {dtype} in a row")
         if rows * length != counted(shape) or not shape or rows != shape[0]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .bits import counted, joined, packed_size
+from .bits import counted, joined, packed_size, read_header
 
 _HEADER = struct.Struct("<BBIII")  # form of the places, bits of an end, rows, length of a row, columns that came
 _BITMAP, _INDICES = 0, 1
@@ -80,7 +80,7 @@ class Columns(Codec):
         raise NotImplementedError("levels of columns are not looked for: whoever chose them prepares the bytes")
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        form, ends, rows, length, kept = _HEADER.unpack_from(data)
+        form, ends, rows, length, kept = read_header(_HEADER, data)
         if dtype not in (torch.float32, torch.float64) or not 1 <= ends <= MOST_ENDS:
             raise ValueError(f"columns of {dtype} with ends of {ends} bits")
         if rows * length != counted(shape) or not shape or rows != shape[0]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .bits import joined
+from .bits import joined, read_header
 from .grid import Gridded, claimed_grids, read_grids
 
 _HEADER = struct.Struct("<BBIII")  # bits, grids (0: one for all rows), rows, length of a row, words
@@ -51,7 +51,7 @@ class Entropy(Codec):
         raise NotImplementedError("a grid is not looked for: whoever made it prepares the bytes")
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        bits, each, rows, length, count = _HEADER.unpack_from(data)
+        bits, each, rows, length, count = read_header(_HEADER, data)
         grids = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
         table_at = _HEADER.size + 2 * grids * dtype.itemsize
         words_at = table_at + 2 * (1 << bits)
@@ -71,7 +71,7 @@ def _decoded(words: NDArray[np.uint32], table: NDArray[np.int64], count: int) ->
         return np.empty(0, dtype=np.int32)
     if not table.all() or (len(words) and not words[-1]):
         raise ValueError("a table with an empty level, or a last word that is none")
-    coder = _library().stream.stack.AnsCoder(words)
+    coder = library().stream.stack.AnsCoder(words)
     codes: NDArray[np.int32] = coder.decode(_model(table), count)
     # A coder without redundancy decodes any words to something; what is left over shows that they were too many.
     if not coder.is_empty():
@@ -80,7 +80,7 @@ def _decoded(words: NDArray[np.uint32], table: NDArray[np.int64], count: int) ->
 
 
 def _encoded(codes: NDArray[np.int32], table: NDArray[np.int64]) -> NDArray[np.uint32]:
-    coder = _library().stream.stack.AnsCoder()
+    coder = library().stream.stack.AnsCoder()
     if len(codes):
         coder.encode_reverse(codes, _model(table))
     words: NDArray[np.uint32] = coder.get_compressed()
@@ -95,10 +95,11 @@ def _frequencies(codes: NDArray[np.int32], levels: int) -> NDArray[np.int64]:
 
 def _model(table: NDArray[np.int64]) -> Any:
     shares = table.astype(np.float64) / table.sum()
-    return _library().stream.model.Categorical(shares.astype(np.float32), perfect=False)
+    return library().stream.model.Categorical(shares.astype(np.float32), perfect=False)
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The coder, or an error that names the extra."""
     try:
         import constriction
     except ImportError as error:

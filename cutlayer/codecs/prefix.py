@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .bits import counted, joined, on_host, pack, packed_size, placed, rows_of, unpack, values, words
+from .bits import counted, joined, on_host, pack, packed_size, placed, read_header, rows_of, unpack, values, words
 
 _HEADER = struct.Struct("<II")  # rows, length of a row
 _BLOCK = 1 << 18  # rows that are unpacked at once; a multiple of 8, so that blocks start at whole bytes
@@ -42,7 +42,7 @@ class Prefix(Codec):
         return _HEADER.size + packed_size(rows, length.bit_length()) + kept * each
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        rows, length = _HEADER.unpack_from(data)
+        rows, length = read_header(_HEADER, data)
         if rows * length != counted(shape) or (rows, length) != rows_of(shape):
             raise ValueError(f"{tuple(shape)} does not have {rows} rows of {length}")
         start = _HEADER.size + packed_size(rows, length.bit_length())

@@ -9,7 +9,20 @@ import torch
 from torch import Tensor
 
 from .base import Codec
-from .bits import counted, flags, joined, nonzeros, on_host, pack, packed_size, placed, unpack, values, words
+from .bits import (
+    counted,
+    flags,
+    joined,
+    nonzeros,
+    on_host,
+    pack,
+    packed_size,
+    placed,
+    read_header,
+    unpack,
+    values,
+    words,
+)
 
 _BITMAP, _INDICES = 0, 1
 _HEADER = struct.Struct("<BII")  # form, elements, non-zero values
@@ -41,7 +54,7 @@ class Sparse(Codec):
         return _HEADER.size + _places(elements, kept, _form(elements, kept)) + kept * each
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        form, elements, kept = _HEADER.unpack_from(data)
+        form, elements, kept = read_header(_HEADER, data)
         if elements != counted(shape):
             raise ValueError(f"{tuple(shape)} is not a shape of {elements} elements")
         # The larger form is never written. Refusing it keeps the work of unpacking within a few times the tensor.

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutlayer import wire
-from cutlayer.codecs import Prefix, Raw, Sparse, smallest
+from cutlayer.codecs import Half, Prefix, Raw, Sparse, smallest
 from cutlayer.guards.base import Support
 from cutlayer.message import Kind, Message, through
 from cutlayer.remote import Remote
 from cutlayer.seeds import generator
 from cutlayer.server import Server
 
-ALL = (Raw(), Sparse(), Prefix())
+ALL = (Raw(), Sparse(), Prefix(), Half())
 
 
 def some(shape, share, seed=0):
@@ -46,6 +46,9 @@ def low_pass(rows, length, most, seed=0):
         # The rows looked at first are as Prefix wants them and the others are not, and the other way round.
         (torch.cat([low_pass(2, 64, 9), some((14, 64), 0.6)]), Sparse()),
         (torch.cat([some((1, 64), 0.6), low_pass(63, 64, 60)]), Prefix()),
+        (some((64, 4096), 1).bfloat16().float(), Half()),
+        (some((64, 4096), 0.6).bfloat16().double(), Half()),
+        (some((64, 4096), 0.3).bfloat16().float(), Sparse()),
         (torch.zeros(63), Raw()),
         (torch.zeros(1000, dtype=torch.int64), Raw()),
     ],
