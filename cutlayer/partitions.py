@@ -40,6 +40,8 @@ class IID(Partition):
 
     def _owners(self, samples: Samples, clients: int, seed: int) -> Tensor:
         shuffled = torch.randperm(len(samples), generator=generator(seed))
+        if samples.y.dim() > 1:  # every pixel has a class: nothing to deal by
+            return shuffled % clients
         # One deal runs through all classes: what is left of each must not pile up at the first clients.
         dealt = shuffled[samples.y[shuffled].argsort(stable=True)]
         owner = torch.empty(len(samples), dtype=torch.int64)
@@ -61,6 +63,7 @@ class Dirichlet(Partition):
             raise ValueError(f"minimum is the fewest samples a client may have, at least 1; got {self.minimum}")
 
     def _owners(self, samples: Samples, clients: int, seed: int) -> Tensor:
+        _need_classes(self, samples)
         # numpy's sampler stays exact for tiny alpha, where normalised gamma draws underflow to 0/0.
         random = np.random.default_rng(seed)
         for _ in range(TRIES if clients * self.minimum <= len(samples) else 0):
@@ -96,6 +99,7 @@ class Labels(Partition):
             raise ValueError(f"m is how many labels a client holds, at least 1; got {self.m}")
 
     def _owners(self, samples: Samples, clients: int, seed: int) -> Tensor:
+        _need_classes(self, samples)
         labels, sizes = samples.y.unique(return_counts=True)
         if self.m > len(labels):
             raise ValueError(f"m={self.m} labels a client, but the samples have only {len(labels)}: lower m")
@@ -133,6 +137,11 @@ class ByIdentity(Partition):
         if len(people) < clients:
             raise ValueError(f"{len(people)} identities cannot fill {clients} clients: use {len(people)} or fewer")
         return (torch.randperm(len(people), generator=generator(seed)) % clients)[who]
+
+
+def _need_classes(partition: Partition, samples: Samples) -> None:
+    if samples.y.dim() > 1:
+        raise ValueError(f"{partition} goes by the class of a sample, and here every pixel has its own: use IID()")
 
 
 def _holders(labels: int, clients: int, m: int, draw: torch.Generator) -> Tensor:

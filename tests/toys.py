@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from cutlayer.batch import Batch
 from cutlayer.data.base import Parts, Samples
 from cutlayer.guards import (
+    BF16,
     C3,
     DCT,
     LFQ,
@@ -19,6 +20,7 @@ from cutlayer.guards import (
     Chain,
     Clip,
     Disco,
+    EntropicStudent,
     FedLite,
     Gaussian,
     Guard,
@@ -31,6 +33,7 @@ from cutlayer.guards import (
     Prism,
     Quantize,
     RandTopK,
+    RateBottleneck,
     Shredder,
     SplitFC,
     Subset,
@@ -83,6 +86,8 @@ GUARDS: list[Guard] = [
     Quantize(bits=3, rounding="stochastic"),
     Quantize(bits=2, entropy=True),
     Chain(LightSplit(ratio=4), Quantize(bits=4)),
+    BF16(),
+    Chain(LightSplit(ratio=4), BF16()),
     TopK(share=0.2),
     RandTopK(share=0.2, alpha=0.3),
     Chain(TopK(share=0.2), WCC(weight=0.1)),
@@ -98,6 +103,10 @@ GUARDS: list[Guard] = [
     LFQ(groups=2, bits=2, quantizers=2, levels="learned", scale="client", freq=1000),
     LFQ(bits=2, depth=2, decoder="client", freq=1000),
     Chain(LFQ(bits=4, stride=1, freq=1000), WCC(weight=0.001)),
+    RateBottleneck(channels=3, width=4),
+    RateBottleneck(channels=2, stride=1, hyper=0, weight=0.5, per="pixel", width=4),
+    Chain(RateBottleneck(channels=4, stride=3, hyper=2, coarse=1, width=4), WCC(weight=0.001)),
+    EntropicStudent(channels=3, stage=1000, freq=1000, width=4),
     Chain(LightSplit(ratio=4), WCC(weight=0.17)),
     Chain(WCC(weight=0.17), Bottleneck1x1(ratio=2), LightSplit(ratio=2), WCC(weight=0.01)),
 ]

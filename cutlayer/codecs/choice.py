@@ -1,5 +1,6 @@
 """Which codec takes the fewest bytes for a tensor: counted, not tried out."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,17 @@ FEWEST = 64  # elements: below it there is little to leave out
 _SHARE = 8  # this part of the rows is looked at before all are
 
 
-def smallest(tensor: Tensor) -> tuple[Codec, int]:
+def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     """The codec that takes the fewest bytes, and how many. Never more than the tensor's own bytes.
 
     Most tensors are dense: they cost one pass that counts zeros. What has no gradient (labels, indices) goes raw.
+    Who has bytes for it already says how many: half of the tensor's own is not looked for where that is no fewer.
     """
     if not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS:
         return RAW, RAW.size(tensor)
     best = _without_zeros(tensor)
     halved = HALF.size_of(tensor.numel(), tensor.element_size(), BFLOAT16)
-    return (HALF, halved) if halved < best[1] and form_of(tensor) != PLAIN else best
+    return (HALF, halved) if halved < min(best[1], below) and form_of(tensor) != PLAIN else best
 
 
 def _without_zeros(tensor: Tensor) -> tuple[Codec, int]:

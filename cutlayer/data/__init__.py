@@ -20,6 +20,7 @@ from .image_folder import ImageFolder
 from .mnist import MNIST
 from .npz import Npz
 from .reviews import Reviews
+from .scenes import Scenes
 from .svhn import SVHN
 from .table import Table
 from .tiny_imagenet import TinyImageNet
@@ -37,6 +38,7 @@ __all__ = [
     "ImageFolder",
     "Npz",
     "Reviews",
+    "Scenes",
     "Table",
     "TinyImageNet",
     "UTKFace",

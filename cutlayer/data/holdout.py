@@ -48,7 +48,11 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
 
 
 def stratified(y: Tensor, count: int, seed: int) -> Tensor:
-    """`count` rows, sorted, in which each class has its share of `y` to within one row."""
+    """`count` rows, sorted, in which each class has its share of `y` to within one row.
+
+    Where every pixel has a class, rows have none, and they are drawn from all alike.
+    """
+    y = y if y.dim() == 1 else y.new_zeros(len(y))
     order = torch.randperm(len(y), generator=generator(seed))
     labels, sizes = y.unique(return_counts=True)
     share = sizes.double() * count / max(len(y), 1)

@@ -23,8 +23,8 @@ class Npz(Source):
     """Your own samples, any shape, from an .npz file: x, y, optionally x_test, y_test, s_NAME, identity.
 
     x is (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features), in bytes or in floats from 0 to 1; with
-    signals=True it is (N, channels, length), any floats. `s_NAME`
-    is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
+    signals=True it is (N, channels, length), any floats. y is (N,), or (N, H, W) where every pixel has a class.
+    `s_NAME` is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
     `s_NAME_test` and `identity_test`. Without x_test a tenth of every class is set aside. An array `classes`
     of strings names the labels.
     """

@@ -12,7 +12,7 @@ class Samples:
     """Rows that belong together. Images stay uint8 in memory; `images` converts the rows of one batch."""
 
     x: Tensor  # uint8 or float32; N,C,H,W or N,features
-    y: Tensor  # int64
+    y: Tensor  # int64; N, or N,H,W where every pixel has a class
     s: Mapping[str, Tensor] = field(default_factory=dict)  # sensitive attributes by name
     identity: Tensor | None = None  # who each row is about or belongs to
 
@@ -51,6 +51,8 @@ class Loaded:
                 f"train and test must have one shape; train rows are {_shape(self.train.x)}, "
                 f"test rows {_shape(self.test.x)}"
             )
+        if self.train.y.dim() != self.test.y.dim():
+            raise ValueError("train and test must have labels of one kind: one number a sample, or one a pixel")
 
 
 def _check_lengths(name: str, samples: Samples) -> None:
@@ -60,7 +62,13 @@ def _check_lengths(name: str, samples: Samples) -> None:
     if samples.identity is not None:
         columns["identities"] = samples.identity
     for what, values in columns.items():
-        if values.dim() != 1:
+        if what == "labels" and values.dim() == 3 and samples.x.dim() == 4:
+            if values.shape[1:] != samples.x.shape[2:]:
+                raise ValueError(
+                    f"{name} labels must be one number a sample or one a pixel; the images are {_shape(samples.x)}, "
+                    f"their labels {_shape(values)}"
+                )
+        elif values.dim() != 1:
             raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}")
         if len(values) != len(samples):
             raise ValueError(f"the {name} set has {len(samples)} images but {len(values)} {what}")
@@ -68,12 +76,12 @@ def _check_lengths(name: str, samples: Samples) -> None:
 
 def _check_labels(name: str, y: Tensor, classes: int) -> None:
     if y.is_floating_point() and (row := _first(y != y.round())) is not None:
-        raise ValueError(f"label {y[row].item()} at {name} row {row} is not a whole number")
+        raise ValueError(f"label {_at(y, y != y.round())} at {name} row {row} is not a whole number")
     if y.dtype != torch.int64:
         raise ValueError(f"{name} labels must be int64; got {y.dtype}: convert them with y.long()")
     if (row := _first((y < 0) | (y >= classes))) is not None:
         raise ValueError(
-            f"label {y[row].item()} at {name} row {row} is out of range: "
+            f"label {_at(y, (y < 0) | (y >= classes))} at {name} row {row} is out of range: "
             f"the set has {classes} classes 0..{classes - 1}"
         )
 
@@ -98,9 +106,14 @@ def _check_values(name: str, samples: Samples) -> None:
         )
 
 
+def _at(y: Tensor, wrong: Tensor) -> float:
+    """The first of the labels that are wrong."""
+    return float(y[wrong][0]) if y.is_floating_point() else int(y[wrong][0])
+
+
 def _first(wrong: Tensor) -> int | None:
     rows = wrong.nonzero()
-    return int(rows[0]) if len(rows) else None
+    return int(rows[0, 0]) if len(rows) else None
 
 
 def _shape(x: Tensor) -> str:

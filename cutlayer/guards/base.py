@@ -89,6 +89,8 @@ class Guard(Spec):
     mixes_samples: ClassVar[bool] = False
     # It looks at the samples behind the rows (labels, inputs), so rows must still be samples.
     reads_samples: ClassVar[bool] = False
+    # It goes by the class of each sample: labels of pixels give it nothing to go by.
+    reads_classes: ClassVar[bool] = False
     # Most of what leaves is exactly zero, and the wire leaves zeros out.
     makes_zeros: ClassVar[bool] = False
     # Every coordinate that leaves mixes all that came in: zeros made before do not survive.

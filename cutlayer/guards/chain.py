@@ -46,6 +46,10 @@ class Chain(Guard):
         return any(part.mixes_samples for part in self.parts)
 
     @property
+    def reads_classes(self) -> bool:  # type: ignore[override]
+        return any(part.reads_classes for part in self.parts)
+
+    @property
     def holds_back(self) -> bool:  # type: ignore[override]
         return any(part.holds_back for part in self.parts)
 

@@ -84,6 +84,8 @@ class PerSample(GuardModule):
     def watch(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self.busy or not unit.training or not torch.is_grad_enabled():
             return
+        if not any(parameter.requires_grad for parameter in unit.parameters()):
+            return  # a frozen client learns nothing that samples could be seen in
         if kwargs or not all(isinstance(value, Tensor) for value in (*args, output)):
             raise ValueError(
                 f"DPSGD cannot take the gradient of {type(unit).__name__} apart: it needs layers that read and give "

@@ -44,6 +44,10 @@ class KAnonymous(Guard):
             raise ValueError(f"{self}: this grouping measures no distances, so leave sketch out")
 
     @property
+    def reads_classes(self) -> bool:  # type: ignore[override]
+        return self.grouping == "class"
+
+    @property
     def least_batch(self) -> int:
         return self.k
 

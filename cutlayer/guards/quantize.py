@@ -42,15 +42,17 @@ class Quantize(Guard, Squeeze):
 
     def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         rows = tensor.detach().reshape(len(tensor), -1) if tensor.dim() else tensor.detach().reshape(1, 1)
-        if rows.shape[1] < 2 or not torch.isfinite(rows).all():
+        if rows.shape[1] < 2:
             return tensor, None
-        begin, end = rows.amin(1), rows.amax(1)
+        begin, end = rows.amin(1), rows.amax(1)  # NaN and infinity show in them
         step = (end - begin) / (2**self.bits - 1)
+        if not (torch.isfinite(begin) & torch.isfinite(step)).all():
+            return tensor, None
         step = torch.where(step > 0, step, torch.ones_like(step))
-        place = (rows - begin[:, None]) / step[:, None]
+        place = (rows - begin[:, None]).div_(step[:, None])
         if self.rounding == "stochastic":
-            place = (place + torch.rand(place.shape, generator=draw).to(place)).floor()
-        codes = place.round().clamp(0, 2**self.bits - 1).to(torch.int32)
+            place = place.add_(torch.rand(place.shape, generator=draw).to(place)).floor_()
+        codes = place.round_().clamp_(0, 2**self.bits - 1).to(torch.int32)
         grid = Gridded(codes, begin, step, self.bits)
         value = grid.value().reshape(tensor.shape)
         if not self.entropy:

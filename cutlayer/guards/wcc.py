@@ -18,6 +18,7 @@ class WCC(Guard):
     weight: float
     client_only: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+    reads_classes: ClassVar[bool] = True
 
     @classmethod
     def usual(cls) -> "WCC":

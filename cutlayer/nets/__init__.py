@@ -27,6 +27,7 @@ from .simple_cnn import SimpleCNN
 from .vgg import VGG16
 from .weights import load_weights as load_weights
 from .weights import whole_state as whole_state
+from .whole import Whole
 
 __all__ = [
     "MLP",
@@ -44,4 +45,5 @@ __all__ = [
     "Segmenter",
     "SignalNet",
     "SimpleCNN",
+    "Whole",
 ]

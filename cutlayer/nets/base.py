@@ -3,6 +3,8 @@
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -40,6 +42,10 @@ class Net(Spec, ABC):
     def check(self, shape: Shape) -> None:
         """Raise ValueError if the network cannot take inputs of this shape."""
 
+    def written(self, parts: Mapping[str, nn.Module]) -> Mapping[str, nn.Module]:
+        """These parts as a file of weights has them."""
+        return parts
+
 
 class Shapes(NamedTuple):
     """What crosses the cut, one sample: the head's output and the body's output."""
@@ -50,10 +56,32 @@ class Shapes(NamedTuple):
 
 def shapes(net: Net, shape: Shape) -> Shapes:
     """The shapes of `z` and `u`, from a run without storage or arithmetic; draws no random number."""
+    # Many clients ask for those of one network.
+    return (_known_shapes if isinstance(net, Hashable) else _shapes)(net, tuple(shape))
+
+
+def _shapes(net: Net, shape: Shape) -> Shapes:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         head, body = net.head(shape).to("meta"), net.body(shape).to("meta")
     z = out_shape(head, shape)
     return Shapes(z, out_shape(body, z))
+
+
+_known_shapes = lru_cache(maxsize=8)(_shapes)
+
+
+def scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
+    """The shape of one sample's scores: (classes,), or (classes, height, width) where every pixel has some."""
+    return (_known_scores if isinstance(net, Hashable) else _scores_shape)(net, tuple(shape), classes)
+
+
+def _scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        tail = net.tail(shape, classes).to("meta")
+    return out_shape(tail, shapes(net, shape).u)
+
+
+_known_scores = lru_cache(maxsize=8)(_scores_shape)
 
 
 def out_shape(module: nn.Module, shape: Shape) -> Shape:

@@ -76,7 +76,7 @@ def _elsewhere(net: Net, shape: Shape, classes: int, given: Mapping[str, nn.Modu
 
 def _states(net: Net, parts: Mapping[str, nn.Module], published: bool) -> dict[str, Tensor]:
     states: dict[str, Tensor] = {}
-    for part, module in parts.items():
+    for part, module in net.written(parts).items():
         prefix = f"{part}."
         if published:
             prefix = f"{net.tail_name}." if part == "tail" and net.tail_name else ""

@@ -1,19 +1,17 @@
 """Laws that hold for every codec, and for frames made with it. A new codec adds one line to CODECS."""
 
-import struct
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutlayer import wire
-from cutlayer.codecs import BY_TAG, Prefix, Raw, Sparse
+from cutlayer.codecs import BY_TAG, Half, Prefix, Raw, Sparse
 from cutlayer.message import Kind, Message
 from cutlayer.seeds import generator
 from cutlayer.spec import spec
 
-CODECS = [Raw(), Sparse(), Prefix()]
+CODECS = [Raw(), Sparse(), Prefix(), Half()]
 all_codecs = pytest.mark.parametrize("codec", CODECS, ids=repr)
 DTYPES = [
     torch.float32,
@@ -104,10 +102,10 @@ def test_odd_tensors(codec):
 def test_other_lengths_and_other_shapes_are_refused(codec, tensor):
     data, dtype, shape = bytes(codec.encode(tensor)), tensor.dtype, tuple(tensor.shape)
     for damaged in (data[:-1], data + b"\0", data[: len(data) // 2], b""):
-        with pytest.raises((ValueError, struct.error)):
+        with pytest.raises(ValueError):
             codec.decode(memoryview(damaged), dtype, shape)
     for claimed in ((*shape, 2), (1 << 20, 1 << 20), (0,)):
-        with pytest.raises((ValueError, struct.error)):
+        with pytest.raises(ValueError):
             codec.decode(memoryview(data), dtype, claimed)
 
 

@@ -9,7 +9,7 @@ from cutlayer.spec import names
 
 KINDS = names("data")
 OWN = {"Faces", "ImageFolder", "Npz", "Table"}  # what they hold is the user's
-SHIPPED = {"Digits"}  # comes with a package: no file to look for
+SHIPPED = {"Digits", "Scenes"}  # comes with a package: no file to look for
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -25,6 +25,7 @@ from cutlayer.nets import (
     Segmenter,
     SignalNet,
     SimpleCNN,
+    Whole,
 )
 from cutlayer.optimizers import SGD
 from cutlayer.plan import Task
@@ -60,6 +61,7 @@ EVERY = [
     *((SignalNet(norm=norm), SIGNAL) for norm in ("batch", "group")),
     (MLP(), TABLE),
     (VGG16(), COLOUR),
+    (Whole(net=MicronNet(depth=2)), COLOUR),
 ]
 
 

@@ -25,6 +25,7 @@ from cutlayer.nets import (
     Segmenter,
     SignalNet,
     SimpleCNN,
+    Whole,
     count_parameters,
     shapes,
 )
@@ -90,6 +91,7 @@ PUBLISHED = [
     (SignalNet(), (2, 128), 5, (2 * 32 * 7 + 64, 10_368 + 24_832, 645), (32, 64), (128,)),
     (MLP(), (13,), 3, (13 * 64 + 64, 64 * 32 + 32, 99), (64,), (32,)),
     (MLP(widths=(5, 4, 6)), (13,), 2, (70, 24 + 30, 14), (5,), (6,)),
+    (Whole(), DIGIT, 10, (0, 520 + 435_162, 5_130), DIGIT, (512,)),
 ]
 NETS = [row[0] for row in PUBLISHED]
 NORMED = [row[:3] for row in PUBLISHED if hasattr(row[0], "norm") and row[0] != SimpleCNN()]
