@@ -88,8 +88,12 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 def write_text(path: Path, text: str, mode: int = 0o644) -> None:
     """Atomic like `save`."""
+    write_bytes(path, text.encode(), mode)
+
+
+def write_bytes(path: Path, content: bytes, mode: int = 0o644) -> None:
     beside = path.with_name(path.name + ".writing")
     beside.touch(mode=mode)
     os.chmod(beside, mode)
-    beside.write_text(text)
+    beside.write_bytes(content)
     os.replace(beside, path)

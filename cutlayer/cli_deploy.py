@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_options import AsJson, DataDir, Device, OneGuard, PrivateSeed, Recipe, Threads, plan_options
+from .cli_options import AsJson, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
 from .terminal import Bar, figures, prepare, say
 
 if TYPE_CHECKING:
@@ -255,45 +255,77 @@ def predict(
     plan: Annotated[str | None, typer.Option(help="The plan, where a recipe's own network is in it.")] = None,
     data: Annotated[str | None, typer.Option(help="Predict its test samples. Default: the plan's data.")] = None,
     limit: Annotated[int, typer.Option(help="Only so many samples; 0: all.")] = 0,
-    batch: Annotated[int, typer.Option(help="Samples in one message.")] = 64,
+    batch: Annotated[int | None, typer.Option(help="Samples in one message. Default: 64.")] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="One sample after the other, each when the answer to the last has come.")
+    ] = False,
+    link: LinkOption = None,
     device: Device = "cpu",
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.")] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(help="Segmentation: a new folder for the label maps as PNG, or an .npz file."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Split inference: the head here, the body on a server (or in this process), guards as in training.
 
     [bold]cutlayer predict runs/join-a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
+    [bold]cutlayer predict runs/a --stream[/bold] sends one sample at a time and says how long each takes.
     """
     prepare(threads, device)
     from . import checkpoint
-    from .inference import predict_with
+    from .inference import predict_with, refuse_masks, write_masks
+    from .link import Link
     from .spec import spec
     from .typed import read_plan
 
-    if limit < 0 or batch < 1:
+    if limit < 0 or (batch is not None and batch < 1):
         raise ValueError("--limit is 0 or more, --batch at least 1")
+    if stream and batch is not None:
+        raise ValueError("--stream sends one sample at a time: leave out --batch")
+    if link is not None and server is not None:
+        raise ValueError("--link imagines a link, and with --server there is a real one: leave one of them out")
+    if masks is not None:
+        refuse_masks(masks)
+    over = Link.parse(link) if link is not None else None
     if server is not None and not name:
         raise ValueError("--server needs --as NAME: who this client is")
     with Bar() as bar:
         found = predict_with(
             run, given=read_plan(plan) if plan else None, server=server, name=name,
             identity=_identity(certs, insecure) if server else None, data=spec(data, "data") if data else None,
-            data_dir=data_dir, limit=limit, size=batch, device=device,
+            data_dir=data_dir, limit=limit, size=batch or 64, stream=stream, maps=masks is not None, link=over,
+            device=device,
             on_batch=lambda done, all: bar.show(f"{done} of {all}", done / all),
         )  # fmt: skip
     if out is not None:
         checkpoint.write_text(out, found.as_csv())
+    if masks is not None:
+        write_masks(masks, found)
     told = found.summary()
     if as_json:
         print(json.dumps(told))
         return
-    say(f"{told['samples']} samples, accuracy {told['accuracy']:.4f}, {told['samples_per_second']:.0f} a second")
-    say(f"{told['latency_ms']['median']:.1f} ms a batch (95 %: {told['latency_ms']['p95']:.1f} ms)")
+    right = f"accuracy {told['accuracy']:.4f}"
+    if found.maps:
+        right = f"mIoU {told['mean_iou']:.4f}, pixel {right}"
+    say(f"{told['samples']} samples, {right}, {told['samples_per_second']:.0f} a second")
+    each = "sample" if stream else "batch"
+    say(f"{_latency(told)} a {each}")
     say(f"bytes a sample: {told['bytes_up']:.0f} up, {told['bytes_down']:.0f} down")
-    if out is not None:
-        say(f"predictions in {out}")
+    if over is not None:
+        say(f"over {over}: {_latency(told['link'])} a {each}, {told['link']['samples_per_second']:.0f} a second")
+    for what, where in (("predictions", out), ("label maps", masks)):
+        if where is not None:
+            say(f"{what} in {where}")
+
+
+def _latency(told: dict[str, Any]) -> str:
+    times = told["latency_ms"]
+    return f"{times['median']:.1f} ms (95 %: {times['p95']:.1f} ms, 99 %: {times['p99']:.1f} ms)"
 
 
 def status_lines(facts: dict[str, Any]) -> list[str]:

@@ -215,6 +215,8 @@ def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
     missing = [REQUIRED[name] for name in attack.needs if not gives.get(name, True)]
     if missing:
         return f"{attack} needs {' and '.join(missing)}, and there are none to give"
+    if attack.reads_classes and data.private.y.dim() > 1:
+        return f"{attack} goes by the class of a sample, and here every pixel has its own: leave it out"
     wanted = getattr(attack, "attribute", None)
     if "aux_attributes" in attack.needs and wanted not in data.aux.s:
         return f"{attack} needs {wanted!r} of the auxiliary images; they have {', '.join(sorted(data.aux.s))}"
@@ -403,17 +405,17 @@ def _for_each(found: Tensor, messages: Sequence[Message], rows: Sequence[Tensor 
 def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> dict[str, Scores]:
     """What no attack at all would score: a picture must beat these to have come from the messages."""
     truth, aux = victim.truth, data.aux.images().to(victim.truth.device)
-    labels = data.aux.y.to(truth.device)
-    class_means = torch.stack(
-        [aux[labels == c].mean(0) if (labels == c).any() else aux.mean(0) for c in range(victim.run.task.classes)]
-    )
-    guesses = {
-        "blank": torch.zeros_like(truth),
-        "mean": aux.mean(0).expand_as(truth),
-        "class_mean": class_means[victim.y.to(truth.device)],
-        "unaligned": _unaligned(victim, data, seed),
-    }
+    guesses = {"blank": torch.zeros_like(truth), "mean": aux.mean(0).expand_as(truth)}
+    if victim.y.dim() == 1:  # where every pixel has a class, an image has none
+        guesses["class_mean"] = _class_means(aux, data.aux.y.to(truth.device), victim)
+    guesses["unaligned"] = _unaligned(victim, data, seed)
     return {name: scores(truth, guess, lpips) for name, guess in guesses.items()}
+
+
+def _class_means(aux: Tensor, labels: Tensor, victim: Victim) -> Tensor:
+    """For each of the victim's images the mean auxiliary image of its class."""
+    means = [aux[labels == c].mean(0) if (labels == c).any() else aux.mean(0) for c in range(victim.run.task.classes)]
+    return torch.stack(means)[victim.y.to(labels.device)]
 
 
 def _unaligned(victim: Victim, data: Parts, seed: int) -> Tensor:

@@ -29,36 +29,53 @@ LONGEST = 60.0  # seconds of a round trip
 
 @dataclass(frozen=True, repr=False)
 class Link(Spec):
-    """A link between two machines: `rate` in bits a second each way, `rtt` in seconds there and back."""
+    """A link between two machines: `rate` in bits a second each way, `rtt` in seconds there and back.
+
+    Where the way down to the client has another rate, it is `down`.
+    """
 
     rate: float = math.inf
     rtt: float = 0.0
+    down: float | None = None
 
     def __post_init__(self) -> None:
-        if not _is_number(self.rate) or not self.rate > 0:
-            raise ValueError(f"the rate of a link is above 0 bits a second; got {self.rate!r}")
+        for rate in (self.rate, self.rate if self.down is None else self.down):
+            if not _is_number(rate) or not rate > 0:
+                raise ValueError(f"the rate of a link is above 0 bits a second; got {rate!r}")
         if not _is_number(self.rtt) or not 0 <= self.rtt <= LONGEST:
             raise ValueError(f"the round trip of a link takes 0 to {LONGEST:.0f} seconds; got {self.rtt!r}")
 
     @classmethod
     def parse(cls, text: str) -> "Link":
-        """`20mbit,40ms`: a rate in bit, kbit, mbit or gbit a second, a round trip in us, ms or s; or one of them."""
+        """`20mbit,40ms`: a rate in bit, kbit, mbit or gbit a second, a round trip in us, ms or s; or one of them.
+
+        `20mbit/100mbit,40ms` has another rate down than up.
+        """
         found: dict[str, float] = {}
         for word in text.lower().replace(" ", "").split(","):
-            match = _NUMBER.fullmatch(word)
-            number, unit = match.groups() if match else ("", "")
-            name, units = ("rate", _BITS) if unit in _BITS else ("rtt", _SECONDS)
-            if unit not in units or name in found:
-                raise ValueError(f"a link is written like 20mbit,40ms: rate, then round trip; got {text!r}")
-            found[name] = float(number) * units[unit]
+            ways = [_NUMBER.fullmatch(way) for way in word.split("/")]
+            units = {match[2] if match else "" for match in ways}
+            names, sizes = (("rate", "down"), _BITS) if units <= set(_BITS) else (("rtt",), _SECONDS)
+            if not units <= set(sizes) or len(ways) > len(names) or names[0] in found:
+                raise ValueError(
+                    "a link is written like 20mbit,40ms: rate, then round trip; or 20mbit/100mbit,40ms where the way "
+                    f"down is another; got {text!r}"
+                )
+            found |= {name: float(way[1]) * sizes[way[2]] for name, way in zip(names, ways, strict=False) if way}
         return cls(**found)
 
     def __str__(self) -> str:
-        rate = [] if math.isinf(self.rate) else [_with_unit(self.rate, _BITS)]
+        ways = [self.rate] if self.down is None else [self.rate, self.down]
+        rate = [] if all(map(math.isinf, ways)) else ["/".join(_with_unit(way, _BITS) for way in ways)]
         return ",".join([*rate, _with_unit(self.rtt, _SECONDS)])
 
-    def seconds(self, count: int) -> float:
-        """How long the link is busy with so many bytes."""
+    @property
+    def back(self) -> "Link":
+        """The same link as the other end has it: what was down is up."""
+        return self if self.down is None else Link(self.down, self.rtt, self.rate)
+
+    def seconds(self, count: float) -> float:
+        """How long the way up is busy with so many bytes; `back.seconds` is the way down."""
         return 8 * count / self.rate
 
 
@@ -66,15 +83,15 @@ class Pace:
     """One direction of a link: when each buffer arrives at the other end, first in, first out."""
 
     def __init__(self, link: Link):
-        self._link = link
+        self.link = link
         self._free = -math.inf  # when the last byte so far has left
         self._lock = threading.Lock()  # all connections share the link
 
     def arrival(self, now: float, count: int) -> float:
         """A buffer of `count` bytes is handed over at `now`."""
         with self._lock:
-            self._free = max(now, self._free) + self._link.seconds(count)
-            return self._free + self._link.rtt / 2
+            self._free = max(now, self._free) + self.link.seconds(count)
+            return self._free + self.link.rtt / 2
 
 
 class Relay:
@@ -86,7 +103,7 @@ class Relay:
     def __init__(self, target: tuple[str, int], link: Link | None = None):
         self.target, self.link = target, link or Link()
         self.up = self.down = self.connections = 0  # bytes towards the target, bytes back, connections so far
-        self._paces = Pace(self.link), Pace(self.link)
+        self._paces = Pace(self.link), Pace(self.link.back)
         self._open: set[socket.socket] = set()
         self._closed = False
         self._lock = threading.Lock()
@@ -140,9 +157,9 @@ class Relay:
         self, source: socket.socket, sink: socket.socket, pace: Pace, count: Callable[[int], None], left: list[int]
     ) -> None:
         """One direction until its end. Half a connection may end before the other half."""
-        flight = _Flight(round(_QUEUED + self.link.rtt * min(self.link.rate, 1e10) / 8))
+        flight = _Flight(round(_QUEUED + pace.link.rtt * min(pace.link.rate, 1e10) / 8))
         threading.Thread(target=_deliver, args=(flight, sink), name="link", daemon=True).start()
-        size = min(_LARGEST, max(_SMALLEST, int(min(self.link.rate, 1e10) / 8e3)))
+        size = min(_LARGEST, max(_SMALLEST, int(min(pace.link.rate, 1e10) / 8e3)))
         data = b"?"
         while data and not flight.landed.is_set():
             try:

@@ -33,6 +33,30 @@ def test_a_link_is_read(text, rate, rtt):
     assert isinstance(link, Spec)
 
 
+def test_the_way_down_may_be_another():
+    link = Link.parse("20mbit/100mbit,40ms")
+    assert (link.rate, link.down, link.rtt) == (20e6, 100e6, 0.04)
+    assert str(link) == "20mbit/100mbit,40ms" and Link.parse(str(link)) == link
+    assert link.seconds(1000) == pytest.approx(8e3 / 20e6) and link.back.seconds(1000) == pytest.approx(8e3 / 100e6)
+    assert link.back.back == link and Link.parse("1mbit").back == Link.parse("1mbit")
+    with pytest.raises(ValueError, match="rate of a link is above 0"):
+        Link(rate=1.0, down=0.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["20mbit/,40ms", "/20mbit", "1mbit/2mbit/3mbit", "20mbit/40ms", "40ms/20ms", "1s/2s,1mbit"]
+)
+def test_what_is_no_pair_of_ways_is_refused(text):
+    with pytest.raises(ValueError, match="like 20mbit,40ms"):
+        Link.parse(text)
+
+
+def test_each_way_of_a_relay_has_its_own_rate():
+    with Relay(("127.0.0.1", 9), Link(rate=8e6, rtt=0.0, down=80e6)) as relay:
+        up, down = relay._paces
+        assert up.arrival(0.0, 1000) == pytest.approx(0.001) and down.arrival(0.0, 1000) == pytest.approx(0.0001)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "20", "20mb,40ms", "40ms,20mbit,1ms", "20mbit,30mbit", "-1mbit,40ms", "nanmbit", "20mbit 40ms", "1e3bit"],

@@ -156,6 +156,11 @@ class Attack(Spec):
         """Prepare the attack from what it knows. Runs under its own seed."""
         raise NotImplementedError
 
+    @property
+    def reads_classes(self) -> bool:
+        """Whether it goes by the class of each sample: labels of pixels leave it nothing to find."""
+        return self.secret in ("labels", "membership")
+
     def least_steps(self) -> int:
         """The fewest training steps of the clients that an active attack needs."""
         return 0

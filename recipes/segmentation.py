@@ -1,0 +1,36 @@
+"""Split learning with a class for every pixel: a small DeepLab on scenes of digits that need no file.
+
+The cut is 32x32x32, sixteen times the size of a label map of bytes: without a guard a sample costs 131 kB each way.
+Figures of a run of each are in docs/inference.md.
+"""
+
+from dataclasses import replace
+
+from cutlayer.data import Scenes
+from cutlayer.guards import LFQ, Chain, LightSplit, Quantize
+from cutlayer.nets import Segmenter
+from cutlayer.plan import Plan
+from cutlayer.schedules import Cosine
+
+
+def scenes() -> Plan:
+    """No guard."""
+    return Plan(net=Segmenter(), data=Scenes(), epochs=12, batch=32, schedule=Cosine())
+
+
+def scenes_quantize() -> Plan:
+    """Eight bits a number in all four messages."""
+    gradients = Quantize(bits=8, rounding="stochastic")
+    return replace(scenes(), guard=Quantize(bits=8), down=Quantize(bits=8), back=gradients)
+
+
+def scenes_lightsplit() -> Plan:
+    """An eighth of the width, four bits a number; eight in the other messages."""
+    gradients = Quantize(bits=8, rounding="stochastic")
+    guard = Chain(LightSplit(ratio=8), Quantize(bits=4))
+    return replace(scenes(), guard=guard, down=Quantize(bits=8), back=gradients)
+
+
+def scenes_lfq() -> Plan:
+    """A learned code of nine bits a position; gradients and answers as they are."""
+    return replace(scenes(), guard=LFQ(bits=9))
