@@ -17,15 +17,21 @@ from .auxiliary import Auxiliary
 from .batch import Task
 from .cells import Cells
 from .data.base import Loaded, Parts, overlap, parts
-from .engines.local import LocalRun, as_batch, task_of
+from .detectors import Ground
+from .drill import Drill
+from .engines.local import LocalRun, Progress, as_batch, task_of
+from .fairness import by_client
+from .forecast import Stopwatch, forecast
 from .guards import Guard, NoGuard
 from .guards.wcc import scatter_ratio
 from .judge import Hijacked, Scores, Victim, floors, hijack, judge, why_control_failed, why_invalid, why_untold
 from .ledger import DOWN, TRAINING, UP
+from .link import Link
 from .lpips import LPIPS
 from .memory import client_memory
-from .message import Handler, Message
+from .message import Handler, Message, Watcher
 from .parties import build_client, build_server, sides
+from .pixels import mean_iou, why_unfit_labels
 from .plan import PARTS, Plan, cut_shapes
 from .privacy import privacy
 from .rates import rates
@@ -84,21 +90,24 @@ def audit(
     claim: Callable[[str], bool] = lambda name: True,
     lpips: LPIPS | None = None,
     lpips_missing: str | None = None,
+    link: Link | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Audit:
     """Every guard against every attack, the unguarded cut first: it is the control of all others.
 
     A guard that cannot work with this plan is an error, except those of `if_they_fit`: they are left out and named.
     What is in `cells` already is not computed again. Where several processes fill them, `claim` says what is this
-    one's to do: single attacks on the open cut, whole guards otherwise.
+    one's to do: single attacks on the open cut, whole guards otherwise. `link`: also say how long training with each
+    guard would take over that.
     """
     plan = _checked(plan, loaded)
     task = task_of(loaded.train, len(loaded.classes))
-    left_out = {repr(guard): why for guard in if_they_fit if (why := why_unfit(plan, task, guard))}
+    y = loaded.train.y
+    left_out = {repr(guard): why for guard in if_they_fit if (why := why_unfit(plan, task, guard, y))}
     wanted = dict.fromkeys([NoGuard(), *guards, *(guard for guard in if_they_fit if repr(guard) not in left_out)])
     guards = list(wanted)
     for guard in guards:
-        if why := why_unfit(plan, task, guard):
+        if why := why_unfit(plan, task, guard, y):
             raise ValueError(why)
     aside = auxiliary or Auxiliary()
     _refuse_attacks(attacks, plan, aside.apply(_shared_out(plan, loaded, seeds[0]), task), task, images)
@@ -118,7 +127,7 @@ def audit(
         data = aside.apply(_shared_out(own, loaded, seed), task)
         _refuse_overlap(data)
         records = any("history" in attack.needs for attack in attacks)
-        open_cut = _Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show, records)
+        open_cut = _Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show, records, link)
         marks = _marks(cells, open_cut, seed, lpips)
         per_seed.append(marks)
         if result is None:
@@ -129,7 +138,7 @@ def audit(
             scene = (
                 open_cut
                 if guard == NoGuard()
-                else _Scene(replace(own, guard=guard), data, task, images, device, open_cut, show, records)
+                else _Scene(replace(own, guard=guard), data, task, images, device, open_cut, show, records, link)
             )
             if guard != NoGuard() and not claim(f"{seed} | {shown(guard)}"):
                 continue
@@ -171,7 +180,7 @@ def _cell(
             row, pictures = judge(attack, scene.victim, scene.data, seed, lpips, again)
         failed = control["why_control_failed"] if control is not None else None
         if control is None:
-            failed = why_control_failed(attack, row, marks["class_mean"], scene.plan)
+            failed = why_control_failed(attack, row, marks.get("class_mean", marks["mean"]), scene.plan)
             if failed is None:
                 break
     reason = why_invalid(row, failed)
@@ -183,10 +192,12 @@ def _active_row(
     scene: "_Scene", attack: Attack, seed: int, lpips: LPIPS | None, again: int
 ) -> tuple[dict[str, Any], Tensor | None]:
     """An active attack has a run of its own. What the guard costs is still told by the honest one."""
-    run, attacker, seconds = scene.hijacked(attack, seed, again)
+    run, attacker, seconds, drill = scene.hijacked(attack, seed, again)
     row, pictures = judge(attack, Victim(run, scene.images), scene.data, seed, lpips, again, attacker)
     row["seconds"] = round(row["seconds"] + seconds, 2)
     row["hijacked"] = {"accuracy": mean(run.evaluate(run.parts.test)), "steps": run.step, "epochs": run.epoch}
+    if run.plan.watch:
+        row["watched"] = drill.attacked()
     return row, pictures
 
 
@@ -227,18 +238,34 @@ class _Scene:
     open_cut: "_Scene | None"
     show: _Shown
     records: bool = False  # whether an attack wants the messages of the training
+    link: Link | None = None
+    told: dict[str, Any] | None = None  # what is foretold of the training over the link
     trained: bool = False
+    watched: list[dict[str, Any]] = field(default_factory=list)  # how the plan's detectors did in honest training
     history: list[Message] = field(default_factory=list)
 
     @cached_property
     def run(self) -> LocalRun:
         """A guard made for finished networks is fitted to the unguarded one, frozen."""
         plan, fitted = self._start()
-        heard = [self._listen] if self.records else []
+        watch = Stopwatch()
+        heard: list[Watcher] = [*([self._listen] if self.records else []), *([watch] if self.link else [])]
         run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device, at_server=heard)
         if fitted is not None:
             run.start_from(fitted)
-        run.train(on_step=lambda p: self.show(f"training with {shown(self.plan.guard)}", p.step / max(1, p.steps)))
+        drill = Drill(run)
+
+        def after(progress: Progress) -> None:
+            drill()
+            self.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
+
+        run.train(on_step=after)
+        self.watched = drill.honest()
+        if self.link is not None:
+            per_epoch = run.steps // run.plan.epochs
+            self.told = forecast(
+                self.link, run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=per_epoch
+            )
         run.use_best()
         self.trained = True
         self.show.done += 1
@@ -250,12 +277,14 @@ class _Scene:
         what = f"{attack} trains with {shown(self.plan.guard)}"
         return hijack(
             attack, plan, self.data, self.task, seed, device=self.device, again=again, start=fitted,
+            images=min(self.images, 128),
             on_step=lambda p: self.show(what, p.step / max(1, p.steps)),
         )  # fmt: skip
 
     def _start(self) -> tuple[Plan, LocalRun | None]:
         fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
-        return (self.plan if fitted is None else replace(self.plan, frozen=PARTS)), fitted
+        # Where nothing of the client's learns there is nothing that a server could lead astray.
+        return (self.plan if fitted is None else replace(self.plan, frozen=PARTS, watch=())), fitted
 
     def _listen(self, message: Message, handle: Handler) -> Message:
         if message.client == 0 and message.kind in TRAINING:
@@ -270,7 +299,8 @@ class _Scene:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        return _facts(self.run, self.victim)
+        found = _facts(self.run, self.victim) | ({} if self.link is None else {"link": self.told})
+        return found | ({"watch": self.watched} if self.watched else {})
 
 
 def shown(guard: Guard) -> str:
@@ -281,19 +311,23 @@ def picture_key(row: dict[str, Any]) -> str:
     return f"{row['guard']} | {row['attack']}"
 
 
-def why_unfit(plan: Plan, task: Task, guard: Guard) -> str | None:
+def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:
     """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour."""
-    plan = replace(plan, guard=guard, private_seed=0)
     try:
+        plan = replace(plan, guard=guard, private_seed=0)
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
+        for one in plan.watch:
+            one.refuse_unfit(Ground(task, plan.batch, 0, lambda steps: iter(()), apart=not guard.mixes_samples))
+        return why_unfit_labels(plan, task, y) if y is not None else None
     except ValueError as error:
         return str(error)
-    return None
 
 
 def _checked(plan: Plan, loaded: Loaded) -> Plan:
     """The plan with auxiliary data set aside; data that cannot be audited is refused before anything is trained."""
+    if not plan.protocol.crosses:
+        raise ValueError(f"nothing crosses in {plan.protocol.__name__}, so there is no cut to audit: take UShaped")
     if not plan.aux:
         plan = replace(plan, aux=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
     shape = tuple(loaded.train.x.shape[1:])
@@ -340,12 +374,15 @@ def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
     batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch, len(run.samples[0]))))
+    maps = [mean_iou(worker.confusion) for worker in run.workers if worker.confusion is not None]
     memory = client_memory(victim.client, batch, cut_shapes(run.plan, run.task).u)
     return {
         "guard": shown(run.plan.guard),
         "fitted": run.plan.guard.post_hoc,
         "accuracy": mean(accuracies),
+        **({"mean_iou": mean(maps)} if maps else {}),
         "accuracy_spread": max(accuracies) - min(accuracies),
+        **({"fairness": by_client(run).get("fairness")} if run.plan.clients > 1 else {}),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),
@@ -353,7 +390,7 @@ def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
         "privacy": privacy(run.plan, run.task, fitted=run.plan.guard.post_hoc),
         "train_seconds": round(run.seconds, 2),
         "client_memory": memory,
-        "within_over_total": scatter_ratio(victim.seen, victim.y),
+        "within_over_total": scatter_ratio(victim.seen, victim.y) if victim.y.dim() == 1 else None,
         "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
     }

@@ -11,14 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .errors import NonFinite
+from .detectors import Council, ServerWatch
 from .ledger import DOWN, UP, Ledger
 from .message import Kind, Message
 from .optimizers import set_rate
 from .plan import Plan
-from .roles import Frozen
-from .rounds import Turn, epoch_rounds
+from .roles import Frozen, Role
+from .rounds import Turn, Wave, epoch_rounds
 from .rules import Rule, Update, sound
 from .rules.base import CONTROL, MEMORY, NET, STAT
+from .seeds import derive
 from .server import Server
 from .state import State, load_optimizer, named, optimizer_state
 from .turn import lost_numbers
@@ -62,8 +65,23 @@ class Course:
         self.best = Best()
         self._on_step: Callable[[Progress], None] = lambda progress: None
         self._schedules: dict[int, list[tuple[Turn, ...]]] = {}
+        self.watches: list[ServerWatch] = []
         if server.copies:
             server.correction = lambda body: corrected(plan.rule, body)
+
+    def stand(self) -> list[ServerWatch]:
+        """The server's own detectors, once it is known how many batches clients have; the door leads through them."""
+        plan, longest = self.plan, max(self.batches, default=0)
+        passes = plan.epochs * -(-longest // (plan.turn or max(1, longest)))
+        council = Council(
+            plan.clients,
+            plan.take or plan.clients,
+            passes,
+            plan.protocol.labels_stay_home,
+            derive(plan.seed, "watch"),
+        )
+        self.watches = [one.stand(council) for one in plan.server_watch]
+        return self.watches
 
     # ------------------------------------------------------------- an engine's part
     def ask(self, client: int, order: Message) -> Message:
@@ -83,7 +101,24 @@ class Course:
 
     def gather(self, turns: Sequence[Turn]) -> list[Message | None]:
         """The answers of all clients of a round, one after the other; None of those whose update is rejected."""
-        return [self._answer(turn) for turn in turns]
+        return [self.committed(turn, self._answer(turn)) for turn in turns]
+
+    def committed(self, turn: Turn, done: Message | None) -> Message | None:
+        """In the order of the turns: what a client brought is looked at, and counts or is left out."""
+        if done is None or not self.plan.rounds.merges:
+            return done
+        with self.lock:
+            if self.relays and not turn.frozen and (why := sound(self.shared, [self._update(done)])[1]):
+                self.reject(turn.client, why[0])
+                return None
+            if self.server.wave:
+                self.server.commit(turn.client)
+        return done
+
+    def _update(self, done: Message) -> Update:
+        rounds = self.plan.rounds
+        even = isinstance(rounds, Wave) and rounds.weights == "even"
+        return Update(weights_in(done), 1 if even else int(done["samples"]))
 
     # -------------------------------------------------------------------- training
     def train(
@@ -108,7 +143,7 @@ class Course:
     @property
     def relays(self) -> bool:
         """Whether one head and tail are handed on from client to client, by way of the server."""
-        return self.plan.shared and self.plan.clients > 1
+        return self.plan.shared and (self.plan.clients > 1 or self.plan.rounds.merges)
 
     def _run_epoch(self, stop: Callable[[], bool]) -> bool:
         factor = self.plan.schedule.factor(self.epoch, self.plan.epochs)
@@ -124,6 +159,19 @@ class Course:
             self.after_turn()
         self._close_epoch()
         return True
+
+    @property
+    def alike(self) -> bool:
+        """Whether all clients have one and the same network, so that one of them can speak for all."""
+        return self.plan.shared and self.plan.guarded is None and not self.plan.roles.keeps_heads
+
+    def heads_of_their_own(self) -> frozenset[int]:
+        """Clients that hold on to another head than the shared one."""
+        plan = self.plan
+        if not plan.shared or not plan.roles.keeps_heads:
+            return frozenset()
+        parts = plan.roles.at(0, plan.clients, plan.seed)
+        return frozenset(client for client, role in enumerate(parts) if role is Role.FROZEN)
 
     def schedule(self, epoch: int) -> list[tuple[Turn, ...]]:
         """The rounds of an epoch."""
@@ -159,6 +207,8 @@ class Course:
         elif self.relays and came and not came[-1][0].frozen:
             done = came[-1][1]
             self.shared = self.plan.rule(self.shared, [Update(weights_in(done), int(done["samples"]))])
+        for watch in self.watches:
+            watch.turned([turn.client for turn, _ in came])
 
     def order(self, turn: Turn) -> Message:
         """What a client is told to do, and the weights it starts from."""
@@ -206,7 +256,10 @@ class Course:
         self.ledger.note(order, DOWN)
         done = self.ask(client, order)
         self.ledger.note(done, UP)
-        self.shared = {name: t for name, t in weights_in(done).items() if name.startswith((NET, STAT))}
+        brought = Update(weights_in(done), 1)
+        if why := sound({}, [brought])[1]:
+            raise NonFinite(f"client {client} cannot give the others their first weights: {why[0]}")
+        self.shared = {name: t for name, t in brought.state.items() if name.startswith((NET, STAT))}
 
     def _merge(self, came: Sequence[tuple[Turn, Message]]) -> None:
         """One state of what the clients of a round brought: their heads, and their bodies where each has its own."""
@@ -214,13 +267,13 @@ class Course:
         heads: dict[int, Update] = {}
         bodies: dict[int, Update] = {}
         for turn, done in came:
+            head = {turn.client: self._update(done)} if self.relays and not turn.frozen else {}
             samples = int(done["samples"])
-            head = {turn.client: Update(weights_in(done), samples)} if self.relays and not turn.frozen else {}
             own = {turn.client: Update(_body(self.server.collect(turn.client)), samples)} if body else {}
-            why = {**sound(self.shared, list(head.values()))[1], **sound(body, list(own.values()))[1]}
-            if why:
+            if why := sound(body, list(own.values()))[1]:
                 self.reject(turn.client, why[0])
                 continue
+            self.server.commit(turn.client)
             heads, bodies = heads | head, bodies | own
         if heads and heads.keys() == bodies.keys():  # together: a robust rule looks at a client as a whole
             whole = [Update({**heads[one].state, **bodies[one].state}, heads[one].samples) for one in heads]
@@ -234,9 +287,13 @@ class Course:
 
     def _merged(self, current: State, updates: list[Update]) -> State:
         """By the rule, whose memory stays here."""
-        if not updates:
+        rule = self.plan.rule
+        if 0 < len(updates) < rule.least:  # a median of one is that one
+            why = f"{len(updates)} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
+            self.rejected.append({"client": None, "epoch": self.epoch + 1, "round": self.turn, "why": why})
+        if len(updates) < rule.least:
             return current
-        merged = self.plan.rule({**current, **self.memory}, updates)
+        merged = rule.among(len(updates), self.plan.clients)({**current, **self.memory}, updates)
         self.memory |= {name: t for name, t in merged.items() if name.startswith(MEMORY)}
         return {name: t for name, t in merged.items() if name.startswith((NET, STAT, CONTROL))}
 
@@ -260,6 +317,10 @@ class Course:
                 self.best = Best(row["val"], self.epoch, self.best_now() if self.plan.patience else {})
         if lost := [one for one in self.rejected if one["epoch"] == self.epoch]:
             row["rejected"] = len(lost)
+            if len(lost) >= sum(len(one) for one in self.schedule(self.epoch - 1)):
+                raise lost_numbers(
+                    f"every update of epoch {self.epoch} was left out; the last: {lost[-1]['why']}", {}
+                )
         self.history.append(row)
 
     def _refuse_non_finite_weights(self) -> None:
@@ -278,11 +339,13 @@ class Course:
         tensors |= {f"server/{name}": t for name, t in optimizer_state(self.server.optimizer).items()}
         # Copies: what is kept of the best epoch lies beside it in one file, which holds no tensor twice.
         tensors |= {f"memory/{name}": t.clone() for name, t in self.memory.items()}
+        for client, state in self.server.kept.items():
+            tensors |= {f"copies/{client}.{name}": t.clone() for name, t in state.items()}
         return tensors | {f"shared/{name}": t.clone() for name, t in self.shared.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         device = next((p.device for p in self.server.body.parameters()), torch.device("cpu"))
-        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}}
+        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}}
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             if party in own:
@@ -292,6 +355,10 @@ class Course:
         self.server.body.zero_grad()
         load_optimizer(self.server.optimizer, own["server"])
         self.shared, self.memory = own["shared"], own["memory"]
+        self.server.kept = {}
+        for key, tensor in own["copies"].items():
+            client, name = key.split(".", 1)
+            self.server.kept.setdefault(int(client), {})[name] = tensor
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say."""
@@ -308,10 +375,17 @@ class Course:
             "ledger": self.ledger.as_dict(),
             "rejected": list(self.rejected),
         }
+        for place, watch in enumerate(self.watches):
+            seen, said = watch.snapshot()
+            tensors |= {f"watch/{place}.{name}": tensor for name, tensor in seen.items()}
+            facts.setdefault("watches", []).append(said)
         return tensors, facts
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.load({name: tensor for name, tensor in tensors.items() if not name.startswith("best/")})
+        self.load({name: tensor for name, tensor in tensors.items() if not name.startswith(("best/", "watch/"))})
+        for place, (watch, said) in enumerate(zip(self.watches, facts.get("watches", []), strict=False)):
+            mine = f"watch/{place}."
+            watch.restore({name.removeprefix(mine): t for name, t in tensors.items() if name.startswith(mine)}, said)
         self.epoch, self.turn, self.step = facts["epoch"], facts["turn"], facts["step"]
         self.taken = list(facts["client_steps"])
         self.sums = {name: (total, count) for name, (total, count) in facts["sums"].items()}
@@ -319,7 +393,7 @@ class Course:
         kept = {name.removeprefix("best/"): t for name, t in tensors.items() if name.startswith("best/")}
         accuracy, epoch = facts["best"]
         self.best = Best(accuracy, epoch, kept)
-        self.rejected = list(facts["rejected"])
+        self.rejected = list(facts.get("rejected", []))
         restored = Ledger.from_dict(facts["ledger"])
         self.ledger.bytes, self.ledger.messages = restored.bytes, restored.messages
         self.ledger.samples = restored.samples

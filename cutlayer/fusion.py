@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .errors import ProtocolError
+from .errors import NonFinite, ProtocolError
 from .message import Kind, Message
+from .seeds import derive, seeded
 from .server import Server
 
 FUSED = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
@@ -23,22 +24,6 @@ class Fusion:
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
         if messages[0].kind is Kind.BACKWARD:
             return self._backward(messages)
-        # Nothing times NaN is NaN: one client's would be everybody's, if they went through the body together.
-        sane = [message for message in messages if bool(torch.isfinite(message["z"]).all())]
-        answers = {one.client: answer for one, answer in zip(sane, self._forward(sane), strict=True)}
-        return [answers.get(message.client) or self._lost(message) for message in messages]
-
-    def _lost(self, message: Message) -> Message:
-        """To a client that sent NaN: it will see, and leave the wave."""
-        nan = message["z"].new_full((), torch.nan)
-        if message.kind is Kind.LOSS or self._held is None:
-            return message.reply(loss=nan)
-        z, u, _ = self._held
-        return message.reply(u=nan.expand(len(message["z"]) * (len(u) // len(z)), *u.shape[1:]).clone())
-
-    def _forward(self, messages: Sequence[Message]) -> list[Message]:
-        if not messages:
-            return []
         server, rows = self.server, {message.client: len(message["z"]) for message in messages}
         z = torch.cat([message["z"] for message in messages]).requires_grad_()
         server.body.train()
@@ -50,7 +35,12 @@ class Fusion:
             self._held = z, torch.stack(losses), rows
             return [message.reply(loss=loss.detach()) for message, loss in zip(messages, losses, strict=True)]
         self._held = z, u, rows
-        return [server.answer(message, part.detach()) for message, part in zip(messages, lifted, strict=True)]
+        return [self._answer(message, part.detach()) for message, part in zip(messages, lifted, strict=True)]
+
+    def _answer(self, message: Message, u: Tensor) -> Message:
+        server = self.server
+        with seeded(derive(server.seed, "server", message.client, message.step), u.device):  # as alone
+            return server.answer(message, u)
 
     def _backward(self, messages: Sequence[Message]) -> list[Message]:
         if self._held is None:
@@ -73,6 +63,9 @@ class Fusion:
         for parameter in self.server.trainable():
             if parameter.grad is not None:
                 parameter.grad.div_(sum(weights.values()))
+        if not all(bool(p.grad.isfinite().all()) for p in self.server.trainable() if p.grad is not None):
+            self.server.body.zero_grad()
+            raise NonFinite("the gradients of this wave are not finite together, and whose they are cannot be told")
         self.server.step()
         assert z.grad is not None
         parts = dict(zip(rows, z.grad.split(list(rows.values())), strict=True))

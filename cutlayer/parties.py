@@ -43,6 +43,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     return Server(
         whole,
         plan.server_optimizer.build(whole.parameters()),
+        fresh=plan.rounds.fresh,
         copies=plan.server_optimizer.build if plan.rounds.own_bodies else None,
         wave=plan.rounds.weights if isinstance(plan.rounds, Wave) else "",
         seed=plan.seed,

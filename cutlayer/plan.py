@@ -13,13 +13,15 @@ from torch import nn
 from .batch import Task as Task
 from .data.base import Source
 from .data.digits import Digits
+from .detectors import Detector, ServerDetector
 from .guards import Guard, NoGuard
 from .guards.base import Shape
 from .nets.base import Net, shapes
 from .nets.simple_cnn import SimpleCNN
-from .optimizers import Adam, Optimizer
+from .optimizers import SGD, Adam, Optimizer
 from .partitions import IID, Partition
-from .roles import AllActive, Roles
+from .poison import Poison
+from .roles import AllActive, Frozen, Roles
 from .rounds import Relay, Rounds, Wave
 from .rules import FedAvg, Latest, Rule
 from .rules.base import CONTROL
@@ -55,6 +57,9 @@ class Plan(Spec):
     rounds: Rounds = Relay()  # one after the other, all at once (Wave), or merged after a while (SplitFed)
     rule: Rule = Latest()  # how the weights that clients bring become one; where rounds merge, FedAvg if nothing else
     roles: Roles = AllActive()  # who learns, and who only feeds the server forward
+    watch: tuple[Detector, ...] = ()  # each client's own detectors, which no server is told of
+    server_watch: tuple[ServerDetector, ...] = ()  # the server's own, which no client is told of
+    poison: Poison | None = None  # experiments: what malicious clients do to their own samples
     take: int | None = None  # clients drawn for each pass; None: all of them
     turn: int = 1  # batches a client learns from before the next one takes over, or a merge; 0: its whole epoch
     epochs: int = 5
@@ -128,12 +133,51 @@ class Plan(Spec):
                 f"{self.rule!r} remembers something of every client, and clients' bodies are the server's: "
                 "take rounds=SplitFed(version=2), or protocol=Federated"
             )
+        learning = self.clients - (self.roles.count(self.clients) if isinstance(self.roles, Frozen) else 0)
+        there = min(self.take or learning, learning)
+        if self.rule.merges and there < self.rule.least:
+            raise ValueError(
+                f"{self.rule!r} needs {self.rule.least} clients in a round to keep its promise; there are {there}"
+            )
+        if self.rule.merges and self.rule != FedAvg() and not self.shared and not self.rounds.own_bodies:
+            raise ValueError(f"{self.rule!r} has nothing to merge: heads are the clients' own, and there is one body")
+        if CONTROL in self.rule.travels and not (
+            isinstance(self.client_optimizer, SGD) and self.client_optimizer.momentum == 0
+        ):
+            raise ValueError(
+                f"{self.rule!r} tells a client's gradient from how far it moved, as in plain descent: take "
+                f"client_optimizer=SGD(momentum=0.0), not {self.client_optimizer!r}"
+            )
+        if self.guard.reads_gradients and self.rule.correction() is not None:
+            raise ValueError(f"{self.rule!r} adds to the clients' gradients, which {self.guard!r} replaces")
+        if not isinstance(self.watch, tuple) or not all(isinstance(one, Detector) for one in self.watch):
+            raise ValueError(f"watch cannot be {self.watch!r}; see: cutlayer list detectors")
+        if self.watch and (self.pieces > 1 or not self.protocol.crosses or "head" in self.frozen):
+            raise ValueError("detectors look at whole batches that cross, and at a head that trains: pieces=1")
+        if not isinstance(self.server_watch, tuple) or not all(
+            isinstance(one, ServerDetector) for one in self.server_watch
+        ):
+            raise ValueError(f"server_watch cannot be {self.server_watch!r}: ConsensusCosine is a server's detector")
+        if self.server_watch and (not self.protocol.crosses or getattr(self.rounds, "fused", False)):
+            raise ValueError("the server's detectors look at single batches that cross: a cut, and no fused waves")
+        if self.poison is not None:
+            if not isinstance(self.poison, Poison):
+                raise ValueError(f"poison cannot be {self.poison!r}; see: cutlayer list poisons")
+            self.poison.count(self.clients)
         if not self.protocol.crosses and not isinstance(self.guard, NoGuard):
             raise ValueError(f"nothing crosses in {self.protocol.__name__} that {self.guard!r} could guard")
         if not self.protocol.crosses and not (self.shared and isinstance(self.roles, AllActive)):
             raise ValueError(f"{self.protocol.__name__}: without weights that are merged nothing is learnt together")
-        if self.rounds.own_bodies and self.guard.exchange:
-            raise ValueError(f"{self.guard!r} exchanges the server's half with clients, and here each has its own")
+        if (self.rounds.own_bodies or self.rounds.waves) and self.guard.exchange:
+            raise ValueError(
+                f"{self.guard!r} exchanges the server's half with one client at a time: take rounds=Relay() or "
+                "SplitFed(version=2)"
+            )
+
+    @property
+    def keeps_optimizers(self) -> bool:
+        """Whether each client's optimizer lives on beside weights that are merged."""
+        return self.shared and self.rounds.merges and not self.rounds.fresh
 
     @property
     def least_batch(self) -> int:
@@ -142,7 +186,7 @@ class Plan(Spec):
 
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
-        return replace(self, guard=self.guard.public_part(), private_seed=None)
+        return replace(self, guard=self.guard.public_part(), watch=(), poison=None, private_seed=None)
 
     def guard_of(self, client: int) -> Guard:
         """The guard one client uses."""
@@ -155,7 +199,7 @@ class Plan(Spec):
     def agreed(self) -> dict[str, str]:
         """The public part field by field, without where the data come from: that is each client's own business."""
         public = self.public()
-        own = ("data", "partition", "val", "aux", "private_seed")
+        own = ("data", "partition", "val", "aux", "watch", "server_watch", "poison", "private_seed")
         agreed = {one.name: repr(getattr(public, one.name)) for one in fields(public) if one.name not in own}
         if self.weights:  # the file, not where it lies
             agreed["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()[:16]

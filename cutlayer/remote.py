@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from .errors import NonFinite
 from .message import Handler, Kind, Message
 from .squeeze import Squeeze
 
@@ -22,6 +23,8 @@ class Remote:
     def __init__(self, client: int, send: Handler, back: Squeeze | None = None):
         self.client, self._send, self._back = client, send, back or Squeeze()
         self.forward_only = False  # a frozen client wants no gradient back
+        self.heard: Tensor | None = None  # the last gradient that came back
+        self.careful = False  # send nothing that is not a number: others would have to live with it
         self.continue_at(0)
 
     def continue_at(self, step: int) -> None:
@@ -32,6 +35,7 @@ class Remote:
         """u = body(z), computed by the server. `packed` are the bytes z may travel in (codecs.Prepared)."""
         if not torch.is_grad_enabled():
             return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z)["u"]
+        self.refuse_lost_numbers(z, "what the guard lets out")
         return _Body.apply(_crossing(z), self, packed)
 
     def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: Any = None) -> Tensor:
@@ -42,6 +46,7 @@ class Remote:
         if not torch.is_grad_enabled():
             logits = self.body(z, packed)  # nothing to learn, so the labels need not travel
             return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
+        self.refuse_lost_numbers(z, "what the guard lets out")
         if self.forward_only:  # the server takes it from here: no BACKWARD, no dz
             return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **labels(y, rows))["loss"]
         return _Loss.apply(_crossing(z), y, rows, self, packed)
@@ -58,6 +63,10 @@ class Remote:
     def next_step(self) -> int:
         return next(self._steps)
 
+    def refuse_lost_numbers(self, tensor: Tensor, what: str) -> None:
+        if self.careful and not bool(torch.isfinite(tensor).all()):
+            raise NonFinite(f"{what} holds NaN or infinity, and is not sent")
+
     def ask(self, kind: Kind, step: int, packed: Mapping[str, Any], /, **tensors: Tensor) -> Message:
         """Send one message and return the answer, which must belong to it."""
         bare = {name: tensor.detach() for name, tensor in tensors.items()}
@@ -66,9 +75,11 @@ class Remote:
 
     def gradient(self, step: int, du: Tensor) -> Tensor | None:
         """dz for du, both as small as the plan says; a frozen client owes du and gets nothing back."""
+        self.refuse_lost_numbers(du, "the gradient at u")
         du, packed = self._back.squeeze(du)
         answer = self.ask(Kind.BACKWARD, step, {"du": packed}, du=du)
-        return None if self.forward_only else answer["dz"]
+        self.heard = None if self.forward_only else answer["dz"]
+        return self.heard
 
 
 def labels(y: Tensor, rows: Tensor | None) -> dict[str, Tensor]:

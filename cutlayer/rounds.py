@@ -33,6 +33,7 @@ class Rounds(Spec):
     merges: ClassVar[bool] = True  # all of a pass start alike, and a rule makes one state of what they bring
     own_bodies: ClassVar[bool] = False  # a copy of the body for each client of a round, merged like the heads
     waves: ClassVar[bool] = False  # the body steps once for all clients of a round
+    fresh: ClassVar[bool] = False  # clients' optimizers start anew in every round, instead of living on
 
     def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
         """The rounds of one pass, from the turns of all clients that take part in it."""
@@ -72,6 +73,7 @@ class SplitFed(Rounds):
     version 2: one body, which learns from the clients in an order drawn for every round (Thapa et al. 2022)."""
 
     version: Literal[1, 2] = 1
+    fresh: bool = False  # type: ignore[misc]  # momentum and the like start anew in every round: stateless clients
 
     def __post_init__(self) -> None:
         if self.version not in (1, 2):

@@ -1,7 +1,8 @@
 """The server: a body and its optimizer behind one door, `handle`."""
 
 import copy
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ class Server:
         exchange: str = "",
         copies: Optimizing | None = None,
         wave: str = "",
+        fresh: bool = False,
     ):
         self.exchange = exchange  # of the lift, which is the first part of the body: "copy", "replace" or none
         self.down, self.back = down or Squeeze(), back or Squeeze()  # how u and dz leave
@@ -66,8 +68,12 @@ class Server:
         self.copies, self._own = copies, dict[int, _Side]()  # how a copy of the body is stepped; None: no copies
         self.correction: Callable[[nn.Module], Callable[[], None]] | None = None  # what a rule asks of a copy
         self.wave = wave  # "rows" or "even": how gradients of a round are weighed; empty: every batch is a step
+        self._pending: dict[int, tuple[float, list[Tensor]]] = {}  # gradients of a wave, by client
         self._gathered: list[Tensor] = []
         self._weight = 0.0
+        self.fresh = fresh
+        self.kept: dict[int, State] = {}  # by client: the optimizer of its copy, which lives on unless `fresh`
+        self._spent: dict[int, State] = {}
         self._frozen: frozenset[int] = frozenset()
         self._held: dict[int, dict[int, _Held]] = {}  # by client and number
         self._answered: dict[int, tuple[Message, Message]] = {}
@@ -115,6 +121,8 @@ class Server:
         self._held.pop(client, None)
         self._answered.pop(client, None)
         self._own.pop(client, None)
+        self._pending.pop(client, None)
+        self._spent.pop(client, None)
         self.body.zero_grad()  # of the pieces of a batch that never came whole
 
     def settled(self, client: int) -> None:
@@ -128,10 +136,24 @@ class Server:
         self._frozen = frozenset(frozen)
         self._gathered, self._weight = [], 0.0
         self._own.clear()
+        self._pending.clear()
+        self._spent.clear()
 
     def collect(self, client: int) -> State:
         """What a client's turn has made of its copy of the body, which is gone then; the body's own if none."""
-        return named(self._own.pop(client, self._main).body)
+        side = self._own.pop(client, self._main)
+        if not self.fresh:
+            self._spent[client] = optimizer_state(side.optimizer)
+        return named(side.body)
+
+    def commit(self, client: int) -> None:
+        """What a client brought counts: its gradients join those of the wave, its copy's optimizer lives on."""
+        if client in self._spent:
+            self.kept[client] = self._spent.pop(client)
+        if client in self._pending:
+            weight, found = self._pending.pop(client)
+            self._gathered = [a + b for a, b in zip(self._gathered, found, strict=True)] if self._gathered else found
+            self._weight += weight
 
     def take_over(self, state: State) -> None:
         """A merged body."""
@@ -169,6 +191,7 @@ class Server:
         if client not in self._own:
             body = copy.deepcopy(self.body)
             optimizer = self.copies(body.parameters())
+            load_optimizer(optimizer, self.kept.get(client, {}))
             for mine, whole in zip(_groups(optimizer), _groups(self.optimizer), strict=True):
                 mine["lr"] = whole["lr"]  # as the schedule has it
             correct = self.correction(body) if self.correction is not None else lambda: None
@@ -187,16 +210,15 @@ class Server:
             side.optimizer.zero_grad()
             side.updates += 1
 
-    def _gather(self, rows: float) -> None:
-        """Put the gradients of one batch beside those of the others."""
+    def _gather(self, client: int, rows: float) -> None:
+        """Put the gradients of one batch beside those of the others, until it is known whether they count."""
         weight = rows if self.wave == "rows" else 1.0
         trained = self.trainable()
         found = [torch.zeros_like(p) if p.grad is None else p.grad * weight for p in trained]
         if not all(bool(gradient.isfinite().all()) for gradient in found):
             self.body.zero_grad()
             raise NonFinite("its gradients of the body are not finite")
-        self._gathered = [a + b for a, b in zip(self._gathered, found, strict=True)] if self._gathered else found
-        self._weight += weight
+        self._pending[client] = weight, found
         self.body.zero_grad()
 
     # --------------------------------------------------------------------- messages
@@ -212,11 +234,21 @@ class Server:
     def _forward(self, message: Message) -> Message:
         z, body = message["z"].detach().requires_grad_(), self._side(message.client).body
         body.train()
-        with seeded(derive(self.seed, "server", message.client, message.step), self._device):
+        with self._statistics_kept(), seeded(derive(self.seed, "server", message.client, message.step), self._device):
             u = body(z)
             reply = self.answer(message, u.detach())
         self._hold(message, z, u)
         return reply
+
+    @contextmanager
+    def _statistics_kept(self) -> Iterator[None]:
+        """In a wave, one client's batch may not leave statistics to the others that are no numbers."""
+        before = [buffer.clone() for buffer in self.body.buffers()] if self.wave else []
+        yield
+        if not all(bool(b.isfinite().all()) for b in self.body.buffers() if self.wave and b.is_floating_point()):
+            for buffer, kept in zip(self.body.buffers(), before, strict=True):
+                buffer.data.copy_(kept)  # beside autograd: others still have their backward pass to come
+            raise NonFinite("its batch would leave statistics of the body that are not finite")
 
     def answer(self, message: Message, u: Tensor) -> Message:
         """u as the plan lets it travel."""
@@ -226,7 +258,7 @@ class Server:
     def _loss(self, message: Message) -> Message:
         z, body = message["z"].detach().requires_grad_(), self._side(message.client).body
         body.train()
-        with seeded(derive(self.seed, "server", message.client, message.step), self._device):
+        with self._statistics_kept(), seeded(derive(self.seed, "server", message.client, message.step), self._device):
             loss = self.loss_of(message, body(z))
         if message.client in self._frozen:  # its client wants no gradient, so there is nothing to wait for
             loss.backward()
@@ -243,7 +275,7 @@ class Server:
     def _learn(self, message: Message, rows: int) -> None:
         """A batch has left its gradients in the body."""
         if self.wave:
-            self._gather(rows)
+            self._gather(message.client, rows)
         else:
             self.step(self._side(message.client))
 

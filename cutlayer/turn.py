@@ -29,10 +29,14 @@ class Client:
     steps: int = 0
     peaks: dict[str, float] = field(default_factory=dict)  # the largest value of each term of the loss so far
     correct: Callable[[], None] = lambda: None  # what a rule adds to the gradients before a step
+    look: Callable[[], None] = lambda: None  # what detectors see of the gradients
 
 
-def learn(client: Client, batch: Batch) -> dict[str, float]:
-    """One step; returns the loss term by term, and what the guard has to say of it."""
+def learn(client: Client, batch: Batch, update: bool = True) -> dict[str, float]:
+    """One step; returns the loss term by term, and what the guard has to say of it.
+
+    Without `update` the client learns nothing from it: a probe.
+    """
     client.split.train()
     exchange_lift(client)
     with seeded(batch.seed, batch.x.device):
@@ -42,9 +46,11 @@ def learn(client: Client, batch: Batch) -> dict[str, float]:
         loss = reduce(torch.add, terms.values())
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
         loss.backward()
+        client.look()
         if client.optimizer is not None:
-            client.correct()
-            client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
+            if update:
+                client.correct()
+                client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
             client.optimizer.zero_grad()
     _noted(client, values)
     return values | client.split.guard.notes
@@ -116,7 +122,8 @@ def export(client: Client, optimizer: bool = True) -> State:
 def load(client: Client, state: Mapping[str, Tensor]) -> None:
     client.split.load_state_dict(unnamed(state))
     client.split.zero_grad()  # a step that was broken off has left some
-    load_optimizer(client.optimizer, state)
+    if any(name.startswith("optimizer.") for name in state):  # weights alone leave the optimizer as it is
+        load_optimizer(client.optimizer, state)
 
 
 def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:

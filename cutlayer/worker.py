@@ -1,6 +1,7 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,16 +13,19 @@ from .data.base import Samples
 from .errors import NonFinite, ProtocolError
 from .guards import NoGuard
 from .ledger import Ledger
+from .lookout import KEPT, Lookout
 from .message import Handler, Kind, Message
 from .optimizers import set_rate
-from .parties import build_client
+from .parties import build_client, build_server
 from .pieces import Post, learn_in_pieces
 from .pixels import confusion, refuse_unfit_labels
 from .plan import Plan, steps_per_epoch
 from .remote import Remote
+from .rounds import Relay
+from .rules import Latest
 from .rules.base import CONTROL, NET, OPTIMIZER, STAT
 from .seeds import derive
-from .state import State
+from .state import State, load_optimizer, optimizer_state
 from .turn import Client, export, feed, learn, load, predict
 
 EVALUATION_BATCH = 500
@@ -47,6 +51,8 @@ class Worker:
     ):
         """`samples` are its own; or everybody's, of which it has those that `share` names."""
         refuse_unfit_labels(plan, task, samples.y)
+        if plan.poison is not None:
+            plan.poison.refuse_unfit(task)
         self.plan, self.device, self.ledger = plan, torch.device(device), ledger
         self.confusion: Tensor | None = None  # of the last evaluation, where every pixel has a class
         self.by_class: Tensor | None = None  # of the last evaluation otherwise: right and all samples of each class
@@ -54,6 +60,9 @@ class Worker:
         self._client: Client | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
         self.correction = plan.rule.correction()
+        size = min(plan.batch, len(samples if share is None else share))
+        apart = not plan.guard.mixes_samples and samples.y.dim() == 1
+        self.lookout = Lookout(plan.watch, task, size, self.secret("watch"), self._honest, apart)
         self._post = post
         self._pool, self._share = samples, share
         self._samples: Samples | None = None
@@ -65,20 +74,30 @@ class Worker:
     @property
     def client(self) -> Client:
         """Its network; built, or woken up, when it is first asked for."""
+        return self._woken()
+
+    def _woken(self, known: bool = False) -> Client:
+        """Its network. With `known` all its weights will be replaced, so one that another client gave up will do."""
         if self._client is None:
             state, self._asleep = self._asleep.state(self.device), Asleep()
-            client = self._network(known=bool(state))
-            if state:
+            whole = any(name.startswith(NET) for name in state)
+            client = self._network(known or whole)
+            if whole:
                 load(client, state)
-        return self._network()
+            elif state:
+                load_optimizer(client.optimizer, state)
+            return client
+        return self._client
 
-    def _network(self, known: bool = False) -> Client:
-        """Its network. With `known` all its numbers will be replaced, so one that another client gave up will do."""
+    def _network(self, known: bool) -> Client:
         if self._client is None:
-            if known and self.spares:
+            # Only where there is no guard: one may be lacking in a network of another client, or hold its secrets.
+            if known and self.spares and isinstance(self.plan.guard_of(self.number), NoGuard):
                 remote, spare = Remote(self.number, self._send, self.plan.back), self.spares.pop()
+                load_optimizer(spare.optimizer, {})
                 client = Client(self.number, spare.split, spare.optimizer, remote)
             else:
+                self.spares.clear()
                 client = build_client(self.plan, self._task, self.number, self._send, self.device)
             client.steps, client.peaks = self._steps, self._peaks
             client.remote.continue_at(self._steps * self.plan.pieces)
@@ -89,7 +108,10 @@ class Worker:
     def samples(self) -> Samples:
         """Its own. Those of a share are copied out of the pool while the client is awake."""
         if self._samples is None:
-            self._samples = on(self._pool if self._share is None else self._pool[self._share], self.device)
+            own, poison = self._pool if self._share is None else self._pool[self._share], self.plan.poison
+            if poison is not None and self.number in poison.members(self.plan.clients, self.plan.seed):
+                own = poison.spoiled(own, derive(self.plan.seed, "poison", self.number))
+            self._samples = on(own, self.device)
         return self._samples
 
     @property
@@ -118,7 +140,8 @@ class Worker:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
         if self._client is not None:
             self._steps, self._peaks = self._client.steps, self._client.peaks
-            self._asleep = Asleep.of(export(self._client), layout) if keeps else Asleep()
+            stays = export(self._client) if keeps else self._kept_optimizer()
+            self._asleep = Asleep.of(stays, layout) if stays else Asleep()
             # A guard may hold secrets of its client, which no other may get.
             if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares:
                 self.spares.append(self._client)
@@ -134,16 +157,31 @@ class Worker:
         return state | self.memory()
 
     def memory(self) -> State:
-        """What the client's half of a rule remembers."""
+        """What is this client's own beside shared weights: its half of a rule, what its detectors remember, and an
+        optimizer that lives on."""
         remembered = self.correction.tensors() if self.correction is not None else {}
-        return {f"memory.{name}": tensor for name, tensor in remembered.items()}
+        own = self._kept_optimizer() | self.lookout.tensors()
+        return own | {f"memory.{name}": tensor for name, tensor in remembered.items()}
+
+    def _kept_optimizer(self) -> State:
+        if not self.plan.keeps_optimizers:
+            return {}
+        state = optimizer_state(self._client.optimizer) if self._client is not None else {}
+        asleep = self._asleep.state(self.device) if self._client is None else {}
+        return state | {name: t for name, t in asleep.items() if name.startswith(OPTIMIZER)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go back to what `own_state` or `memory` once was."""
         if self.correction is not None:
             self.correction.load({n.removeprefix("memory."): t for n, t in state.items() if n.startswith("memory.")})
-        if own := {name: t.to(self.device) for name, t in state.items() if not name.startswith("memory.")}:
+        self.lookout.load({name: t for name, t in state.items() if name.startswith(KEPT)})
+        own = {n: t.to(self.device) for n, t in state.items() if not n.startswith(("memory.", KEPT))}
+        if any(name.startswith(NET) for name in own):
             load(self.client, own)
+        if own or self.awake:
+            load_optimizer(self.client.optimizer, own)
+        else:
+            self._asleep = Asleep()
 
     @property
     def batches(self) -> int:
@@ -152,6 +190,7 @@ class Worker:
 
     def handle(self, order: Message) -> Message:
         """Learn for a turn, or evaluate. Weights that come along are taken over first."""
+        self.lookout.halt_if_alarmed(self.number)
         if order.kind in (Kind.TURN, Kind.WEIGHTS):
             epoch, first, last, frozen = numbers(order, "turn", 4)
             if order.step != self.steps:
@@ -170,11 +209,13 @@ class Worker:
     def take_over(self, order: Message) -> None:
         """Start from what the last client left, where heads are shared."""
         if weights := weights_in(order):
-            load(self._network(known=True), weights)
+            load(self._woken(known=True), weights)
+        if self.plan.rounds.fresh:
+            load_optimizer(self.client.optimizer, {})
 
     def _follow(self, order: Message, epoch: int, first: int, last: int, frozen: bool) -> tuple[int, State]:
         """(samples, weights to bring). Where many bring theirs, one whose numbers are gone has learnt from none."""
-        start = export(self.client, optimizer=False) if self.plan.rounds.merges else {}
+        start = export(self.client) if self.plan.rounds.merges else {}
         try:
             if frozen:
                 return self.turn(epoch, first, last, frozen=True), {}
@@ -183,8 +224,10 @@ class Worker:
             if not self.plan.rounds.merges:
                 raise
             load(self.client, start)
+            load_optimizer(self.client.optimizer, start)
             self.continue_at(order.step + last - first)
-            return 0, start if order.kind is Kind.WEIGHTS and not frozen else {}
+            brought = {name: t for name, t in start.items() if not name.startswith(OPTIMIZER)}
+            return 0, brought if order.kind is Kind.WEIGHTS and not frozen else {}
 
     def _corrected_turn(self, order: Message, epoch: int, first: int, last: int) -> tuple[int, State]:
         """(samples, weights to bring) of a turn, with the client's half of the rule where it has one."""
@@ -212,6 +255,7 @@ class Worker:
         """
         if not 0 <= first < last <= self.batches:
             raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
+        self.client.remote.careful = self.plan.rounds.merges
         factor = self.plan.schedule.factor(epoch, self.plan.epochs)
         set_rate(self.client.optimizer, self.plan.client_optimizer.lr * factor)
         learnt = 0
@@ -220,6 +264,7 @@ class Worker:
             learnt += len(index)
             self.ledger.samples["training"] += len(index)
             self.on_step(epoch, terms)
+            self.lookout.halt_if_alarmed(self.number)
         return learnt
 
     def _feed(self, index: Tensor) -> dict[str, float]:
@@ -228,6 +273,8 @@ class Worker:
         return feed(self.client, self.batch(index))
 
     def _learn(self, index: Tensor) -> dict[str, float]:
+        if self.plan.watch:
+            return self.lookout.learn(self.client, self.batch(index))
         if self.plan.pieces == 1:
             return learn(self.client, self.batch(index))
         pieces, seed = self.pieces(index), self.secret("step", self.client.steps)
@@ -235,6 +282,18 @@ class Worker:
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.client.steps + 1) * self.plan.pieces - len(pieces)
         return learn_in_pieces(self.client, batches, first, self._post or _at_once(self._send))
+
+    def _honest(self, steps: int) -> Iterator[tuple[Client, Batch]]:
+        """A rehearsal with a server of the client's own making, on its own samples; nothing of it stays."""
+        plan = replace(
+            self.plan, watch=(), rounds=Relay(), rule=Latest(), private_seed=self.secret("rehearsal"),
+            seed=self.secret("server") % 2**31,
+        )  # fmt: skip
+        server = build_server(plan, self._task, self.device)
+        client = build_client(plan, self._task, self.number, server.handle, self.device)
+        batches = [index for epoch in range(steps // self.batches + 1) for index in self.order(epoch)]
+        for number, index in enumerate(batches[:steps]):
+            yield client, as_batch(self.samples, index, self.secret("rehearsal", number))
 
     def pieces(self, index: Tensor) -> tuple[Tensor, ...]:
         """The pieces a batch travels in; a small last batch has fewer."""

@@ -8,14 +8,15 @@ import torch
 from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.engines.local import LocalRun
-from cutlayer.guards import LFQ, LightSplit, NoGuard
+from cutlayer.errors import NonFinite
+from cutlayer.guards import DPSGD, LFQ, LightSplit, NoGuard, Noise
 from cutlayer.message import Kind
 from cutlayer.optimizers import SGD, Adam
 from cutlayer.partitions import Dirichlet
 from cutlayer.plan import Plan
 from cutlayer.roles import AllActive, Frozen, Role
 from cutlayer.rounds import Relay, SplitFed, Wave, epoch_rounds
-from cutlayer.rules import FedAdam, FedAvg, FedAvgM, FedMuon, Krum, Median, Scaffold
+from cutlayer.rules import FedAdam, FedAvg, FedAvgM, FedMuon, FedProx, Krum, Median, Scaffold
 from cutlayer.spec import spec
 from cutlayer.split import Bypass, Federated, UShaped, Vanilla
 from cutlayer.state import named
@@ -245,6 +246,131 @@ def test_full_batches_merged_after_every_step_are_centralised_descent(protocol):
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize("rounds", [SplitFed(), Wave(), Wave(fused=True)], ids=repr)
+@pytest.mark.parametrize("protocol", [Federated, UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+def test_optimizers_live_on_between_rounds(protocol, rounds):
+    """Full batches, with momentum: the mean of the clients' momenta is the momentum of the mean gradient."""
+    if rounds.waves and protocol is Federated:
+        pytest.skip("nothing crosses that could come in waves")
+    momentum = SGD(lr=0.05, momentum=0.9)
+    torch.set_default_dtype(torch.float64)
+    try:
+        fields = {
+            "protocol": protocol,
+            "net": GROUPED,
+            "batch": 100,
+            "epochs": 4,
+            "client_optimizer": momentum,
+            "server_optimizer": momentum,
+        }
+        many = trained(plan(rounds=rounds, partition=Dirichlet(alpha=1.0), **fields)).network()
+        central = trained(plan(**fields, clients=1)).network()
+        for name, tensor in central.items():
+            torch.testing.assert_close(many[name], tensor, rtol=1e-9, atol=1e-11)
+        if not rounds.waves:
+            stateless = trained(
+                plan(rounds=replace(rounds, fresh=True), partition=Dirichlet(alpha=1.0), **fields)
+            ).network()
+            assert any((stateless[name] - tensor).abs().max() > 1e-4 for name, tensor in central.items())
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_even_weights_are_even_for_heads_too():
+    run = start(plan(rounds=Wave(weights="even"), net=GROUPED, batch=60, partition=Dirichlet(alpha=0.5)))
+    brought, ask = {}, run.ask
+    run.ask = lambda client, order: brought.setdefault((client, order.step), ask(client, order))
+    run.take(run.schedule(0)[0])
+    mine = [message for message in brought.values() if int(message["samples"])]
+    assert len({int(message["samples"]) for message in mine}) > 1
+    for name in (name for name in run.shared if name.startswith("net.")):
+        torch.testing.assert_close(run.shared[name], sum(message[name] for message in mine) / len(mine))
+
+
+def test_who_is_left_out_of_a_wave_does_not_move_the_body():
+    run, without = start(plan(rounds=Wave())), start(plan(rounds=Wave()))
+    ask = run.ask
+
+    def spoilt(client, order):
+        answer = ask(client, order)
+        if client != 1:
+            return answer
+        tensors = {name: t * math.nan if name.startswith("net.") else t for name, t in answer.tensors.items()}
+        return replace(answer, tensors=tensors)
+
+    run.ask = spoilt
+    run.take(run.schedule(0)[0])
+    assert [one["client"] for one in run.rejected] == [1]
+    without.take([turn for turn in without.schedule(0)[0] if turn.client != 1])
+    learnt = dict(run.server.body.named_parameters())
+    same(learnt, dict(without.server.body.named_parameters()))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_numbers_too_large_for_the_others_are_left_out_of_a_wave(fused):
+    """A batch that would make BatchNorm's statistics, or the sum of gradients, infinite."""
+    net = GROUPED if fused else TinyNet()
+    run = start(plan(rounds=Wave(fused=fused), net=net, epochs=1))
+    send = run.workers[1].client.remote._send
+
+    def loud(message):
+        big = {
+            n: t * 1e25 if n == "z" and not fused else t * 3e37 if n == "du" and fused else t
+            for n, t in message.tensors.items()
+        }
+        return send(replace(message, tensors=big, packed={}))
+
+    run.workers[1].client.remote._send = loud
+    assert run.train() and run.rejected
+    assert all(torch.isfinite(t).all() for t in run.tensors().values() if t.is_floating_point())
+
+
+def test_too_few_updates_for_a_robust_rule_are_not_merged():
+    """Else whoever has the most batches decides alone when the others are through."""
+    run = start(plan(rounds=SplitFed(), rule=Median(), epochs=1))
+    run.take(run.schedule(0)[0])
+    before = dict(run.shared)
+    run.take([turn for turn in run.schedule(0)[1] if turn.client == 0])
+    same(run.shared, before)
+    assert "needs 3" in run.rejected[-1]["why"]
+
+
+def test_frozen_clients_with_heads_of_their_own_are_measured_with_them():
+    run = trained(plan(roles=Frozen(share=0.4, inherit=0)))
+    found = run.evaluate(run.parts.test)
+    assert len(found) == 3
+    frozen = run.workers[2]
+    right, count = frozen.evaluate("test", run.epoch, run.parts.test)
+    assert found[2] == right / count
+
+
+def test_a_frozen_step_is_about_its_whole_batch():
+    heard = {}
+    one = plan(roles=Frozen(share=0.4), pieces=2, epochs=1)
+
+    def listen(message, handle):
+        if message.kind is Kind.FORWARD:
+            heard[message.client, message.step] = len(message["z"])
+        return handle(message)
+
+    run = trained(one, at_server=[listen])
+    for (client, step), rows in heard.items():
+        assert len(run.batch_of(client, step)) == rows
+
+
+def test_guarded_clients_stay_guarded_when_networks_sleep(monkeypatch):
+    monkeypatch.setattr("cutlayer.engines.local.AWAKE", 2)
+    spread: dict[int, list[float]] = {}
+
+    def listen(message, handle):
+        if message.kind is Kind.FORWARD:
+            spread.setdefault(message.client, []).append(float(message["z"].std()))
+        return handle(message)
+
+    trained(plan(clients=6, guarded=3, guard=Noise(scale=5.0), epochs=2, batch=4), at_server=[listen])
+    assert min(min(spread[client]) for client in range(3)) > 3 > max(max(spread[client]) for client in range(3, 6))
+
+
 def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind():
     run = start(plan(rounds=SplitFed(), turn=2))
     before = gradients_of(run)
@@ -285,10 +411,12 @@ def test_nothing_of_the_rule_is_shown_to_clients():
 
 RESUMED = {
     "Adam at the server": plan(rounds=SplitFed(), rule=FedAdam(lr=0.05), turn=2),
-    "Muon, one body, own heads": plan(rounds=SplitFed(version=2), rule=FedMuon(), shared=False),
-    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), turn=2),
+    "Muon, own heads": plan(rounds=SplitFed(), rule=FedMuon(), shared=False),
+    "momentum that lives on": plan(rounds=SplitFed(), client_optimizer=Adam(), server_optimizer=Adam()),
+    "momentum that does not": plan(rounds=SplitFed(fresh=True), turn=2, client_optimizer=Adam()),
+    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), turn=2, client_optimizer=PLAIN),
     "a wave, Adam": plan(rounds=Wave(), client_optimizer=Adam(), server_optimizer=Adam()),
-    "drawn clients": plan(rounds=SplitFed(), take=2, rule=Median()),
+    "drawn clients": plan(rounds=SplitFed(), take=2, rule=FedAvgM()),
     "frozen, heads of their own": plan(roles=Frozen(share=0.4, inherit=0)),
     "frozen, now and then a head": plan(roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
     "federated": plan(protocol=Federated, rounds=SplitFed(), rule=FedAvgM(), turn=2),
@@ -424,7 +552,9 @@ def test_if_all_are_left_out_everything_stays_as_it_was():
     body = gradients_of(run)
     for worker in run.workers:
         worker.batch = _with_nan(worker.batch)
-    assert run.train() and len(run.rejected) == run.step + sum(run.batches)
+    with pytest.raises(NonFinite, match="every update of epoch 1"):
+        run.train()
+    assert len(run.rejected) == sum(run.batches)
     same(gradients_of(run), body)
 
 
@@ -438,12 +568,28 @@ IMPOSSIBLE = {
     "pieces in a wave": ({"rounds": Wave(), "pieces": 2}, "pieces=1"),
     "frozen in a fused wave": ({"rounds": Wave(fused=True), "roles": Frozen(share=0.4)}, "fused=False"),
     "control variates of copies": ({"rounds": SplitFed(), "rule": Scaffold()}, "version=2"),
+    "too few for a robust rule": ({"rounds": SplitFed(), "rule": Krum(bad=1)}, "needs 5"),
+    "too few are drawn for it": ({"rounds": SplitFed(), "rule": Krum(bad=1), "clients": 9, "take": 4}, "needs 5"),
+    "control variates of momentum": ({"rounds": SplitFed(version=2), "rule": Scaffold()}, "momentum=0"),
+    "two that write gradients": (
+        {"rounds": SplitFed(), "rule": FedProx(), "guard": DPSGD(), "net": GROUPED},
+        "which DPSGD",
+    ),
     "a guard where nothing crosses": (
         {"protocol": Federated, "rounds": SplitFed(), "guard": LightSplit(ratio=4)},
         "nothing",
     ),
     "alone, and nothing crosses": ({"protocol": Federated, "rounds": SplitFed(), "shared": False}, "merged"),
-    "a decoder that is exchanged": ({"rounds": SplitFed(), "guard": LFQ(bits=3)}, "its own"),
+    "a decoder that is exchanged": ({"rounds": SplitFed(), "guard": LFQ(bits=3)}, "one client at a time"),
+    "a decoder exchanged in a wave": ({"rounds": Wave(), "guard": LFQ(bits=3)}, "one client at a time"),
+    "a rule without anything to merge": (
+        {"rounds": SplitFed(version=2), "rule": FedMuon(), "shared": False},
+        "nothing to merge",
+    ),
+    "too few that learn": (
+        {"rounds": SplitFed(), "rule": Krum(bad=1), "clients": 6, "roles": Frozen(share=0.5)},
+        "needs 5",
+    ),
     "rounds of another kind": ({"rounds": "SplitFed"}, "cutlayer list rounds"),
     "roles of another kind": ({"roles": NoGuard()}, "cutlayer list roles"),
 }
@@ -472,7 +618,7 @@ def test_impossible_settings(make, why):
 
 
 def test_rounds_that_merge_take_the_mean_unless_told_otherwise():
-    assert plan(rounds=SplitFed()).rule == FedAvg() and plan(rounds=Wave(), rule=Krum()).rule == Krum()
+    assert plan(rounds=SplitFed()).rule == FedAvg() and plan(rounds=Wave(), rule=Median()).rule == Median()
     assert plan().rule.merges is False
     whole = plan(rounds=SplitFed(version=2), roles=Frozen(share=0.4), take=2, rule=FedMuon(lr=0.1))
     assert spec(repr(replace(whole, net=Plan().net)), "plans") == replace(whole, net=Plan().net)

@@ -28,7 +28,7 @@ class Door:
         self._pieces, self._exchanges, self._exchanged = plan.pieces, plan.guard.exchange, -1
         self._fan_out = plan.guard.fan_out
         self._first = self._last = self._step = 0  # of the turn, in batches
-        self.frozen, self._crosses = False, plan.protocol.crosses
+        self.frozen, self._crosses, self._merges = False, plan.protocol.crosses, plan.rounds.merges
         self._order, self.touched = Kind.EVALUATE, False
         self._begin_batch()
 
@@ -100,7 +100,7 @@ class Door:
 
     def closed(self, answer: Message) -> None:
         """The client says it has done what it was asked to."""
-        if "samples" in answer.tensors and not int(answer["samples"]):
+        if self._merges and "samples" in answer.tensors and not int(answer["samples"]):
             return  # its numbers were gone on the way
         if self._step != self._last or self._waiting:
             raise Refused("step", f"{answer} after step {self._step} of a turn that ends at {self._last}")

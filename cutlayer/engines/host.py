@@ -13,8 +13,8 @@ import torch
 from .. import wire
 from ..checkpoint import Snapshots
 from ..course import Course
-from ..errors import ProtocolError
-from ..fusion import Fusion
+from ..errors import NonFinite, ProtocolError
+from ..fusion import FUSED, Fusion
 from ..ledger import DOWN, UP
 from ..message import Kind, Message, Watcher, through
 from ..parties import build_server
@@ -50,12 +50,13 @@ class Host(Course):
         super().__init__(room.plan, server, [known.get("batches", 0) for known in room.known])
         self.device, self.folder, self._stop = device, folder, stop or threading.Event()
         self.snapshots = Snapshots(folder / "snapshots")
-        self._handle = through(at_server, server.handle)
+        self._handle = through([*at_server, *self.stand()], server.handle)
         if at_server and isinstance(room.plan.rounds, Wave) and room.plan.rounds.fused:
             raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
         self._doors = [Door(room.plan, room.task) for _ in self.lines]
         self._computing = self.lock
         self._crowd: Crowd | None = None
+        self._voided: set[int] = set()  # clients whose turn of this round counts for nothing
         self.kept = -1  # the newest snapshot that everybody has
         self._kept_step = 0
         self.skipped: list[dict[str, Any]] = []  # turns of clients that stayed away
@@ -85,9 +86,10 @@ class Host(Course):
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
                     door.closed(message)
-                    if not self.plan.protocol.crosses and "turn" in order.tensors:
-                        for _ in range(int(order["turn"][2] - order["turn"][1])):
-                            self.learnt()
+                    if not self.plan.protocol.crosses and "turn" in order.tensors and int(message["samples"]):
+                        with self.lock:
+                            for _ in range(int(order["turn"][2] - order["turn"][1])):
+                                self.learnt()
                     return message
                 door.check(message, client)
                 with self.lock:
@@ -116,12 +118,27 @@ class Host(Course):
 
     def _computed(self, message: Message) -> Message:
         """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
+        merges = self.plan.rounds.merges
         try:
-            reply = self._crowd.answer(message) if self._crowd is not None else self._alone(message)
+            crowd = self._crowd  # a visitor may come just as a wave ends
+            reply = crowd.answer(message) if crowd is not None else self._alone(message)
+            if merges:
+                _lost(message, reply)
+        except NonFinite as error:
+            if not merges or message.kind not in FUSED:
+                raise Refused("non-finite", str(error)) from error
+            return self._void(message)
         except (ProtocolError, RuntimeError, ValueError) as error:
             raise Refused("failed", f"{message} cannot be computed: {error}") from error
         _refuse_non_finite(message, reply.tensors)
         return reply
+
+    def _void(self, message: Message) -> Message:
+        """To a client whose turn cannot be computed: nothing. It gives its turn up, and the round goes on."""
+        with self.lock:
+            self.server.forget(message.client)
+            self._voided.add(message.client)
+        return message.reply()
 
     def _alone(self, message: Message) -> Message:
         with self._computing:
@@ -246,6 +263,7 @@ class Host(Course):
                 self._skip(turn)
             else:
                 here.append(turn)
+        self._voided.clear()
         if here:
             super().take(here)
 
@@ -253,7 +271,7 @@ class Host(Course):
         """All clients of a round at once, where the order of their messages cannot matter or is kept."""
         rounds = self.plan.rounds
         if not (rounds.waves or rounds.own_bodies or not self.plan.protocol.crosses):
-            return [self._one(turn) for turn in turns]
+            return [self.committed(turn, self._one(turn)) for turn in turns]
         if isinstance(rounds, Wave):
             fused = self._fused(Fusion(self.server)) if rounds.fused else None
             frozen = [turn.client for turn in turns if turn.frozen]
@@ -268,6 +286,8 @@ class Host(Course):
                     self._crowd.leave(turns[place].client)
             except BaseException as error:
                 errors.append(error)
+                if isinstance(error, Abandoned):  # it waits for an answer that will not come: it is to begin anew
+                    self.lines[turns[place].client].drop()
                 if self._crowd is not None:
                     self._crowd.abandon()
 
@@ -279,7 +299,7 @@ class Host(Course):
         self._crowd = None
         if errors:  # what made the others give up comes first
             raise min(errors, key=lambda error: (isinstance(error, Abandoned), not isinstance(error, Stopped)))
-        return found
+        return [self.committed(turn, done) for turn, done in zip(turns, found, strict=True)]
 
     def _fused(self, fusion: Fusion) -> Callable[[Sequence[Message]], list[Message]]:
         def together(messages: Sequence[Message]) -> list[Message]:
@@ -289,17 +309,25 @@ class Host(Course):
         return together
 
     def _begin_alike(self, client: int) -> None:
+        line = self.lines[client]
         try:
             super()._begin_alike(client)
         except Absent:
-            self._lose(self.lines[client])
-            raise Lost(self.lines[client].name) from None
+            self._lose(line)
+            raise Lost(line.name) from None
+        except NonFinite as error:
+            self._refuse(line, Refused("non-finite", str(error)))
 
     def _one(self, turn: Turn) -> Message | None:
         """One client's part in a round; None if it stayed away, or if what it brought is left out."""
         line = self.lines[turn.client]
         try:
-            return self._answer(turn)
+            done = self._answer(turn)
+            if turn.client not in self._voided:
+                return done
+            if done is not None:
+                self.reject(turn.client, "what it sent could not be computed without NaN or infinity")
+            return None
         except Absent:
             self._lose(line)
             if self._doors[turn.client].touched:  # a turn counts as a whole or not at all
@@ -338,14 +366,13 @@ class Host(Course):
         return True
 
     def accuracies(self, purpose: str) -> list[float]:
-        alike = (
-            self.plan.shared and self.plan.guarded is None and not any(k.get("own_data") for k in self.lobby.known)
-        )
+        alike = self.alike and not any(k.get("own_data") for k in self.lobby.known)
         present = [line.number for line in self.lines if line.number not in self.absent]
         found = []
         for number in present[:1] if alike else present:
             what = torch.tensor([PURPOSES.index(purpose), self.epoch])
-            order = Message(Kind.EVALUATE, number, self.taken[number], {"what": what, **self.shown()})
+            weights = {} if number in self.heads_of_their_own() else self.shown()
+            order = Message(Kind.EVALUATE, number, self.taken[number], {"what": what, **weights})
             try:
                 right, count = self.ask(number, order)["score"].tolist()
             except Absent:
@@ -527,6 +554,11 @@ class Host(Course):
                 for line in self.lines
             ],
         }
+
+
+def _lost(message: Message, reply: Message) -> None:
+    if message.kind in FUSED and not all(bool(t.isfinite().all()) for t in reply.tensors.values()):
+        raise NonFinite(f"{message} leads to NaN or infinity")
 
 
 def _refuse_non_finite(message: Message, tensors: Mapping[str, torch.Tensor]) -> None:

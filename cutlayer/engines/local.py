@@ -1,6 +1,7 @@
 """Server and clients in one process: messages are function calls, and everything else is as between machines."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ from ..worker import as_batch as as_batch
 from ..worker import task_of as task_of
 
 AWAKE = 32  # client networks in memory at once
+PASSES = 32  # over the held-out data in one evaluation, at most: more clients than that share them
 Part = TypeVar("Part")
 
 
@@ -64,21 +66,26 @@ class LocalRun(Course):
         server = build_server(plan.public(), self.task, self.device)
         super().__init__(plan, server, [])
         self._inner: Handler = server.handle
-        corridor = through([self.ledger], wrap(through(at_server, lambda message: self._inner(message))))
+        self._at_server = at_server
+        corridor = through([self.ledger], wrap(self._door))
         held_out = {"validate": parts.val, "test": parts.test}
-        same = {"ledger": self.ledger, "device": self.device}
+        worker = partial(Worker, ledger=self.ledger, device=self.device)
         self.workers = [
-            Worker(plan, self.task, number, parts.private, held_out, corridor, share=share, **same)
+            worker(plan, self.task, number, parts.private, held_out, corridor, share=share)
             for number, share in enumerate(shares)
         ]
         self.batches = [worker.batches for worker in self.workers]
+        self.stand()
         self._awake: dict[int, None] = {}  # clients with a network in memory, the one used last at the end
         self._layout, self._busy = Layout(), False
         on_step, spares = (lambda epoch, terms: self.learnt(terms)), list[Client]()
-        for worker in self.workers:
-            worker.on_step, worker.spares = on_step, spares
+        for one in self.workers:
+            one.on_step, one.spares = on_step, spares
         assert self.workers[0].client  # a network or guard that cannot be built says so now
         self._used(0)
+
+    def _door(self, message: Message) -> Message:
+        return through([*self._at_server, *self.watches], self._inner)(message)
 
     @property
     def clients(self) -> Sequence[Client]:
@@ -130,24 +137,27 @@ class LocalRun(Course):
 
         self._inner, self._busy = together, True  # all of them are needed to the end
         try:
-            return ring.run([lambda turn=turn: self._answer(turn) for turn in turns])  # type: ignore[misc]
+            found = ring.run([lambda turn=turn: self._answer(turn) for turn in turns])  # type: ignore[misc]
         finally:
             self._inner, self._busy = self.server.handle, False
+        return [self.committed(turn, done) for turn, done in zip(turns, found, strict=True)]
 
     def batch_of(self, client: int, step: int) -> Tensor:
         """Which of its samples a client's step was about."""
         worker, (whole, number) = self.workers[client], divmod(step, self.plan.pieces)
-        epoch, place = self._place(client, whole)
+        epoch, place, frozen = self._place(client, whole)
+        if frozen:  # never in pieces
+            return worker.order(epoch)[place]
         pieces = worker.pieces(worker.order(epoch)[place])
         return pieces[number - self.plan.pieces]  # counted from the last
 
-    def _place(self, client: int, step: int) -> tuple[int, int]:
-        """(epoch, batch of it) of a client's step; with `take` a client misses some."""
+    def _place(self, client: int, step: int) -> tuple[int, int, bool]:
+        """(epoch, batch of it, whether it was frozen) of a client's step; with `take` a client misses some."""
         for epoch in range(self.plan.epochs):
             turns = (turn for round_ in self.schedule(epoch) for turn in round_ if turn.client == client)
             for turn in turns:
                 if step < turn.last - turn.first:
-                    return epoch, turn.first + step
+                    return epoch, turn.first + step, turn.frozen
                 step -= turn.last - turn.first
         raise ValueError(f"client {client} has no such step in this plan")
 
@@ -160,13 +170,23 @@ class LocalRun(Course):
         return self._accuracies(purpose, None)
 
     def _accuracies(self, purpose: str, samples: Samples | None) -> list[float]:
-        alike = self.plan.shared and self.plan.guarded is None
-        found = []
+        alike, found = self.alike, []
         for worker in self.workers[:1] if alike else self.workers:
-            right, count = worker.evaluate_with(self.shared, purpose, self.epoch, samples)
+            seen = self.parts.val if purpose == "validate" else self.parts.test
+            part = self._part(seen if samples is None else samples, worker.number, alike)
             self._used(worker.number)
+            weights = {} if worker.number in self.heads_of_their_own() else self.shared
+            right, count = worker.evaluate_with(weights, purpose, self.epoch, part)
             found += [right / count] if count else []
         return found
+
+    def _part(self, samples: Samples, number: int, alike: bool) -> Samples:
+        """What a client is evaluated on. Many share the samples evenly, so that they cost no more than a few."""
+        clients, have = len(self.workers), len(samples)
+        if alike or clients <= PASSES or not have:
+            return samples
+        size = min(have, max(self.plan.least_batch, have * PASSES // clients))
+        return samples[(number * size + torch.arange(size)) % have]
 
     def evaluate(self, samples: Samples) -> list[float]:
         """Accuracy of every distinct client network: one number for shared heads, one per client for own heads."""

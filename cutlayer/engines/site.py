@@ -14,7 +14,8 @@ from .. import checkpoint, wire
 from ..batch import Task
 from ..checkpoint import Snapshots
 from ..data.base import Parts
-from ..errors import ProtocolError
+from ..errors import NonFinite, ProtocolError
+from ..fusion import FUSED
 from ..ledger import DOWN, UP, Ledger
 from ..message import Kind, Message
 from ..nets.base import scores_shape
@@ -155,6 +156,9 @@ class Site:
         reply = self._decode(answer)
         self.ledger.note(reply, DOWN, len(answer))
         frozen = self._worker.client.remote.forward_only
+        empty = not reply.tensors and message.kind in FUSED and not (frozen and message.kind is Kind.BACKWARD)
+        if self.plan.rounds.merges and empty:
+            raise NonFinite("the server could not compute this without NaN or infinity: the turn is given up")
         refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen)
         return _on(reply, self.device)
 

@@ -44,6 +44,10 @@ class Rule(Spec):
         """How many updates a round should bring for the rule to do what it promises."""
         return 1
 
+    def among(self, heard: int, clients: int) -> "Rule":
+        """The rule in a round that hears so many of the clients."""
+        return self
+
     def correction(self) -> Correction | None:
         """A fresh client's half of the rule, one for every client; None for rules of the server alone."""
         return None

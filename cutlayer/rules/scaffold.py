@@ -1,7 +1,7 @@
 """SCAFFOLD (Karimireddy et al. 2020, Alg. 1, option II): control variates that cancel what pulls clients apart."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar
 
@@ -19,9 +19,9 @@ OWN = "own."
 class Scaffold(Merging):
     """FedAvg of clients whose gradients are corrected by c − cᵢ: the mean client's direction, less their own.
 
-    `share` is the share of all clients that a round hears (|S|/N). Clients count once each, not by samples: only then
-    is c the mean of all cᵢ. The clients' cᵢ are estimated from how far they moved, (x − yᵢ)/(K · lr), which is their
-    mean gradient under plain SGD only: take SGD(momentum=0) for them.
+    `share` is the share of all clients that a round hears (|S|/N); a run of a plan sets it round by round. Clients
+    count once each, not by samples: only then is c the mean of all cᵢ. The clients' cᵢ are estimated from how far they
+    moved, (x − yᵢ)/(K · lr), which is their mean gradient under plain SGD only: take SGD(momentum=0) for them.
     """
 
     travels: ClassVar[tuple[str, ...]] = (NET, STAT, CONTROL)
@@ -47,6 +47,9 @@ class Scaffold(Merging):
                     c = c + move.to(c) * (self.share / len(updates))
                 after[control] = like(now, c)
         return after
+
+    def among(self, heard: int, clients: int) -> "Scaffold":
+        return replace(self, share=heard / clients)
 
     def shares(self, current: Mapping[str, Tensor], updates: Sequence[Update]) -> list[float]:
         super().shares(current, updates)  # refuses a round without samples

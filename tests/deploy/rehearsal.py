@@ -41,7 +41,9 @@ FAULTED = {
     ),
     "relay, early stopping": tiny_plan(**{**_LONG, "epochs": 12}, patience=3, val=0.2, client_optimizer=SGD(lr=0.5)),
     "SplitFed, Adam at the server": tiny_plan(**_LONG, rounds=SplitFed(), rule=FedAdam(lr=0.05), turn=2),
-    "control variates, one body": tiny_plan(**_LONG, rounds=SplitFed(version=2), rule=Scaffold()),
+    "control variates, one body": tiny_plan(
+        **_LONG, rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=SGD(lr=0.05, momentum=0.0)
+    ),
     "a wave, own heads": tiny_plan(**_LONG, rounds=Wave(), shared=False, client_optimizer=Adam()),
     "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
     "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),

@@ -22,6 +22,7 @@ from cutlayer.schedules import Cosine
 from cutlayer.seeds import derive
 from cutlayer.split import Bypass, Federated, UShaped, Vanilla
 
+PLAIN = SGD(lr=0.05, momentum=0.0)
 CHAIN = Chain(LightSplit(ratio=4), WCC(weight=0.17))
 
 
@@ -66,12 +67,13 @@ PLANS = {
     ),
     "SplitFed, one body": plan(rounds=SplitFed(version=2), rule=FedMuon(), protocol=Bypass),
     "SplitFed, own heads": plan(rounds=SplitFed(), shared=False, turn=2),
-    "SplitFed, drawn clients, robust": plan(rounds=SplitFed(), take=2, rule=Median(), epochs=3),
+    "SplitFed, drawn clients": plan(rounds=SplitFed(), take=2, rule=FedAvgM(), epochs=3),
+    "SplitFed, robust": plan(rounds=SplitFed(), rule=Median()),
     "SplitFed, a term at the clients": plan(rounds=SplitFed(), rule=FedProx(mu=0.3), turn=2),
     "SplitFed, early stopping": plan(
         rounds=SplitFed(), epochs=12, patience=2, val=0.2, client_optimizer=SGD(lr=0.5), rule=FedAdam(lr=0.1)
     ),
-    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), turn=2, epochs=3),
+    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=PLAIN, turn=2, epochs=3),
     "a wave": plan(rounds=Wave(), guard=CHAIN),
     "a wave, vanilla, dropout": plan(rounds=Wave(weights="even"), protocol=Vanilla, net=TinyNet(dropout=0.3)),
     "a wave, own heads": plan(rounds=Wave(), shared=False, client_optimizer=Adam()),
@@ -88,7 +90,9 @@ PLANS = {
     "frozen clients in a wave": plan(roles=Frozen(share=0.4), rounds=Wave(), protocol=Vanilla),
     "frozen clients, SplitFed": plan(roles=Frozen(share=0.4), rounds=SplitFed(), turn=2),
     "federated": plan(protocol=Federated, rounds=SplitFed(), turn=2, rule=FedYogi(lr=0.1)),
-    "federated, control variates": plan(protocol=Federated, rounds=SplitFed(), rule=Scaffold(), epochs=3),
+    "federated, control variates": plan(
+        protocol=Federated, rounds=SplitFed(), rule=Scaffold(), client_optimizer=PLAIN, epochs=3
+    ),
     "a decoder copied": plan(guard=LFQ(bits=3, freq=4, levels="learned", scale="client")),
     "a decoder replaced, vanilla": plan(
         protocol=Vanilla, guard=Chain(LFQ(bits=3, freq=4, decoder="client", pre=3), WCC(weight=0.001))
