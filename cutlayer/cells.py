@@ -1,4 +1,4 @@
-"""Finished cells of an audit, kept as they come: an interrupted one goes on with those that are missing."""
+"""Finished cells of an audit or a comparison, kept as they come: an interrupted one makes those that are missing."""
 
 import json
 from hashlib import sha256
@@ -21,7 +21,7 @@ class Cells:
             return
         self.identity, about = identity, folder / "about.json"
         if about.exists() and json.loads(about.read_text()) != identity:
-            raise ValueError(f"{folder.parent} holds another audit: resume it with the options it was started with")
+            raise ValueError(f"{folder.parent} was started with other options: resume it with those")
 
     def get(self, name: str) -> tuple[Any, dict[str, Tensor]] | None:
         if name not in self._found and self.folder is not None:
@@ -34,10 +34,14 @@ class Cells:
     def put(self, name: str, data: Any, **tensors: Tensor) -> None:
         self._found[name] = (data, tensors)
         if self.folder is not None:
-            if not self.folder.exists():  # only now: an audit that is refused leaves no folder behind
-                self.folder.mkdir(parents=True)
-                checkpoint.write_text(self.folder / "about.json", json.dumps(self.identity))
+            self.open()  # only now: an audit that is refused leaves no folder behind
             checkpoint.save(self._path(name), tensors, {"name": name, "data": data})
+
+    def open(self) -> None:
+        """Make the folder, if there is to be one."""
+        if self.folder is not None and not self.folder.exists():
+            self.folder.mkdir(parents=True)
+            checkpoint.write_text(self.folder / "about.json", json.dumps(self.identity))
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None

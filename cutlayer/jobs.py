@@ -1,4 +1,4 @@
-"""An audit by several processes: each takes cells that nobody has, and leaves them where the audit finds them."""
+"""Work for several processes: each takes cells that nobody has, and leaves them where they are found."""
 
 import multiprocessing
 import os
@@ -17,24 +17,47 @@ def spread(
     count: int, threads: int, folder: Path, identity: str, show: Callable[[int], None], **options: Any
 ) -> None:
     """Fill the cells of `audit(**options)` with `count` processes. The open cut comes first: it is the control."""
+    for phase in ("open", "guarded"):
+        share(count, folder, show, _work, threads, folder, identity, phase, options)
+
+
+def share(
+    count: int, folder: Path, show: Callable[[int], None], work: Callable[..., None], threads: int, *given: Any
+) -> None:
+    """Have `count` processes do `work(claims, threads, *given)`. What is finished lies in `folder`; `show` is told
+    how many there are. `claims` is a folder for `claimer`."""
     try:
-        pickle.dumps(options)
+        pickle.dumps(given)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(f"--jobs starts processes, and this plan cannot be handed to them: {error}") from error
     claims = folder.with_name(folder.name + ".claims")
     try:
-        for phase in ("open", "guarded"):
-            shutil.rmtree(claims, ignore_errors=True)
-            claims.mkdir(parents=True)
-            _run(count, (threads, folder, identity, claims, phase, options), folder, show)
+        shutil.rmtree(claims, ignore_errors=True)
+        claims.mkdir(parents=True)
+        _run(count, work, (claims, threads, *given), folder, show)
     finally:
         shutil.rmtree(claims, ignore_errors=True)
 
 
-def _run(count: int, given: tuple[Any, ...], folder: Path, show: Callable[[int], None]) -> None:
+def claimer(claims: Path) -> Callable[[str], bool]:
+    """Says of a name whether it is this process's to do: the first who asks gets it."""
+
+    def claim(name: str) -> bool:
+        try:
+            os.close(os.open(claims / sha256(name.encode()).hexdigest(), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    return claim
+
+
+def _run(
+    count: int, work: Callable[..., None], given: tuple[Any, ...], folder: Path, show: Callable[[int], None]
+) -> None:
     # A forked process would inherit the threads of torch half: start anew.
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_work, args=given, daemon=True) for _ in range(count)]
+    workers = [context.Process(target=_quietly, args=(work, given), daemon=True) for _ in range(count)]
     for worker in workers:
         worker.start()
     try:
@@ -49,25 +72,21 @@ def _run(count: int, given: tuple[Any, ...], folder: Path, show: Callable[[int],
                 worker.terminate()
             worker.join()
     if failed := next((worker.exitcode for worker in workers if worker.exitcode), None):
-        raise RuntimeError(f"a process of the audit ended with {failed}; the same command with --resume goes on")
+        raise RuntimeError(f"a process ended with {failed}; the same command with --resume goes on")
 
 
-def _work(threads: int, folder: Path, identity: str, claims: Path, phase: str, options: dict[str, Any]) -> None:
+def _quietly(work: Callable[..., None], given: tuple[Any, ...]) -> None:
+    try:
+        work(*given)
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
+def _work(claims: Path, threads: int, folder: Path, identity: str, phase: str, options: dict[str, Any]) -> None:
     import torch
 
     from .audit import audit
 
     torch.set_num_threads(threads)
-
-    def claim(name: str) -> bool:
-        try:
-            os.close(os.open(claims / sha256(name.encode()).hexdigest(), os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
     own = {**options, "guards": [], "if_they_fit": []} if phase == "open" else options
-    try:
-        audit(**own, cells=Cells(folder, identity), claim=claim)
-    except KeyboardInterrupt:
-        os._exit(130)
+    audit(**own, cells=Cells(folder, identity), claim=claimer(claims))

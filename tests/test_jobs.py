@@ -32,7 +32,7 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
         claims.mkdir()
         for _ in range(2):
             before = set(folder.glob("*")) if folder.exists() else set()
-            _work(1, folder, "x", claims, phase, options())
+            _work(claims, 1, folder, "x", phase, options())
             made.append(len(set(folder.glob("*.safetensors")) - before))
         for path in claims.iterdir():
             path.unlink()

@@ -7,18 +7,26 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch import nn
 
-from cutlayer.data import CIFAR10, MNIST, SVHN, Digits, Faces, FashionMNIST, Reviews, TinyImageNet
-from cutlayer.data.base import Source
+from cutlayer.data import CIFAR10, MNIST, SVHN, Digits, Faces, FashionMNIST, Reviews, Scenes, TinyImageNet
+from cutlayer.data.base import Source, parts
 from cutlayer.demo import demo_guards, demo_plan
+from cutlayer.engines.local import LocalRun
 from cutlayer.nets import count_parameters
+from cutlayer.optimizers import SGD
 from cutlayer.parties import build_client, build_server
+from cutlayer.partitions import IID
 from cutlayer.plan import Plan, Task, cut_shapes
 from cutlayer.privacy import privacy
+from cutlayer.roles import Role
+from cutlayer.rounds import Relay, SplitFed
+from cutlayer.rules import FedAvg
+from cutlayer.split import UShaped, Vanilla
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +40,7 @@ TASKS: dict[type[Source], Task] = {
     Faces: Task((3, 64, 64), 2, {"Male": 2}),
     TinyImageNet: Task((3, 32, 32), 200),
     Reviews: Task((2048,), 2),
+    Scenes: Task((3, 64, 64), 11),
 }
 
 
@@ -65,12 +74,15 @@ def test_there_are_recipes_of_every_file():
     assert files == {
         "baselines.py",
         "digits.py",
+        "fedmuon.py",
         "kd_ufsl.py",
         "lfq.py",
         "lightsplit.py",
         "own_model.py",
         "prism.py",
         "seal.py",
+        "segmentation.py",
+        "sl_fc.py",
     }
 
 
@@ -84,7 +96,7 @@ def test_a_recipe_is_a_plan_that_fits_its_data(name):
     client = build_client(plan.with_secrets(), task_of(plan), 0, server.handle)
     assert all(side > 0 for shape in cut for side in shape)
     assert count_parameters(client.split) > 0
-    assert count_parameters(server.body) > 0
+    assert (count_parameters(server.body) > 0) == plan.protocol.crosses
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -186,6 +198,63 @@ def test_kd_ufsl_groups_by_five_and_claims_an_epsilon_for_its_formal_setting_alo
     assert formal["release"] == pytest.approx(8) and formal["epochs"] == 20
     # Twenty Gaussians of one multiplier are one of that multiplier over the root of twenty: 58.74 in closed form.
     assert formal["total"] is None or formal["total"] == pytest.approx(58.74, abs=0.05)
+
+
+def test_kd_ufsl_is_federated_and_u_shaped():
+    plan = plan_of("kd_ufsl.py:mnist")
+    assert plan.rounds == SplitFed(version=1) and plan.rule == FedAvg() and plan.protocol is UShaped
+    assert plan_of("kd_ufsl.py:digits").guard == plan.guard and plan_of("kd_ufsl.py:digits").rounds == plan.rounds
+    assert plan_of("kd_ufsl.py:mnist_relay").rounds == Relay()
+
+
+def test_sl_fc_is_set_up_as_in_the_thesis():
+    """Sec. 4.4.1: 10 clients, labels at the server, Nesterov momentum 0.85, a cosine from 0.015 down to 1e-5."""
+    plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("sl_fc.py:")}
+    for name, plan in plans.items():
+        assert (plan.clients, plan.protocol) == (10, Vanilla)
+        assert (
+            plan.client_optimizer
+            == plan.server_optimizer
+            == SGD(lr=0.015, momentum=0.85, weight_decay=1e-4, nesterov=True)
+        )
+        assert plan.schedule.floor * 0.015 == pytest.approx(1e-5)
+        roles = plan.roles.at(0, 10, 0)
+        kept = {"cifar10_all": (10, 0, 0), "cifar10_discarded": (5, 0, 5)}.get(name, (5, 5, 0))
+        assert tuple(roles.count(role) for role in (Role.ACTIVE, Role.FROZEN, Role.OUT)) == kept
+    big = plans["cifar10"]
+    assert (cut_shapes(big, task_of(big)).z, big.epochs, big.turn) == ((128, 16, 16), 50, 1)
+    assert [plans[f"cifar10_k{k}"].turn for k in (5, 25)] == [5, 25]
+    assert (plans["cifar10_wave"].rounds.weights, plans["cifar10_skewed"].partition.alpha) == ("even", 0.3)
+
+
+def test_fedmuon_has_the_rates_of_table_5_2():
+    plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("fedmuon.py:")}
+    for plan in plans.values():
+        assert (plan.clients, repr(plan.partition), plan.take) == (10, "Dirichlet(alpha=0.1)", None)
+        assert (plan.client_optimizer.lr, plan.client_optimizer.momentum) == (0.015, 0.85)
+    rules = {"cifar10": "FedMuon", "avgm": "FedAvgM", "adagrad": "FedAdagrad", "adam": "FedAdam", "yogi": "FedYogi"}
+    rates = {"cifar10": 0.05, "avgm": 0.3, "adagrad": 0.007, "adam": 0.003, "yogi": 0.002}
+    for name, rule in rules.items():
+        plan = plans[name if name == "cifar10" else f"cifar10_{name}"]
+        assert (type(plan.rule).__name__, plan.rule.lr, plan.turn, plan.epochs) == (rule, rates[name], 5, 30)
+    assert plans["cifar10_avg"].rule == FedAvg()
+    late = {name: (plans[name].turn, plans[name].rule.lr) for name in plans if name.endswith(("_k1", "_k25"))}
+    assert late == {
+        "cifar10_k1": (1, 0.05), "cifar10_k25": (25, 0.05), "cifar10_adagrad_k25": (25, 0.03),
+        "cifar10_yogi_k25": (25, 0.003),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sl_fc.py:digits", "fedmuon.py:digits", "kd_ufsl.py:digits"])
+def test_the_small_ones_learn(name):
+    """The settings of the papers, on less of the digits."""
+    smaller = {"data": Digits(limit=300), "epochs": 3, "clients": 3, "partition": IID(), "batch": 20}
+    plan = replace(plan_of(name), **smaller, private_seed=0)
+    run = LocalRun(plan, parts(plan.data.load(), aux=0, val=0, seed=0), classes=10)
+    assert run.train()
+    first, *_, last = (row["task"] for row in run.history)
+    assert last < 0.99 * first
+    assert not run.rejected
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ class Scaffold(Merging):
     """FedAvg of clients whose gradients are corrected by c − cᵢ: the mean client's direction, less their own.
 
     `share` is the share of all clients that a round hears (|S|/N); a run of a plan sets it round by round. Clients
-    count once each, not by samples: only then is c the mean of all cᵢ. The clients' cᵢ are estimated from how far they
-    moved, (x − yᵢ)/(K · lr), which is their mean gradient under plain SGD only: take SGD(momentum=0) for them.
+    count once each, not by samples: only then is c the mean of all cᵢ. The clients' cᵢ are estimated from how far
+    they moved, (x − yᵢ)/(K · lr), which is their mean gradient under plain SGD only: SGD(momentum=0) for them. An
+    update that the server leaves out has moved its client's cᵢ all the same.
     """
 
     travels: ClassVar[tuple[str, ...]] = (NET, STAT, CONTROL)
