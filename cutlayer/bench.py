@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from . import bench_deploy
+from . import bench_clients, bench_deploy, bench_leak, bench_link, wire
 from .attacks import Knowledge, KnownGuard, UnSplit
 from .batch import Batch
-from .guards import SEAL, Guard, NoGuard, every
+from .guards import SEAL, Guard, NoGuard, Quantize, every
 from .guards.grouping import mdav, squared_distances
 from .guards.projection import Dense, Fast
 from .ledger import Ledger
 from .measured import Measured
-from .message import Kind, Message, through
+from .message import Handler, Kind, Message, through
 from .nets.base import Net
 from .nets.mnist_net import MnistNet
 from .nets.resnet import ResNet18
@@ -82,6 +82,11 @@ def load_fashionmnist(quick: bool) -> Measured | None:
     return _load("FashionMNIST()", images=70_000, bytes_each=28 * 28)
 
 
+def codec_cost(quick: bool) -> Measured:
+    """Encoding and decoding the four messages of `link.20mbit`, against their step: SimpleCNN, 28x28, batch 64."""
+    return _codec_cost(8 if quick else 60, goal=5)
+
+
 ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "inproc.simplecnn": inproc_simplecnn,
     "inproc.resnet18": inproc_resnet18,
@@ -92,7 +97,11 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "unsplit.batched": unsplit_batched,
     "load.cifar10": load_cifar10,
     "load.fashionmnist": load_fashionmnist,
+    **bench_clients.ENTRIES,
     **bench_deploy.ENTRIES,
+    **bench_link.ENTRIES,
+    **bench_leak.ENTRIES,
+    "codec.cost": codec_cost,
 }
 
 
@@ -164,6 +173,42 @@ def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
     if not same:
         raise RuntimeError("split and unsplit weights differ: the times cannot be compared")
     return Measured(BATCH / split, "samples/s", plain / split, "the unsplit network", f">= {goal}")
+
+
+def _codec_cost(repeats: int, *, goal: float) -> Measured:
+    """Frames alone; quantising is part of the step, whoever carries its messages, and told beside it."""
+    task, rate = Task((1, 28, 28), 10), SGD(lr=0.01)
+    plan = bench_link.squeezed(Plan(client_optimizer=rate, server_optimizer=rate, private_seed=1))
+    server, crossed = build_server(plan.public(), task), list[Message]()
+
+    def listen(message: Message, handle: Handler) -> Message:
+        answer = handle(message)
+        crossed.extend((message, answer))
+        return answer
+
+    batch = Batch(torch.rand(BATCH, *task.shape), torch.randint(task.classes, (BATCH,)), seed=1)
+    learn(build_client(plan, task, 0, through([listen], server.handle)), batch)
+    ways = (Quantize(bits=4), plan.down, plan.back, plan.back)  # z, u, du, dz
+    tensors = [tensor for message in crossed for tensor in message.tensors.values()]
+
+    def frames() -> None:
+        for message in crossed:
+            wire.decode(wire.encode(message))
+
+    def quantise() -> None:
+        for way, tensor in zip(ways, tensors, strict=True):
+            way.squeeze(tensor)
+
+    client = build_client(plan, task, 0, server.handle)
+    ours, step = _alternate(frames, lambda: learn(client, batch), repeats)
+    beside, _ = _alternate(quantise, lambda: learn(client, batch), repeats)
+    return Measured(
+        100 * ours / step,
+        f"% of a step ({1e3 * ours:.2f} ms; quantising takes another {100 * beside / step:.1f} %)",
+        step / ours,
+        "all frames of the step",
+        f"< {goal} %",
+    )
 
 
 def _projections(width: int, kept: int, *, repeats: int, goal: float) -> Measured:

@@ -1,6 +1,5 @@
 """Benchmarks of a deployment: what gRPC adds, what crosses the socket, what waiting costs, how full a link is."""
 
-import heapq
 import importlib.util
 import socket
 import threading
@@ -9,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +15,8 @@ from torch import Tensor, nn
 from . import wire
 from .batch import Task
 from .bench_parties import PATIENCE, Away, Here, client_address, other_process, read_into, scratch, synthetic
+from .forecast import Piece as Piece
+from .forecast import ideal as ideal
 from .ledger import Ledger
 from .link import Link
 from .measured import Measured
@@ -113,16 +113,16 @@ class _Eighth(nn.Module):
 
 
 def _straight() -> tuple[Plan, Task]:
-    return _plan(Straight()), Task((MESSAGE // 4 // 64,), 2)
+    return plan_of(Straight()), Task((MESSAGE // 4 // 64,), 2)
 
 
-def _plan(net: Net, **changes: object) -> Plan:
+def plan_of(net: Net, **changes: object) -> Plan:
     rate = SGD(lr=0.01)
     fields = {"epochs": 1, "turn": 0, "val": 0.0, "private_seed": 1}
     return Plan(net=net, client_optimizer=rate, server_optimizer=rate, **{**fields, **changes})  # type: ignore[arg-type]
 
 
-def _rounds(ways: Sequence[Callable[[], float]], rounds: int) -> list[float]:
+def rounds_of(ways: Sequence[Callable[[], float]], rounds: int) -> list[float]:
     """Median seconds of each way, all of them in every round. By the clock: two processes wait for each other."""
     times = [[way() for way in ways] for _ in range(rounds + FEWEST)][FEWEST:]
     return [median(column) for column in zip(*times, strict=True)]
@@ -136,7 +136,7 @@ def _grpc_step(rounds: int, *, tls: bool) -> Measured | None:
     with scratch() as folder, _PlainTcp(MESSAGE, ANSWER) as tcp:
         away, here = Away(plan, task, steps, folder, tls=tls), Here(plan, task, steps)
         here.step()
-        ours, inside, plain = _rounds((away.step, here.step, tcp.step), rounds)
+        ours, inside, plain = rounds_of((away.step, here.step, tcp.step), rounds)
         away.end()
     _refuse_other_weights(away, here)
     added = ours - inside
@@ -169,11 +169,11 @@ class _PlainTcp:
 def _grpc_train(net: Net, task: Task, rounds: int, goal: float) -> Measured | None:
     if not installed():
         return None
-    plan, steps = _plan(net), rounds + FEWEST + 1
+    plan, steps = plan_of(net), rounds + FEWEST + 1
     with scratch() as folder:
         away, here = Away(plan, task, steps, folder), Here(plan, task, steps)
         here.step()
-        ours, inside = _rounds((away.step, here.step), rounds)
+        ours, inside = rounds_of((away.step, here.step), rounds)
         away.end()
     _refuse_other_weights(away, here)
     return Measured(plan.batch / ours, "samples/s", inside / ours, "the split run in one process", f">= {goal}")
@@ -261,42 +261,6 @@ def _cores(seconds: float) -> tuple[float, float]:
 
 
 # ------------------------------------------------------------------------------- slow links
-class Piece(NamedTuple):
-    """One piece of a batch: seconds that each side computes, bytes that each message has."""
-
-    head: float
-    z: int
-    forward: float
-    u: int
-    tail: float
-    du: int
-    backward: float
-    dz: int
-    rest: float
-
-
-def ideal(pieces: Sequence[Piece], link: Link) -> float:
-    """Seconds of a step if nothing but computing and the link took time.
-
-    Client, server and both directions of the link take what comes in the order in which it comes. All pieces are
-    there at the start.
-    """
-    ways = ("client", "up", "server", "down", "client", "up", "server", "down", "client")
-    free = dict.fromkeys(ways, 0.0)
-    waiting = [(0.0, number, 0) for number in range(len(pieces))]
-    finished = 0.0
-    while waiting:
-        ready, number, stage = heapq.heappop(waiting)
-        way, amount = ways[stage], pieces[number][stage]
-        travels = way in ("up", "down")
-        free[way] = max(ready, free[way]) + (link.seconds(int(amount)) if travels else amount)
-        ready = free[way] + (link.rtt / 2 if travels else 0.0)
-        finished = max(finished, ready)
-        if stage + 1 < len(ways):
-            heapq.heappush(waiting, (ready, number, stage + 1))
-    return finished
-
-
 class Staged:
     """A step in pieces in this process, taken apart: how long each stage computes, and what would have crossed."""
 
@@ -353,14 +317,14 @@ def _pipeline(rounds: int, link: Link) -> Measured | None:
     if not installed():
         return None
     task, steps = Task((784,), 10), rounds + FEWEST + 1
-    whole = _plan(MLP(widths=(1024, 1024)))
+    whole = plan_of(MLP(widths=(1024, 1024)))
     cut = replace(whole, pieces=4)
     with scratch() as folder:
         ours = Away(cut, task, steps, folder / "4", link=link)
         plain = Away(whole, task, steps, folder / "1", link=link)
         staged = Staged(cut, task, steps)
         staged.step()
-        pieces, one, _ = _rounds((ours.step, plain.step, staged.step), rounds)
+        pieces, one, _ = rounds_of((ours.step, plain.step, staged.step), rounds)
         for away in (ours, plain):
             away.end()
             assert away.relay is not None

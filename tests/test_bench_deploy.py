@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys import TASK, TinyNet
 
-from cutlayer import bench, bench_deploy
+from cutlayer import bench, bench_deploy, bench_link
 from cutlayer.bench_deploy import ENTRIES, FEWEST, Piece, Staged, ideal
 from cutlayer.bench_parties import Away, Here, scratch
 from cutlayer.link import Link
@@ -109,7 +109,7 @@ def test_stages_are_those_of_the_step_and_sizes_those_of_its_frames():
 
 # --------------------------------------------------------------------------------- the benchmarks
 def test_a_run_between_processes_is_stepped_and_ends_with_the_same_weights():
-    plan = bench_deploy._plan(TinyNet(), batch=8)
+    plan = bench_deploy.plan_of(TinyNet(), batch=8)
     with scratch() as folder:
         away, here = Away(plan, TASK, 4, folder), Here(plan, TASK, 4)
         for done in range(1, 4):
@@ -179,4 +179,20 @@ def test_they_are_listed_and_left_out_where_grpc_is_missing(monkeypatch):
 
 def test_rounds_leave_the_first_ones_out():
     times = iter([100.0] * FEWEST + [1.0, 2.0, 9.0])
-    assert bench_deploy._rounds([lambda: next(times)], 3) == [2.0]
+    assert bench_deploy.rounds_of([lambda: next(times)], 3) == [2.0]
+
+
+def test_the_benchmarks_of_a_slow_link_run_and_agree_on_what_crosses():
+    """Few steps: figures of this size say nothing, but every party ends and every ratio is one."""
+    worth = bench_link._worth(1, Link(rate=200e6, rtt=0.002))
+    assert worth is None or (worth.ratio > 0 and "times fewer bytes" in worth.unit)
+    model = bench_link._model(1, Link(rate=200e6, rtt=0.002))
+    assert model is None or all(name in model.unit for name in ("raw floats", "labels travel", "compressed"))
+    cost = bench.codec_cost(quick=True)
+    assert cost.value > 0 and "quantising" in cost.unit
+
+
+def test_what_is_squeezed_takes_four_bits_in_all_four_messages():
+    plan = bench_link.squeezed(bench_deploy.plan_of(TinyNet()))
+    assert repr(plan.guard) == "Chain(LightSplit(ratio=8), Quantize(bits=4))"
+    assert plan.down.bits == plan.back.bits == 4

@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -57,7 +57,7 @@ class Shapes(NamedTuple):
 def shapes(net: Net, shape: Shape) -> Shapes:
     """The shapes of `z` and `u`, from a run without storage or arithmetic; draws no random number."""
     # Many clients ask for those of one network.
-    return (_known_shapes if isinstance(net, Hashable) else _shapes)(net, tuple(shape))
+    return (_known_shapes if _hashable(net) else _shapes)(net, tuple(shape))
 
 
 def _shapes(net: Net, shape: Shape) -> Shapes:
@@ -70,9 +70,18 @@ def _shapes(net: Net, shape: Shape) -> Shapes:
 _known_shapes = lru_cache(maxsize=8)(_shapes)
 
 
+def _hashable(net: Net) -> bool:
+    """A network with a list or a dict among its fields is not."""
+    try:
+        hash(net)
+    except TypeError:
+        return False
+    return True
+
+
 def scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
     """The shape of one sample's scores: (classes,), or (classes, height, width) where every pixel has some."""
-    return (_known_scores if isinstance(net, Hashable) else _scores_shape)(net, tuple(shape), classes)
+    return (_known_scores if _hashable(net) else _scores_shape)(net, tuple(shape), classes)
 
 
 def _scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
