@@ -1,7 +1,7 @@
 """Split learning with a class for every pixel: a small DeepLab on scenes of digits that need no file.
 
 The cut is 32x32x32, sixteen times the size of a label map of bytes: without a guard a sample costs 131 kB each way.
-Figures of a run of each are in docs/inference.md.
+Figures of a run of `scenes` and of `scenes_lightsplit` are in docs/inference.md; the other two have none yet.
 """
 
 from dataclasses import replace
