@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import cli_compare
 from .cli_deploy import register
 from .cli_options import (
     AsJson,
@@ -22,6 +23,7 @@ from .cli_options import (
     GoOn,
     Guards,
     Jobs,
+    LinkOption,
     OneGuard,
     Out,
     PrivateSeed,
@@ -31,7 +33,7 @@ from .cli_options import (
     Threads,
     plan_options,
 )
-from .terminal import Bar, Stop, figures, prepare, say
+from .terminal import Bar, Stop, figures, halt_told, prepare, say
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -75,6 +77,7 @@ def train(
     out: Out = None,
     resume: Resume = None,
     record: Record = 0,
+    link: LinkOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a split model in this process and write history, checkpoints and the result.
@@ -85,16 +88,19 @@ def train(
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
     prepare(threads, device)
-    from . import runs
+    from . import rates, runs
+    from .forecast import in_words
+    from .link import Link
     from .privacy import lines
     from .typed import change, read_plan
 
+    over = Link.parse(link) if link is not None else None
     if resume is not None:
         chosen = runs.load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
     else:
         chosen = change(read_plan(plan), changes)
     folder = resume or runs.new_folder(out, "train")
-    with Bar() as bar, Stop() as stop:
+    with Bar() as bar, Stop() as stop, halt_told(as_json, folder):
         result = runs.train(
             chosen,
             folder,
@@ -102,6 +108,7 @@ def train(
             device=device,
             resume=resume is not None,
             record=record << 20,
+            link=over,
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
@@ -109,20 +116,24 @@ def train(
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
         return
-    say(f"test accuracy {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
+    what = "test accuracy"
+    if "mean_iou" in result:
+        what = f"test mIoU {result['mean_iou']:.4f}, pixel accuracy"
+    say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
-    rates = result["rates"]
-    if rates["total ratio"] is not None:
-        say(
-            ", ".join(
-                f"{name} {rates[name]:.3g}"
-                for name in ("bits per feature", "bits per input pixel", "uplink ratio", "total ratio")
-            )
-        )
+    if result["bytes_weights"]:
+        say(f"weights that travel: {result['bytes_weights']:,.0f} bytes a sample")
+    if fair := len(result.get("clients", ())) > 1 and result["fairness"]:
+        best, worst = (f"{fair[name]:.3f} (client {fair[name + '_client']})" for name in ("best", "worst"))
+        say(f"clients on data like their own: best {best}, worst {worst}, worst tenth {fair['worst_tenth']:.3f}")
+    for line in rates.lines(result["rates"]):
+        say(line)
+    for line in in_words(result["link"]) if result.get("link") else ():
+        say(line)
     for side in ("client", "server"):
         own = result["sides"][side]
         say(f"{side}: {own['parameters']:,} parameters, {own['macs']:,} multiply-accumulates a sample")
-    for line in lines(result["privacy"]):
+    for line in [*lines(result["privacy"]), *runs.leaks(result)]:
         say(line)
     say(f"results in {folder}")
 
@@ -145,6 +156,7 @@ def audit(
     out: Out = None,
     resume: GoOn = None,
     jobs: Jobs = 1,
+    link: LinkOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Train with each guard, attack what the server saw, and put accuracy, leakage, bytes and cost side by side.
@@ -154,26 +166,46 @@ def audit(
     Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG. Ctrl-C keeps finished cells;
     the same command with --resume FOLDER goes on.
     """
-    prepare(threads, device)
-    from .attacks import suite
-    from .auxiliary import Auxiliary
-    from .guards import every
-    from .spec import spec
-    from .typed import change, read_guard, read_plan
+    _typed_audit(
+        changes, plan, guard, attack=attack, budget=budget, seeds=seeds, images=images, aux_data=aux_data,
+        aux_without=aux_without, device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, jobs=jobs,
+        link=link, as_json=as_json,
+    )  # fmt: skip
 
-    if (seeds is not None and seeds < 1) or images < 2:
-        raise ValueError("--seeds is at least 1 and --images at least 2")
-    chosen = change(read_plan(plan), changes)
-    asked = [text for text in guard or [] if text != "all"]
-    guards = [chosen.guard, *(read_guard(text) for text in asked)]
-    attacks = [spec(text, "attacks") for text in attack or []]
-    other = spec(aux_data, "data").load(data_dir) if aux_data else None
-    _audit(
-        chosen, guards, attacks, if_they_fit=every() if "all" in (guard or []) else [],
-        more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
-        seeds=seeds or (3 if budget == "standard" else 1), images=images, device=device, threads=threads,
-        data_dir=data_dir, out=out, resume=resume, jobs=jobs, auxiliary=Auxiliary(other, tuple(aux_without or ())),
-        as_json=as_json, command="cutlayer " + _quoted(sys.argv[1:]),
+
+@app.command()
+@plan_options
+def sweep(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    guard: Guards = None,
+    attack: Attacks = None,
+    budget: Budget = None,
+    seeds: Annotated[int | None, typer.Option(help="Repeat everything with this many seeds. Default: 1.")] = None,
+    images: Annotated[int, typer.Option(help="Private images to reconstruct and score.")] = 256,
+    aux_data: AuxData = None,
+    aux_without: AuxWithout = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    resume: GoOn = None,
+    jobs: Jobs = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy against bytes, coloured by leakage, over the settings of some guards: an audit with one more figure.
+
+    [bold]cutlayer sweep --guard 'Quantize(bits={1,2,4,8})' --guard 'LightSplit(ratio={2,8,32})'[/bold]
+    Braces stand for one guard each, several braces for all combinations, also inside a Chain. A family (the same
+    guard with other numbers) is a line in the figure. Without --guard: bits, projections, top-k, and bits behind a
+    projection, thirteen guards in all.
+    Writes sweep.png, sweep.svg and sweep.csv beside the files of an audit; report.html has the figure on top.
+    Ctrl-C keeps finished cells; the same command with --resume FOLDER goes on. --jobs 2 uses two processes.
+    """
+    _typed_audit(
+        changes, plan, guard, attack=attack, budget=budget, seeds=seeds, images=images, aux_data=aux_data,
+        aux_without=aux_without, device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, jobs=jobs,
+        as_json=as_json, is_sweep=True,
     )  # fmt: skip
 
 
@@ -222,6 +254,47 @@ def attack(
 
 
 @app.command()
+@plan_options
+def memory(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    guard: OneGuard = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a client of a plan needs in memory: parameters, gradients, optimizer state and activations, counted.
+
+    [bold]cutlayer memory --net 'ResNet18(depth=4)' --data CIFAR10[/bold]
+    One row for a client that learns, one for the same with activation checkpointing (the head runs again for its
+    backward pass), one for a frozen client (forward only). Nothing is trained. Writes memory.json and memory.png.
+    """
+    changes |= {"guard": guard} if guard is not None else {}
+    prepare(1, "cpu")
+    from . import memory as room
+    from . import runs
+    from .engines.local import task_of
+    from .typed import change, read_plan
+
+    chosen = change(read_plan(plan), changes)
+    folder = runs.new_folder(out, "memory")
+    loaded = chosen.data.load(data_dir)
+    found = room.breakdown(chosen, task_of(loaded.train, len(loaded.classes)))
+    result = {"plan": repr(chosen), "client_memory": found}
+    drawn = room.picture(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.json").write_text(json.dumps(result, indent=1))
+    (folder / "memory.png").write_bytes(drawn)
+    if as_json:
+        print(json.dumps({**result, "out": str(folder)}))
+        return
+    for line in room.table(found):
+        say(line)
+    say("working: what the largest layer reads and writes; of it and the activations only the larger is in the total")
+    say(f"open {folder / 'memory.png'}")
+
+
+@app.command()
 def bench(
     names: Annotated[
         list[str] | None, typer.Argument(help="Which entries; default: all. A prefix is enough: inproc")
@@ -258,7 +331,8 @@ def list_things(
     kind: Annotated[
         str,
         typer.Argument(
-            help="guards, attacks, nets, data, partitions, optimizers, protocols, rules, codecs, projections or bench"
+            help="guards, attacks, nets, data, partitions, optimizers, protocols, rounds, rules, roles, codecs, "
+            "projections or bench"
         ),
     ],
     as_json: AsJson = False,
@@ -286,6 +360,7 @@ def list_things(
             print(f"{'':{width}}    {line}")
 
 
+cli_compare.register(app)
 register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
@@ -320,6 +395,48 @@ def data_check(
 
 
 # ------------------------------------------------------------------ what the commands share
+def _typed_audit(
+    changes: dict[str, Any],
+    plan: str | None,
+    guard: list[str] | None,
+    *,
+    attack: list[str] | None,
+    budget: str | None,
+    seeds: int | None,
+    images: int,
+    aux_data: str | None,
+    aux_without: list[int] | None,
+    device: str,
+    threads: int | None,
+    data_dir: Path | None,
+    is_sweep: bool = False,
+    **rest: Any,
+) -> None:
+    """From what was typed for an audit or a sweep to the audit."""
+    prepare(threads, device)
+    from .attacks import suite
+    from .auxiliary import Auxiliary
+    from .guards import every
+    from .spec import spec
+    from .sweep import USUAL
+    from .typed import change, read_guards, read_plan
+
+    if (seeds is not None and seeds < 1) or images < 2:
+        raise ValueError("--seeds is at least 1 and --images at least 2")
+    chosen = change(read_plan(plan), changes)
+    guards = [chosen.guard, *read_guards(text for text in guard or [] if text != "all")]
+    attacks = [spec(text, "attacks") for text in attack or []]
+    usual = read_guards(USUAL) if is_sweep and not guard else []
+    other = spec(aux_data, "data").load(data_dir) if aux_data else None
+    _audit(
+        chosen, guards, attacks, if_they_fit=usual + (every() if "all" in (guard or []) else []),
+        more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
+        seeds=seeds or (3 if budget == "standard" else 1), images=images, device=device, threads=threads,
+        data_dir=data_dir, auxiliary=Auxiliary(other, tuple(aux_without or ())),
+        command="cutlayer " + _quoted(sys.argv[1:]), is_sweep=is_sweep, **rest,
+    )  # fmt: skip
+
+
 def _audit(
     plan: "Plan",
     guards: list[Any],
@@ -338,6 +455,8 @@ def _audit(
     resume: Path | None = None,
     jobs: int = 1,
     auxiliary: Any = None,
+    is_sweep: bool = False,
+    link: str | None = None,
 ) -> None:
     prepare(threads, device)
     from . import report, runs
@@ -345,12 +464,20 @@ def _audit(
     from .audit import audit as run_audit
     from .cells import Cells
     from .engines.local import task_of
+    from .forecast import in_words
+    from .link import Link
     from .lpips import find_weights, load_lpips, why_no_lpips
 
-    folder = resume or runs.new_folder(out, "audit")
+    over = Link.parse(link) if link is not None else None
+    if over is not None:
+        runs.refuse_side_by_side(plan)
+    folder = resume or runs.new_folder(out, "sweep" if is_sweep else "audit")
     loaded = plan.data.load(data_dir)
+    maps = loaded.train.y.dim() > 1
     weights = find_weights(data_dir)
-    attacks = attacks + (more(task_of(loaded.train, len(loaded.classes))) if more else [])
+    found = more(task_of(loaded.train, len(loaded.classes))) if more else []
+    # Of a suite, what has nothing to find in labels of pixels is left out; what was asked for by name is refused.
+    attacks = attacks + [one for one in found if not (maps and one.reads_classes)]
     if jobs < 1:
         raise ValueError(f"--jobs is at least 1; got {jobs}")
     options: dict[str, Any] = {
@@ -365,8 +492,9 @@ def _audit(
         "auxiliary": auxiliary,
         "lpips": load_lpips(weights).to(device) if weights else None,
         "lpips_missing": None if weights else why_no_lpips(),
+        "link": over,
     }
-    identity = f"{plan} {images} {auxiliary and auxiliary.without}"
+    identity = f"{plan} {images} {auxiliary and auxiliary.without}" + (f" {over}" if over else "")
     try:
         with Bar() as bar:
             if jobs > 1:
@@ -382,15 +510,19 @@ def _audit(
     except KeyboardInterrupt:
         say(f"interrupted; finished cells are kept: the same command with --resume {folder} goes on")
         sys.exit(130)
-    report.write(result, folder, command)
+    report.write(result, folder, command, sweep=is_sweep)
     shutil.rmtree(folder / CELLS)
     if as_json:
         print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
         return
     report.print_table(result)
+    if maps:
+        say("accuracy is the share of right pixels; audit.json also has mean_iou")
+    for told in {row["guard"]: row for row in result.rows if row.get("link")}.values():
+        say(f"{told['guard']} {in_words(told['link'])[0]}")
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
-    say(f"open {folder / 'report.html'}")
+    say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
 
 
 def _quoted(arguments: list[str]) -> str:

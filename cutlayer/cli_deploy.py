@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .cli_options import AsJson, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
-from .terminal import Bar, figures, prepare, say
+from .terminal import Bar, figures, halt_told, prepare, say
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -205,7 +205,7 @@ def join(
     chosen = _plan(plan, changes, guard)
     start_logs(log)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
-    with Bar() as bar:
+    with Bar() as bar, halt_told(as_json, folder):
 
         def started(site: Any) -> None:
             total = chosen.epochs * site.worker.batches

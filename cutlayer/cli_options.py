@@ -25,7 +25,9 @@ Data = Annotated[
     str | None,
     typer.Option(help="Data set, e.g. CIFAR10 or 'Npz(path=\"my.npz\")'." + _SPEC + "data", rich_help_panel=_PLAN),
 ]
-Protocol = Annotated[str | None, typer.Option(help="Vanilla, UShaped or Bypass.", rich_help_panel=_PLAN)]
+Protocol = Annotated[
+    str | None, typer.Option(help="Vanilla, UShaped or Bypass; Federated: no cut.", rich_help_panel=_PLAN)
+]
 Guarded = Annotated[
     int | None,
     typer.Option(help="How many clients use the guard, the first ones. Default: all.", rich_help_panel=_PLAN),
@@ -37,7 +39,7 @@ Fusion = Annotated[
 Home = Annotated[
     float | None, typer.Option(help="Bypass: share of the channels that never leave.", rich_help_panel=_PLAN)
 ]
-Clients = Annotated[int | None, typer.Option(help="How many clients learn in turn.", rich_help_panel=_PLAN)]
+Clients = Annotated[int | None, typer.Option(help="How many clients there are.", rich_help_panel=_PLAN)]
 Partition = Annotated[
     str | None,
     typer.Option(
@@ -48,8 +50,60 @@ Shared = Annotated[
     bool | None,
     typer.Option("--shared/--own", help="One head handed on (SCH), or one per client (PCH).", rich_help_panel=_PLAN),
 ]
+Rounds = Annotated[
+    str | None,
+    typer.Option(
+        help="Relay (one after the other), Wave (all at once, one step), 'SplitFed(version=1)' (merged after --turn "
+        "batches)." + _SPEC + "rounds",
+        rich_help_panel=_PLAN,
+    ),
+]
+Rule = Annotated[
+    str | None,
+    typer.Option(
+        help="How what clients bring is merged, e.g. FedAvg, 'FedMuon(lr=0.05)', Krum." + _SPEC + "rules",
+        rich_help_panel=_PLAN,
+    ),
+]
+Roles = Annotated[
+    str | None,
+    typer.Option(
+        help="Who learns: AllActive, or 'Frozen(share=0.5)': the others run forward only." + _SPEC + "roles",
+        rich_help_panel=_PLAN,
+    ),
+]
+Take = Annotated[int | None, typer.Option(help="Clients drawn for each pass. Default: all.", rich_help_panel=_PLAN)]
+Watch = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A detector with which clients watch the server, e.g. GradientScrutinizer; it stops them. Repeatable."
+        + _SPEC
+        + "detectors",
+        rich_help_panel=_PLAN,
+    ),
+]
+ServerWatch = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A detector with which the server watches the clients, e.g. ConsensusCosine; it says who is suspect. "
+        "Repeatable." + _SPEC + "detectors",
+        rich_help_panel=_PLAN,
+    ),
+]
+Poison = Annotated[
+    str | None,
+    typer.Option(
+        help="Experiments: what malicious clients do to their own samples, e.g. 'BadNets(share=0.3)'."
+        + _SPEC
+        + "poisons",
+        rich_help_panel=_PLAN,
+    ),
+]
 Turn = Annotated[
-    int | None, typer.Option(help="Batches a client learns from per turn; 0: its whole epoch.", rich_help_panel=_PLAN)
+    int | None,
+    typer.Option(
+        help="Batches a client learns from per turn (local steps); 0: its whole epoch.", rich_help_panel=_PLAN
+    ),
 ]
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.", rich_help_panel=_PLAN)]
 BatchSize = Annotated[int | None, typer.Option("--batch", help="Samples per step.", rich_help_panel=_PLAN)]
@@ -124,7 +178,10 @@ Out = Annotated[Path | None, typer.Option(help="A new folder for the results. De
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Guards = Annotated[
     list[str] | None,
-    typer.Option(help="A guard to audit, or all. Repeatable. The unguarded cut is always there." + _SPEC + "guards"),
+    typer.Option(
+        help="A guard, or all. Repeatable; braces stand for one guard each: 'Quantize(bits={2,4,8})'. "
+        "The unguarded cut is always there." + _SPEC + "guards"
+    ),
 ]
 Attacks = Annotated[
     list[str] | None, typer.Option(help="An attack. Repeatable. Default: Decoder." + _SPEC + "attacks")
@@ -133,6 +190,13 @@ Resume = Annotated[
     Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
 ]
 
+LinkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--link",
+        help="Also say how long it would take over a link: 20mbit,40ms (rate, round trip), or 20mbit/100mbit,40ms.",
+    ),
+]
 Record = Annotated[
     int, typer.Option(help="Keep the newest MiB of what the server receives, for `cutlayer attack`. 0: nothing.")
 ]
@@ -167,6 +231,13 @@ PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
     "clients": (Clients, ""),
     "partition": (Partition, "partitions"),
     "shared": (Shared, ""),
+    "rounds": (Rounds, "rounds"),
+    "rule": (Rule, "rules"),
+    "roles": (Roles, "roles"),
+    "take": (Take, ""),
+    "watch": (Watch, ""),
+    "server_watch": (ServerWatch, ""),
+    "poison": (Poison, "poisons"),
     "turn": (Turn, ""),
     "epochs": (Epochs, ""),
     "batch": (BatchSize, ""),

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import NonFinite
 from .detectors import Council, ServerWatch
+from .errors import NonFinite
 from .ledger import DOWN, UP, Ledger
 from .message import Kind, Message
 from .optimizers import set_rate
@@ -76,6 +76,7 @@ class Course:
         council = Council(
             plan.clients,
             plan.take or plan.clients,
+            plan.epochs,
             passes,
             plan.protocol.labels_stay_home,
             derive(plan.seed, "watch"),
@@ -305,10 +306,16 @@ class Course:
             self.sums[name] = (total + value, count + 1)
         self._on_step(Progress(self.epoch, self.step, self.steps, terms or {}))
 
+    def so_far(self) -> dict[str, Any]:
+        """The history's row of an epoch, as far as it has come."""
+        row: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
+        return row | {name: total / count for name, (total, count) in self.sums.items()}
+
     def _close_epoch(self) -> None:
         self.turn, self.epoch = 0, self.epoch + 1
-        row: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
-        row |= {name: total / count for name, (total, count) in self.sums.items()}
+        for watch in self.watches:
+            watch.epoch_over()
+        row = self.so_far()
         self.sums = {}
         self._refuse_non_finite_weights()
         if accuracies := self.accuracies("validate"):
@@ -363,7 +370,7 @@ class Course:
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say."""
         tensors = self.tensors() | {f"best/{name}": tensor for name, tensor in self.best.tensors.items()}
-        facts = {
+        facts: dict[str, Any] = {
             "epoch": self.epoch,
             "turn": self.turn,
             "step": self.step,

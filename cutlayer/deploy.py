@@ -1,7 +1,8 @@
 """A run between machines, on disk: one folder at the server, one at each client, each enough to go on after a crash.
 
 server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json
-client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json
+client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json; halted.json
+         and halted.safetensors where its detectors stopped it
 """
 
 import json
@@ -14,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from . import __version__, certs, checkpoint
+from . import __version__, certs, checkpoint, halted
 from .batch import Task
 from .course import Progress
 from .data.base import Parts, Source, parts
@@ -161,6 +162,7 @@ class Service:
             "rewinds": host.rewinds,
             "refused": dict(self.network.refused),
             "ledger": host.ledger.as_dict(),
+            **({"server_watch": [watch.report() for watch in host.watches]} if host.watches else {}),
             "ended": [],  # clients that know it
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
@@ -188,6 +190,7 @@ def join(
     """Take part in a run as `name`, on this client's own `data` or on its share of the plan's; returns its result."""
     if (folder / "result.json").exists():
         raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
+    halted.refuse(folder)
     address = Address(server, certs.read_identity(identity, "client") if identity else None)
     plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
     site = Site(plan, name, address, folder, give_up=give_up, limit=(limits or Limits()).message, device=device)

@@ -15,4 +15,10 @@ class Interrupted(RuntimeError):
     exit_code = 130
 
 
-USER_ERRORS = (ValueError, OSError, ProtocolError, NonFinite, Interrupted)
+class Halt(RuntimeError):
+    """A client's own detector has stopped it; its state is as it was before the next upload."""
+
+    exit_code = 5
+
+
+USER_ERRORS = (ValueError, OSError, ProtocolError, NonFinite, Interrupted, Halt)

@@ -16,6 +16,7 @@ from .attacks.base import REQUIRED
 from .attacks.labels import named
 from .batch import Batch, Task
 from .data.base import Parts, Samples
+from .drill import Drill
 from .engines.local import LocalRun, Progress, as_batch
 from .guards.base import GuardModule
 from .guards.c3 import Unbind
@@ -261,6 +262,7 @@ class Hijacked(NamedTuple):
     run: LocalRun
     attacker: Attacker
     seconds: float
+    drill: Drill  # of the plan's detectors
 
 
 def hijack(
@@ -273,10 +275,13 @@ def hijack(
     device: str = "cpu",
     again: int = 0,
     start: LocalRun | None = None,
+    images: int = 128,
     on_step: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[Drill], bool] = lambda drill: False,
 ) -> Hijacked:
     """The plan once more, with an active attacker at the server: for as many epochs as the attack needs, at least the
-    plan's, and to the end, for no epoch of it is the best."""
+    plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
+    first alarm the attacker's pictures of `images` samples are judged."""
     began = time.perf_counter()
     with seeded(derive(seed, "attack", repr(attack), again), device):
         knowledge = told(plan, task, data, device).only(attack.needs)
@@ -286,8 +291,25 @@ def hijack(
     run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])
     if start is not None:
         run.start_from(start)
-    run.train(on_step=on_step)
-    return Hijacked(run, attacker, time.perf_counter() - began)
+    drill = Drill(run, lambda client: _damage(run, attacker, client, images))
+
+    def after(progress: Progress) -> None:
+        drill()
+        on_step(progress)
+
+    run.train(on_step=after, stop=lambda: stop(drill))
+    return Hijacked(run, attacker, time.perf_counter() - began, drill)
+
+
+def _damage(run: LocalRun, attacker: Attacker, client: int, images: int) -> dict[str, Any]:
+    """What an attacker in the middle of a training makes of what a client would send now."""
+    samples = run.samples[client]
+    pick = torch.randperm(len(samples), generator=generator(run.plan.seed))[:images]
+    heard = overheard(run, client, pick, "drill")
+    forward = uploads(heard.messages)
+    truth = samples.images(pick.to(samples.y.device))
+    found = scores(truth, _for_each(attacker.reconstruct(forward), forward, heard.rows))
+    return {"ssim": found["ssim"], "ncc": found["ncc"]}
 
 
 def judge(

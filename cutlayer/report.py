@@ -1,7 +1,6 @@
 """An audit as files: audit.json, one self-contained report.html, and its plots as PNG."""
 
 import base64
-import io
 import json
 import sys
 import tempfile
@@ -13,18 +12,28 @@ from torch import Tensor
 
 from . import __version__
 from .audit import Audit, picture_key
+from .plots import INK, SOFT, png, pyplot
 from .privacy import lines
+from .rates import RATES, compared, crossing
+from .sweep import figure, points, table
 from .verdict import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
 
 SHOWN = 10  # pictures in a line of the grid
-INK, SOFT = "#1d2733", "#8a97a6"
 
 
-def write(audit: Audit, folder: Path, command: str) -> None:
-    """All files at once: they are made beside the folder and moved in when the last one is whole."""
+def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None:
+    """All files at once: they are made beside the folder and moved in when the last one is whole.
+
+    A `sweep` has one more figure and the table behind it.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
-    files = {
+    files: dict[str, bytes] = {}
+    if sweep:
+        found = points(audit.rows, audit.floors)
+        pictures["sweep.png"], files["sweep.svg"] = figure(found)
+        files["sweep.csv"] = table(found)
+    files |= {
         "audit.json": json.dumps(as_data(audit, command), indent=1).encode(),
         "report.html": html(audit, pictures, command).encode(),
         **pictures,
@@ -64,10 +73,15 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
         counted=[row for name in names if (row := _counted(audit, name)) is not None],
         pictured=[row for row in audit.rows if row["metric"] == "ssim"],
+        watchdogs=watchdogs(audit.rows),
         others=[row for row in audit.rows if row["metric"] != "ssim"],
         several=len(audit.rows) > len(guards),
         by_form=[forms for name in names for forms in by_form(audit.rows, name)],
         wide_gap=WIDE_GAP,
+        rate_names=RATES,
+        crossing=crossing,
+        compared=compared,
+        measured=audit.rows[0]["rates"]["total ratio"] is not None,
     )
 
 
@@ -122,7 +136,7 @@ def print_table(audit: Audit) -> None:
 
 def tradeoff(audit: Audit) -> bytes:
     """Accuracy against leakage; the area of a mark is the bytes it costs. Numbered, so that 15 rows stay legible."""
-    plt = _pyplot()
+    plt = pyplot()
     names = guards_of(audit.rows)
     many = len(names) > 8
     figure, axes = plt.subplots(figsize=(9.6, max(4.4, 0.3 * len(names))))
@@ -169,13 +183,13 @@ def tradeoff(audit: Audit) -> bytes:
     axes.set_ylabel("test accuracy (up is better)")
     if not known:
         axes.text(0.5, 0.5, "no valid attack", transform=axes.transAxes, ha="center", color=SOFT, size=14)
-        return _png(figure, plt)
+        return png(figure, plt)
     legend = axes.legend(
         loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelspacing=0.5 if many else 0.9
     )
     for handle in legend.legend_handles:
         handle.set_sizes([60])
-    return _png(figure, plt)
+    return png(figure, plt)
 
 
 def reconstructions(audit: Audit) -> bytes:
@@ -205,7 +219,7 @@ def write_attack(
 
 def grid(lines: list[tuple[str, Tensor]], labels: Tensor) -> bytes:
     """Rows of pictures with a label each; where attacks saw fewer images, only those that all saw."""
-    plt = _pyplot()
+    plt = pyplot()
     shown = min(len(images) for _, images in lines)
     chosen = _one_of_each(labels[:shown])[:SHOWN]
     wide = len(chosen) * 0.85 + 2.2
@@ -217,11 +231,13 @@ def grid(lines: list[tuple[str, Tensor]], labels: Tensor) -> bytes:
             axes.set_axis_off()
         line[0].text(-0.15, 0.5, label, transform=line[0].transAxes, ha="right", va="center", size=8, color=INK)
     figure.subplots_adjust(left=2.1 / wide, right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.08)
-    return _png(figure, plt, tight=False)
+    return png(figure, plt, tight=False)
 
 
 def _one_of_each(labels: Tensor) -> list[int]:
     """Row numbers, ordered so that the first ones show every class once."""
+    if labels.dim() > 1:  # of pixels
+        return list(range(len(labels)))
     times: dict[int, int] = {}
     order = []
     for row, label in enumerate(labels.tolist()):
@@ -240,18 +256,14 @@ def _wrapped(text: str, width: int = 28) -> str:
     return "\n".join(textwrap.wrap(text, width, break_long_words=False))
 
 
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": SOFT, "font.size": 10}
-    return plt
-
-
-def _png(figure: Any, plt: Any, tight: bool = True) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=150, bbox_inches="tight" if tight else None)
-    plt.close(figure)
-    return buffer.getvalue()
+def watchdogs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each guard, seed and detector: how it did in honest training, and under each active attack."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        active = row.get("watched") or [{"detected": False}] * len(row.get("watch", ()))
+        for honest, evil in zip(row.get("watch", ()), active, strict=True):
+            attack = row["attack"] if row.get("watched") else None
+            key = (row["guard"], row["seed"], honest["detector"], attack)
+            found[key] = {**honest, "guard": row["guard"], "seed": row["seed"], "attack": attack, **evil}
+    under_attack = {key[:3] for key in found if key[3] is not None}
+    return [one for key, one in found.items() if key[3] is not None or key[:3] not in under_attack]

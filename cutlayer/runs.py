@@ -4,6 +4,7 @@ plan.json            what was asked for, and the fingerprint of the public part
 private.json         the clients' private seed (readable by its owner alone)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
+halted.*             where a detector stopped it, and why: see `halted`
 result.json          accuracy, bytes, time, once it is finished
 transcript.bin       what the server received, where it was recorded: `cutlayer attack` reads it
 model.safetensors    the whole network at the end, where there is one for all clients: `--weights` starts from it
@@ -11,23 +12,31 @@ model.safetensors    the whole network at the end, where there is one for all cl
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from . import __version__, checkpoint
+from . import __version__, checkpoint, halted
 from .data.base import parts
 from .engines.local import LocalRun, Progress
-from .errors import Interrupted
+from .errors import Halt, Interrupted
+from .fairness import by_client
+from .forecast import Stopwatch, forecast
 from .ledger import DOWN, UP
+from .link import Link
+from .memory import by_role
+from .message import Watcher
 from .parties import sides
+from .pixels import mean_iou
 from .plan import Plan
 from .privacy import privacy
 from .rates import rates
 from .spec import spec
+from .split import Federated
 from .transcript import Recorder
+from .vigil import watched
 
 TRANSCRIPT = "transcript.bin"
 
@@ -71,6 +80,7 @@ def train(
     device: str = "cpu",
     resume: bool = False,
     record: int = 0,
+    link: Link | None = None,
     on_start: Callable[[LocalRun], None] = lambda run: None,
     on_step: Callable[[Progress], None] = lambda progress: None,
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
@@ -78,9 +88,16 @@ def train(
 ) -> dict[str, Any]:
     """Run `plan` in `folder`, from the start or from where it was left, and return the result.
 
-    `record` is how many bytes of what the server receives to keep, the newest; 0: none.
+    `record` is how many bytes of what the server receives to keep, the newest; 0: none. `link`: also say how long it
+    would take over that.
     """
-    run = ready(plan, data_dir, device, recorder := Recorder(record) if record else None)
+    if link is not None:
+        refuse_side_by_side(plan)
+    if resume:
+        halted.refuse(folder)
+    recorder, watch = Recorder(record) if record else None, Stopwatch()
+    watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
+    run = ready(plan, data_dir, device, watchers)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
         if recorder is not None and (folder / TRANSCRIPT).exists():
@@ -88,6 +105,7 @@ def train(
     else:
         _begin(run, folder)
     on_start(run)
+    before = run.seconds
 
     def keep() -> None:
         if run.best.epoch == run.epoch:
@@ -97,16 +115,39 @@ def train(
             recorder.save(folder / TRANSCRIPT)
         on_epoch(run.history[-1])
 
-    if not run.train(on_step=on_step, on_epoch=keep, stop=stop):
+    try:
+        finished = run.train(on_step=on_step, on_epoch=keep, stop=stop)
+    except Halt as halt:
+        if recorder is not None:
+            recorder.save(folder / TRANSCRIPT)
+        run.history.append({**run.so_far(), "epoch": run.epoch + 1, "halted": str(halt)})
+        _write_history(run, folder)
+        raise halted.lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
+    if not finished:
         _save(run, folder, "last")
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
         again = "" if _typable(run.plan) else "with the same recipe and options, and "
         raise Interrupted(f"stopped after step {run.step}; go on {again}with: cutlayer train --resume {folder}")
-    return _finish(run, folder)
+    told = None
+    if link is not None:  # before the test set is predicted
+        taken = run.seconds - before
+        told = forecast(
+            link, run.ledger, watch, seconds=taken, steps=run.step, per_epoch=run.steps // run.plan.epochs
+        )
+    return _finish(run, folder, {} if link is None else {"link": told})
 
 
-def ready(plan: Plan, data_dir: Path | None, device: str, recorder: Recorder | None = None) -> LocalRun:
+def refuse_side_by_side(plan: Plan) -> None:
+    """What is foretold of a link is that of a cut, and of clients that learn one after the other."""
+    if plan.rounds.merges or plan.protocol is Federated:
+        raise ValueError(
+            f"--link foretells clients that take turns; {plan.rounds} and {plan.protocol.__name__} have other "
+            "schedules: leave it out, or take rounds=Relay()"
+        )
+
+
+def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Watcher] = ()) -> LocalRun:
     """A plan with its data, about to begin."""
     loaded = plan.data.load(data_dir)
     return LocalRun(
@@ -114,7 +155,7 @@ def ready(plan: Plan, data_dir: Path | None, device: str, recorder: Recorder | N
         parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed),
         classes=len(loaded.classes),
         device=device,
-        at_server=[recorder] if recorder is not None else [],
+        at_server=at_server,
     )
 
 
@@ -137,19 +178,47 @@ def _begin(run: LocalRun, folder: Path) -> None:
 
 def _save(run: LocalRun, folder: Path, name: str) -> None:
     checkpoint.save(folder / f"{name}.safetensors", *run.snapshot())
+    _write_history(run, folder)
+
+
+def _write_history(run: LocalRun, folder: Path) -> None:
     lines = "".join(json.dumps(row) + "\n" for row in run.history)
     checkpoint.write_text(folder / "history.jsonl", lines)
 
 
-def _finish(run: LocalRun, folder: Path) -> dict[str, Any]:
+def scores_over_time(run: LocalRun) -> list[dict[str, Any]]:
+    """What each client's detectors had to say."""
+    return [{"client": worker.number, **one} for worker in run.workers for one in worker.lookout.report()]
+
+
+def leaks(result: dict[str, Any]) -> list[str]:
+    """What each client's leak meter saw, in words."""
+    lines = []
+    for one in result.get("detectors", ()):
+        if so_far := one.get("leak_so_far"):
+            seen = ", ".join(f"{name} {value:.3f}" for name, value in so_far.items())
+            floor, spread = one["leak"][-1]["floor"], one["leak"][-1]["plus_minus"]
+            lines.append(
+                f"client {one['client']}: a reader of its own messages saw {seen} (± {spread:.3f}; the "
+                f"class-mean image alone {floor:.3f})"
+            )
+    return lines
+
+
+def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]:
     last = run.evaluate(run.parts.test)
+    for worker in run.workers:
+        worker.lookout.finish()
+    over_time = scores_over_time(run)  # before it goes back to its best epoch
     run.use_best()
     used = run.evaluate(run.parts.test)
+    maps = [mean_iou(worker.confusion) for worker in run.workers if worker.confusion is not None]
     if (whole := run.network()) is not None:
         checkpoint.save(folder / "model.safetensors", whole, {})
     result = {
         "plan": repr(run.plan),
         "accuracy": sum(used) / len(used),
+        **({"mean_iou": sum(maps) / len(maps)} if maps else {}),
         "accuracy_spread": max(used) - min(used),
         "accuracy_last": sum(last) / len(last),
         "best_epoch": run.best.epoch,
@@ -162,7 +231,12 @@ def _finish(run: LocalRun, folder: Path) -> dict[str, Any]:
         "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
         "sides": sides(run.plan, run.task),
+        "client_memory": by_role(run.plan, run.task),
         "privacy": privacy(run.plan, run.task),
+        **by_client(run),
+        **({"detectors": over_time} if run.plan.watch else {}),
+        **watched(run),
+        **more,
     }
     checkpoint.write_text(folder / "result.json", json.dumps(result, indent=1))
     return result

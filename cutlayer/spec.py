@@ -19,6 +19,8 @@ HOMES = {
     "codecs": "cutlayer.codecs",
     "rules": "cutlayer.rules",
     "rounds": "cutlayer.rounds",
+    "detectors": "cutlayer.detectors",
+    "poisons": "cutlayer.poison",
     "roles": "cutlayer.roles",
     "nets": "cutlayer.nets",
     "data": "cutlayer.data",

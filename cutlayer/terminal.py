@@ -1,9 +1,12 @@
 """What a person at a terminal sees and does: progress, notes, Ctrl-C, and what the machine may use."""
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -28,6 +31,19 @@ def prepare(threads: int | None, device: str) -> None:
         raise ValueError(f"--device is cpu or cuda; got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no GPU here; leave the option out to use the CPU")
+
+
+@contextmanager
+def halt_told(as_json: bool, folder: Path) -> Iterator[None]:
+    """A run that a detector stops has a result too: why."""
+    from .errors import Halt
+
+    try:
+        yield
+    except Halt as halt:
+        if as_json:
+            print(json.dumps({"halted": str(halt), "out": str(folder)}))
+        raise
 
 
 def figures(values: Mapping[str, float]) -> str:

@@ -1,11 +1,13 @@
 """From what was typed to a plan: recipes, plan texts and options that change single fields."""
 
 import runpy
+from collections.abc import Iterable
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
+from .braces import expanded
 from .cli_options import PLAN_OPTIONS
 from .guards import Guard, NoGuard
 from .plan import Plan
@@ -49,6 +51,8 @@ def change(plan: Plan, changes: dict[str, Any]) -> Plan:
             changes[name] = read_guard(value)
         elif name == "frozen":
             changes[name] = tuple(value)
+        elif name in ("watch", "server_watch"):
+            changes[name] = tuple(spec(one, "detectors") for one in value)
         elif name in PLAN_OPTIONS and PLAN_OPTIONS[name][1]:
             changes[name] = spec(value, PLAN_OPTIONS[name][1])
     return replace(plan, **changes)
@@ -56,3 +60,8 @@ def change(plan: Plan, changes: dict[str, Any]) -> Plan:
 
 def read_guard(text: str) -> Guard:
     return NoGuard() if text == "none" else spec(text, "guards")
+
+
+def read_guards(texts: Iterable[str]) -> list[Guard]:
+    """Guards as they are typed where there may be several: braces stand for one guard each."""
+    return [read_guard(one) for text in texts for one in expanded(text)]

@@ -82,8 +82,11 @@ def by_form(rows: list[Row], guard: str) -> list[Forms]:
 
 
 def total_bytes(row: Row) -> float:
-    """Bytes a training sample costs: all messages of its step, both ways, and its share of relayed weights."""
-    return row["bytes_up"] + row["bytes_down"] + row["bytes_weights"]
+    """Bytes a training sample costs: all messages of its step, both ways, and its share of what goes now and then.
+
+    These are relayed weights, and the decoders that some guards exchange.
+    """
+    return row["bytes_up"] + row["bytes_down"] + row["bytes_weights"] + row.get("rates", {}).get("amortised", 0.0)
 
 
 def guards_of(rows: list[Row]) -> list[str]:

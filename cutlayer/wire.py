@@ -10,6 +10,7 @@ Header and every buffer but the last are padded to 16 bytes: kernels choose thei
 unaligned tensor gives other last bits than the one that was sent. The memory format travels for the same reason.
 """
 
+import math
 import struct
 from collections.abc import Sequence
 from math import prod
@@ -155,12 +156,15 @@ def _entry(name: str, tensor: Tensor, tag: int, format: int, count: int) -> byte
 def _ready(message: Message, name: str, tensor: Tensor) -> Prepared | None:
     """The bytes that came with a tensor, where they are fewer than any codec would take."""
     ready: Prepared | None = message.packed.get(name) if message.packed else None
-    return ready if ready is not None and ready.size() < _best(message.kind, tensor)[1] else None
+    if ready is None:
+        return None
+    size = ready.size()
+    return ready if size < _best(message.kind, tensor, size)[1] else None
 
 
-def _best(kind: Kind, tensor: Tensor) -> tuple[Codec, int]:
+def _best(kind: Kind, tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     """The codec for a tensor, and the bytes it takes. Weights are dense: they go raw, and are not looked through."""
-    return (_RAW, _RAW.size(tensor)) if kind is Kind.WEIGHTS else smallest(tensor)
+    return (_RAW, _RAW.size(tensor)) if kind is Kind.WEIGHTS else smallest(tensor, below)
 
 
 def _as_sent(tensor: Tensor) -> tuple[int, Tensor]:

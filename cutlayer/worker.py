@@ -10,8 +10,10 @@ from torch import Tensor
 
 from .batch import Batch, Task, epoch_batches, in_batches
 from .data.base import Samples
+from .detectors import Own, Sent, replaced
 from .errors import NonFinite, ProtocolError
-from .guards import NoGuard
+from .guards import Guard, NoGuard
+from .guards.base import GuardModule
 from .ledger import Ledger
 from .lookout import KEPT, Lookout
 from .message import Handler, Kind, Message
@@ -19,7 +21,7 @@ from .optimizers import set_rate
 from .parties import build_client, build_server
 from .pieces import Post, learn_in_pieces
 from .pixels import confusion, refuse_unfit_labels
-from .plan import Plan, steps_per_epoch
+from .plan import Plan, cut_shapes, steps_per_epoch
 from .remote import Remote
 from .rounds import Relay
 from .rules import Latest
@@ -62,9 +64,10 @@ class Worker:
         self.correction = plan.rule.correction()
         size = min(plan.batch, len(samples if share is None else share))
         apart = not plan.guard.mixes_samples and samples.y.dim() == 1
-        self.lookout = Lookout(plan.watch, task, size, self.secret("watch"), self._honest, apart)
         self._post = post
         self._pool, self._share = samples, share
+        own = self._own() if plan.watch else None
+        self.lookout = Lookout(plan.watch, task, size, self.secret("watch"), self._honest, apart, own)
         self._samples: Samples | None = None
         self.held_out = held_out
         self.spares: list[Client] = []  # networks without an owner: where one lies, none needs to be built
@@ -143,7 +146,7 @@ class Worker:
             stays = export(self._client) if keeps else self._kept_optimizer()
             self._asleep = Asleep.of(stays, layout) if stays else Asleep()
             # A guard may hold secrets of its client, which no other may get.
-            if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares:
+            if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares and not self.plan.watch:
                 self.spares.append(self._client)
             self._client = None
         if self._share is not None:
@@ -282,6 +285,22 @@ class Worker:
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.client.steps + 1) * self.plan.pieces - len(pieces)
         return learn_in_pieces(self.client, batches, first, self._post or _at_once(self._send))
+
+    def _own(self) -> Own:
+        """What this client's detectors may use of its own."""
+        cut, public = cut_shapes(self.plan, self._task), derive(self.plan.seed, "guard")
+        undo = self.plan.guard_of(self.number).undo(cut.shared, public)
+
+        def some(most: int) -> Sent:
+            pick = torch.arange(len(self._pool)) if self._share is None else self._share
+            batch = as_batch(self._pool, pick[:most])
+            return Sent(batch.x, batch.y, batch.s, batch.x.new_zeros(len(batch.x), 0))
+
+        def guard(new: Guard) -> GuardModule:
+            old, private = self.plan.guard_of(self.number), self.secret("guard")
+            return replaced(old, new, cut.shared, public=public, private=private, task=self._task, device=self.device)
+
+        return Own(some, guard, undo.to(self.device) if undo is not None else None)
 
     def _honest(self, steps: int) -> Iterator[tuple[Client, Batch]]:
         """A rehearsal with a server of the client's own making, on its own samples; nothing of it stays."""

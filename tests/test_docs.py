@@ -19,7 +19,8 @@ from cutlayer.attacks import Attack
 from cutlayer.cli_options import PLAN_OPTIONS
 from cutlayer.guards import Guard
 from cutlayer.spec import HOMES, names, spec
-from cutlayer.typed import change, read_guard, read_plan
+from cutlayer.typed import change, read_guards, read_plan
+from cutlayer.variants import variants
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -83,9 +84,13 @@ def test_a_command_of_a_page_can_be_typed(page, words):
     known = get_command(cli.app).commands
     assert name in known, f"{page}: there is no command {name}"
     typed = known[name].make_context(name, rest).params  # refuses unknown options and wrong types
-    if name in ("train", "audit"):
+    if name in ("train", "audit", "sweep"):
         with contextlib.chdir(ROOT):
             read_everything(typed)
+    if name == "compare":
+        with contextlib.chdir(ROOT):
+            changes = {key: value for key, value in typed.items() if key in PLAN_OPTIONS and value is not None}
+            assert variants(change(read_plan(typed["plan"]), changes), typed["with_"])
     if name == "list":
         assert typed["kind"] in [*HOMES, "bench"]
 
@@ -96,7 +101,7 @@ def read_everything(typed: dict[str, Any]) -> None:
     guards = changes.pop("guard", [])
     change(read_plan(typed["plan"]), changes)
     for text in [guards] if isinstance(guards, str) else guards:
-        assert text == "all" or isinstance(read_guard(text), Guard)
+        assert text == "all" or all(isinstance(guard, Guard) for guard in read_guards([text]))
     for text in typed.get("attack") or []:
         assert isinstance(spec(text, "attacks"), Attack)
 
@@ -133,6 +138,11 @@ def test_every_guard_is_on_its_page():
 def test_every_protocol_is_on_its_page():
     text = (ROOT / "docs/protocols.md").read_text()
     assert [name for name in names("protocols") if f"`{name}`" not in text] == []
+
+
+def test_every_rule_is_on_its_page():
+    text = (ROOT / "docs/rules.md").read_text()
+    assert [name for name in names("rules") if f"`{name}(" not in text] == []
 
 
 def test_every_field_of_audit_json_is_on_its_page():

@@ -12,6 +12,7 @@ from cutlayer.attacks import Decoder
 from cutlayer.audit import audit
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
+from cutlayer.partitions import Dirichlet
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +60,18 @@ def test_text_from_outside_cannot_become_markup(result):
 def test_the_first_pictures_show_every_class_once(result):
     first = report._one_of_each(result.labels)[:3]
     assert sorted(result.labels[first].tolist()) == [0, 1, 2]
+
+
+def test_clients_that_fare_differently_are_in_the_report(tmp_path):
+    loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
+    plan = tiny_plan(epochs=1, batch=8, clients=3, partition=Dirichlet(alpha=0.5))
+    found = audit(plan, loaded, guards=[], attacks=[Decoder(steps=10, width=8, hidden=16)], images=24)
+    fair = found.rows[0]["fairness"]
+    assert 0 <= fair["worst"] <= fair["mean"] <= fair["best"] <= 1
+    page = report.html(found, {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
+    assert "<h2>Clients</h2>" in page and f"<td>{fair['worst_tenth']:.3f}</td>" in page
+
+
+def test_one_client_is_nobody_to_compare(result):
+    assert "fairness" not in result.rows[0]
+    assert "<h2>Clients</h2>" not in report.html(result, {"tradeoff.png": b"", "reconstructions.png": b""}, "x")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..guards.base import Shape
-from .readers import MLPReader
+from ..readers import MLPReader
 from .view import View
 
 INVERSES = ("auto", "conv", "mlp")

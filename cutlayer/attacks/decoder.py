@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from ..message import Message
 from ..metrics import ncc, ssim
+from ..readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, best_reader, fit, ridge
 from .base import Attacker, Knowledge, smashed
 from .keyed import Keyed, made
-from .readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, best_reader, fit, ridge
 
 READERS = ("ridge", "conv", "mlp")
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ..guards.base import Shape
 from ..message import Message
+from ..readers import ConvReader, MLPReader, Standardised, fit
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .critic import Critic, gradient_penalty
 from .mmd import mk_mmd
 from .prior import Drawn, learn_to_draw
-from .readers import ConvReader, MLPReader, Standardised, fit
 from .substitute import BLOCKS, Substitute
 from .view import View
 

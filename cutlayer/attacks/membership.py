@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from ..batch import Task
 from ..guards.base import Guard
 from ..message import Kind, Message
+from ..readers import Before, fit
 from .base import Attack, Attacker, Knowledge
-from .readers import Before, fit
 
 SMALLEST = 1e-12  # a gradient of exactly zero still has a logarithm
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..guards.base import Shape
-from .readers import fit
+from ..readers import fit
 from .substitute import Substitute
 
 LATENT = 64

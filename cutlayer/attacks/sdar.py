@@ -15,8 +15,8 @@ from ..guards.base import Guard, Shape
 from ..message import Kind, Message
 from ..metrics import ssim
 from ..nets.base import check_choice
+from ..readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge
-from .readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
 from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
 from .view import KEYS, View
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from .. import checkpoint, wire
+from .. import checkpoint, halted, wire
 from ..batch import Task
 from ..checkpoint import Snapshots
 from ..data.base import Parts
-from ..errors import NonFinite, ProtocolError
+from ..errors import Halt, NonFinite, ProtocolError
 from ..fusion import FUSED
 from ..ledger import DOWN, UP, Ledger
 from ..message import Kind, Message
@@ -115,6 +115,8 @@ class Site:
                     return result
             except NewSession:
                 log.info("new session", extra={"facts": {"step": self._worker.client.steps}})
+            except Halt as halt:
+                raise self._halted(halt) from halt
 
     def on_step(self, epoch: int, steps: int, terms: Mapping[str, float]) -> None:
         """For whoever shows how it goes."""
@@ -233,20 +235,36 @@ class Site:
             self.rows[-1][name] = (total + value) / (count + 1)
         self.on_step(epoch, self._worker.client.steps, terms)
 
+    def _halted(self, halt: Halt) -> Halt:
+        """A detector has stopped this client: it sends nothing more, and is gone as if its machine were."""
+        self.wire.close()
+        if self.rows:
+            self.rows[-1]["halted"] = str(halt)
+        self._write_history()
+        log.error("halted", extra={"facts": {"why": str(halt)}})
+        return halted.lay_down(
+            self.folder, halt, self._worker.own_state(), self._facts(), self._worker.lookout.report()
+        )
+
     # ----------------------------------------------------------------------- snapshots
-    def _write(self, number: int) -> None:
-        worker = self._worker
-        facts = {
-            "steps": worker.client.steps,
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "steps": self._worker.client.steps,
             "rows": self.rows,
             "sums": self.sums,
             "ledger": self.ledger.as_dict(),
-            "client": worker.number,
+            "client": self._worker.number,
         }
+
+    def _write(self, number: int) -> None:
+        worker, facts = self._worker, self._facts()
         if number == BEST:
             checkpoint.save(self.folder / "best.safetensors", worker.own_state(), facts)
             return
         self.snapshots.save(number, worker.own_state(), facts)
+        self._write_history()
+
+    def _write_history(self) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
         checkpoint.write_text(self.folder / "history.jsonl", lines)
 
@@ -276,6 +294,7 @@ class Site:
     def _result(self) -> dict[str, Any]:
         worker = self._worker
         checkpoint.save(self.folder / "client.safetensors", export(worker.client), {"number": worker.number})
+        worker.lookout.finish()
         result = {
             "name": self.name,
             "number": worker.number,
@@ -285,6 +304,7 @@ class Site:
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),
             "ledger": self.ledger.as_dict(),
+            **({"detectors": worker.lookout.report()} if self.plan.watch else {}),
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
         return result

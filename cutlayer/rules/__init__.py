@@ -11,6 +11,7 @@ from .fedmuon import FedMuon
 from .fedprox import FedProx
 from .latest import Latest
 from .robust import Krum, Median, TrimmedMean
+from .rollback import Rollback
 from .scaffold import Scaffold
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Krum",
     "Latest",
     "Median",
+    "Rollback",
     "Scaffold",
     "TrimmedMean",
 ]

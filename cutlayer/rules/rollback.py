@@ -2,35 +2,35 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 
 import torch
 from torch import Tensor
 
 from .base import NET, Update, check_number
-from .robust import OneEach
+from .merging import Merging
 
 
 @dataclass(frozen=True, repr=False)
-class Rollback(OneEach):
+class Rollback(Merging):
     """The mean of those updates that a majority agrees with, in low frequencies and in rotation; others are undone.
 
     All clients of a round start from one checkpoint. A client stays if it is among the ⌊n/2⌋ + 1 that lie closest
-    together, both by the lowest `share` of the frequencies of its move (a cosine transform of every tensor) and by how
-    far it turned the weights. Everybody else's turn is rolled back: it leaves no trace. Samples do not count.
+    together, both by the lowest `share` of the frequencies of its move (a cosine transform of every tensor) and by
+    how far it turned the weights. Everybody else's turn is rolled back: it leaves no trace. Samples do not count.
     """
 
     share: float = 0.25  # of the frequencies
 
     def __post_init__(self) -> None:
-        check_number(self, "share", 0, 1, fix=": the lowest frequencies that are compared; 1.0 is all of them")
+        check_number(self, "share", 0, 1, fix=", of the frequencies, the lowest of which are compared")
 
     @property
     def least(self) -> int:
         return 3
 
     def shares(self, current: Mapping[str, Tensor], updates: Sequence[Update]) -> list[float]:
-        super().shares(current, updates)
+        super().shares(current, updates)  # refuses a round without samples
         kept = self.benign(current, updates)
         return (kept / kept.sum()).tolist()
 
@@ -43,7 +43,8 @@ class Rollback(OneEach):
                 continue
             before = now.detach().double().flatten().cpu()
             after = torch.stack([update.state[name].detach().double().flatten().cpu() for update in updates])
-            apart += torch.cdist(*[low_frequencies(after - before, self.share)] * 2) ** 2
+            low = low_frequencies(after - before, self.share)
+            apart += torch.cdist(low, low) ** 2
             inner += torch.stack([after @ before, (before @ before).expand(len(after)), after.square().sum(1)], dim=1)
         lengths = (inner[:, 1] * inner[:, 2]).sqrt().clamp(min=torch.finfo(inner.dtype).tiny)
         turned = (inner[:, 0] / lengths).clamp(-1, 1).acos()
@@ -51,7 +52,7 @@ class Rollback(OneEach):
 
 
 def low_frequencies(rows: Tensor, share: float) -> Tensor:
-    """The lowest coefficients of the orthonormal cosine transform (DCT-II) of every row, by one FFT of twice its size."""
+    """The lowest coefficients of the orthonormal cosine transform (DCT-II) of every row, by one FFT."""
     size = rows.shape[1]
     count = max(1, ceil(share * size))
     mirrored = torch.fft.rfft(torch.cat([rows, rows.flip(1)], dim=1), dim=1)[:, :count]

@@ -7,12 +7,12 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder, Knowledge, KnownGuard
 from cutlayer.attacks.keyed import made
-from cutlayer.attacks.readers import ConvReader, MLPReader, ridge
 from cutlayer.engines.local import LocalRun
 from cutlayer.guards import SEAL, Chain, LightSplit
 from cutlayer.judge import Victim, judge
 from cutlayer.message import Kind, Message
 from cutlayer.metrics import ncc
+from cutlayer.readers import ConvReader, MLPReader, ridge
 
 torch.manual_seed(3)
 MIX = torch.linalg.qr(torch.randn(144, 144)).Q

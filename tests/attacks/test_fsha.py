@@ -138,7 +138,7 @@ def test_a_head_that_follows_these_gradients_becomes_readable():
 def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
     run = LocalRun(tiny_plan(guard=guard, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
     for form in SMALL.against(guard, CUT):
-        hijacked, attacker, _ = hijack(form, run.plan, run.parts, TASK, 0)
+        hijacked, attacker, *_ = hijack(form, run.plan, run.parts, TASK, 0)
         assert attacker.count == hijacked.step >= SMALL.steps
         row, pictures = judge(form, Victim(hijacked, 16), run.parts, 0, attacker=attacker)
         assert pictures.shape == (16, *TASK.shape) and pictures.min() >= 0 and pictures.max() <= 1
@@ -148,14 +148,14 @@ def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
 @pytest.mark.parametrize("protocol", [Vanilla, Bypass])
 def test_it_hijacks_every_protocol(protocol):
     run = LocalRun(tiny_plan(protocol=protocol, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
-    hijacked, attacker, _ = hijack(SMALL, run.plan, run.parts, TASK, 0)
+    hijacked, attacker, *_ = hijack(SMALL, run.plan, run.parts, TASK, 0)
     assert attacker.count == hijacked.step
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
 
 
 def test_float64(double):
     run = LocalRun(tiny_plan(epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
-    hijacked, attacker, _ = hijack(SMALL, run.plan, run.parts, TASK, 0)
+    hijacked, attacker, *_ = hijack(SMALL, run.plan, run.parts, TASK, 0)
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from cutlayer.attacks.readers import Before, ConvReader, Linear, MLPReader, Standardised, fit, ridge
+from cutlayer.readers import Before, ConvReader, Linear, MLPReader, Standardised, fit, ridge
 
 
 def pair(count=40, shape=(3, 6, 6)):

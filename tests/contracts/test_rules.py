@@ -19,6 +19,7 @@ from cutlayer.rules import (
     Krum,
     Latest,
     Median,
+    Rollback,
     Rule,
     Scaffold,
     TrimmedMean,
@@ -41,7 +42,8 @@ AVERAGES = [
     FedMuon(lr=0.6, scale="rms", polish=True, exclude=("b",)),
     FedProx(mu=0.1),
 ]
-ONE_EACH = [Median(), TrimmedMean(share=0.2), Krum(), Krum(bad=1, keep=2), Scaffold()]  # samples do not count
+# Samples do not count.
+ONE_EACH = [Median(), TrimmedMean(share=0.2), Krum(), Krum(bad=1, keep=2), Rollback(), Scaffold()]
 MERGING = AVERAGES + ONE_EACH
 RULES = RELAYS + MERGING
 all_rules = pytest.mark.parametrize("rule", RULES, ids=repr)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..metrics import ssim
-from ..seeds import derive, seeded
+from .metrics import ssim
+from .seeds import derive, seeded
 
 Reader = Callable[[Tensor], Tensor]
 SMALLEST_FOR_SSIM = 11

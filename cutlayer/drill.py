@@ -1,0 +1,61 @@
+"""Detectors on trial: alarms are noted, nobody stops, and the judge says how much had leaked by then."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .engines.local import LocalRun
+
+
+class Drill:
+    """Called after every step of a run. Under attack the first alarm counts, in honest training every one."""
+
+    def __init__(self, run: LocalRun, damage: Callable[[int], dict[str, Any]] = lambda client: {}):
+        """`damage` says what an attacker would make of a client's data now."""
+        self._run, self._damage = run, damage
+        self._alarms: dict[str, int] = {repr(one): 0 for one in run.plan.watch}
+        self._first: dict[str, dict[str, Any]] = {}
+
+    def __call__(self) -> None:
+        for worker in self._run.workers:
+            for name, why in worker.lookout.alarms():
+                self._alarms[name] += 1
+                if name not in self._first:
+                    self._first[name] = {"client": worker.number, "why": why, **self._damage(worker.number)}
+                    self._first[name]["steps"] = self._run.step
+
+    @property
+    def all_sounded(self) -> bool:
+        return len(self._first) == len(self._alarms)
+
+    def honest(self) -> list[dict[str, Any]]:
+        """Of a run without an attacker, a row a detector."""
+        rows = self._rows("lowest")
+        steps = max(1, self._run.step)
+        return [
+            {**row, "steps": steps, "false_alarms": count, "false_alarms_per_1000": 1000 * count / steps}
+            for row, count in zip(rows, self._alarms.values(), strict=True)
+        ]
+
+    def attacked(self) -> list[dict[str, Any]]:
+        """Of a run with one: whether and when it was noticed, and what had leaked by then."""
+        return [
+            {**row, "detected": row["detector"] in self._first, "delay": None, **self._delay(row["detector"])}
+            for row in self._rows("score")
+        ]
+
+    def _delay(self, name: str) -> dict[str, Any]:
+        first = dict(self._first.get(name, {}))
+        return {"delay": first.pop("steps"), **first} if first else {}
+
+    def _rows(self, figure: str) -> list[dict[str, Any]]:
+        """The lowest over clients of what each says at the end."""
+        reports = [worker.lookout.report() for worker in self._run.workers]
+        rows = []
+        for place, one in enumerate(self._run.plan.watch):
+            found = [report[place][figure] for report in reports if report and report[place][figure] is not None]
+            rows.append({"detector": repr(one), figure: min(found, default=None)})
+            leaks = [report[place]["leak_so_far"] for report in reports if report and "leak_so_far" in report[place]]
+            if leaks:  # of a leak meter: the highest over clients
+                names = {name for leak in leaks for name in leak}
+                rows[-1]["leak_so_far"] = {n: max(leak[n] for leak in leaks if n in leak) for n in sorted(names)}
+        return rows

@@ -1,0 +1,66 @@
+"""LeakMeter's promise over all guards: no audited reader sees 0.05 SSIM more than it said during the same run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutlayer.attacks import Decoder
+from cutlayer.audit import why_unfit
+from cutlayer.data import Digits
+from cutlayer.data.base import parts
+from cutlayer.detectors import LeakMeter
+from cutlayer.engines.local import LocalRun
+from cutlayer.guards import NoGuard, every
+from cutlayer.judge import Victim, judge
+from cutlayer.plan import Plan
+
+pytestmark = pytest.mark.campaign
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence" / "leakmeter.json"
+PROMISE = 0.05
+PLAN = Plan(data=Digits(), epochs=5, aux=1000, seed=0, private_seed=1, watch=(LeakMeter(),))
+# Shredder is fitted to a network that does not train any more: there is no training to watch.
+GUARDS = [NoGuard(), *(guard for guard in every() if not guard.post_hoc)]
+
+
+def record(row):
+    rows = json.loads(EVIDENCE.read_text())["rows"] if EVIDENCE.exists() else []
+    rows = [*(old for old in rows if old["guard"] != row["guard"]), row]
+    command = "python -m pytest -m campaign tests/campaign/test_leak_meter.py"
+    found = {"command": command, "plan": repr(PLAN), "smallest_margin": min(row["margin"] for row in rows)}
+    rows = sorted(rows, key=lambda one: one["margin"])
+    EVIDENCE.write_text(json.dumps({**found, "rows": rows}, indent=1) + "\n")
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=repr)
+def test_no_audited_reader_sees_more(guard):
+    torch.set_num_threads(1)
+    plan, loaded = replace(PLAN, guard=guard), PLAN.data.load()
+    data = parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed)
+    run = LocalRun(plan, data, classes=10)
+    if why := why_unfit(plan, run.task, guard, data.private.y):
+        pytest.skip(why)
+    run.train()
+    run.workers[0].lookout.finish()
+    (report,) = run.workers[0].lookout.report()
+    estimate = report["leak_so_far"]["ssim"]
+    best = Decoder(key="true") if guard.has_key else Decoder()
+    audited, _ = judge(best, Victim(run, 256), data, seed=0)
+    last = report["leak"][-1]
+    record(
+        {
+            "guard": repr(guard),
+            "estimate": round(estimate, 4),
+            "plus_minus": round(last["plus_minus"], 4),
+            "reader": last["reader"],
+            "floor": round(last["floor"], 4),
+            "audited": round(audited["ssim"], 4),
+            "audited_reader": audited["reader"],
+            "margin": round(estimate - audited["ssim"], 4),
+            "cpu_seconds": report["cpu_seconds"],
+        }
+    )
+    assert estimate >= audited["ssim"] - PROMISE
+    assert report["cpu_seconds"] <= report["cpu_seconds_allowed"]

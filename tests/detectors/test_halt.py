@@ -1,0 +1,169 @@
+"""A client that a detector stops: in one process, on disk, and at the command line."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from toys import TASK, tiny_parts, tiny_plan
+from typer.testing import CliRunner
+
+from cutlayer import checkpoint, cli, runs
+from cutlayer.attacks import FSHA
+from cutlayer.audit import audit
+from cutlayer.data.base import Loaded
+from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
+from cutlayer.engines.local import LocalRun
+from cutlayer.errors import Halt
+from cutlayer.message import Kind
+from cutlayer.report import watchdogs
+
+# On a network of a few hundred weights: warm within a dozen steps.
+OUTLIERS = OutlierGradients(rehearsal=20, window=3)
+
+
+class Hijacker:
+    """Answers one client with gradients of its own liking; to the others it is honest."""
+
+    def __init__(self, client=0, first=0):
+        self.client, self.first, self.z, self.heard = client, first, None, []
+
+    def __call__(self, message, handle):
+        self.heard.append(message)
+        answer = handle(message)
+        if message.client != self.client or message.step < self.first:
+            return answer
+        if "z" in message.tensors:
+            self.z = message["z"]
+        return message.reply(dz=30 * self.z) if message.kind is Kind.BACKWARD else answer
+
+
+def watched(**changes):
+    return tiny_plan(**{"epochs": 4, "batch": 6, "watch": (OUTLIERS,), **changes})
+
+
+def test_it_stops_before_anything_more_is_sent():
+    """Neither a step, nor an evaluation, nor its weights: the last message is that of the step that raised it."""
+    for changes in ({}, {"clients": 2}, {"turn": 0}):
+        evil = Hijacker(first=4)
+        run = LocalRun(watched(**changes), tiny_parts(), classes=TASK.classes, at_server=[evil])
+        with pytest.raises(Halt, match=r"client 0 has stopped: OutlierGradients: after step \d+, .*Nothing more"):
+            run.train()
+        last = evil.heard[-1]
+        assert (last.kind, last.client) == (Kind.BACKWARD, 0) and last.step == run.workers[0].client.steps - 1
+        count = len(evil.heard)
+        for order in (run.order(run.schedule(0)[0][0]),):
+            with pytest.raises(Halt):  # and it stays stopped, whatever it is told
+                run.workers[0].handle(replace(order, step=run.workers[0].steps))
+        assert len(evil.heard) == count
+
+
+def test_without_an_attacker_it_goes_on():
+    assert LocalRun(watched(), tiny_parts(), classes=TASK.classes).train()
+
+
+def test_a_run_on_disk_says_where_it_stood_and_why(tmp_path, monkeypatch):
+    evil = Hijacker(first=10)
+    monkeypatch.setattr(
+        runs, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[evil])
+    )
+    with pytest.raises(Halt, match=r"halted\.json"):
+        runs.train(watched(), tmp_path)
+    why = json.loads((tmp_path / "halted.json").read_text())
+    assert "OutlierGradients" in why["why"] and why["step"] > 10
+    (scores,) = why["detectors"]
+    assert scores["client"] == 0 and scores["scores"][-1][1] == scores["score"] < 0.5 and scores["alarm"]
+    rows = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert rows[0]["OutlierGradients"] == 1.0 and rows[-1]["halted"] == why["why"]
+    state, facts = checkpoint.load(tmp_path / "halted.safetensors")
+    assert facts["step"] == why["step"] and any(name.startswith("client0/net.") for name in state)
+    assert checkpoint.load(tmp_path / "last.safetensors")[1]["epoch"] == 1  # the last whole epoch
+    assert not (tmp_path / "result.json").exists() and not list(tmp_path.glob("*.writing"))
+    # It does not go on by itself; a person may say that it should.
+    with pytest.raises(Halt, match=r"delete .*halted\.json"):
+        runs.train(runs.load_plan(tmp_path, watched()), tmp_path, resume=True)
+    (tmp_path / "halted.json").unlink()
+    monkeypatch.setattr(runs, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes))
+    result = runs.train(runs.load_plan(tmp_path, watched()), tmp_path, resume=True)
+    assert result["detectors"][0]["lowest"] == 1.0 and result["steps"] == 32
+
+
+def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
+    """An honest server and a threshold that nobody meets."""
+    out = tmp_path / "run"
+    words = [
+        "cutlayer", "train", "--net", "MnistNet()", "--epochs", "1", "--aux", "3000", "--threads", "1",
+        "--out", str(out),
+        "--watch", "GradientScrutinizer(threshold=0.999, warm=4, every=2)", "--watch", "SplitGuard()", "--json",
+    ]  # fmt: skip
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capfd.readouterr()
+    assert ended.value.code == 5
+    assert said.err.count("\n") == 1 and said.err.startswith("error: client 0 has stopped: GradientScrutinizer")
+    told = json.loads(said.out)
+    assert told["out"] == str(out) and "GradientScrutinizer" in told["halted"]
+    assert json.loads((out / "halted.json").read_text())["step"] == 4
+    monkeypatch.setattr("sys.argv", ["cutlayer", "train", "--resume", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 5 and "delete" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--watch", "GradientScrutinizer", "--batch", "4"], "a batch of 5"),
+        (["--watch", "Nothing"], "Nothing"),
+        (["--watch", "SplitGuard(vote=0)"], "vote at least 1"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_and_leaves_nothing(words, match, tmp_path):
+    found = CliRunner().invoke(cli.app, ["train", "--out", str(tmp_path / "run"), *words])
+    assert isinstance(found.exception, ValueError) and match in str(found.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
+    marks = dict.fromkeys(("ssim", "ncc"), 0.1)
+    monkeypatch.setattr("cutlayer.audit.floors", lambda *given: {"mean": marks, "class_mean": marks})  # takes long
+    monkeypatch.setattr("cutlayer.audit.CONTROL_TRIES", 1)
+    loaded = Loaded(tiny_parts(120).private, tiny_parts().test, ("a", "b", "c"))
+    plan = tiny_plan(epochs=2, batch=6, aux=40, watch=(OUTLIERS, SplitGuard(warm=2, vote=2)))
+    attack = FSHA(steps=20, width=4, hidden=8, warm=10, scale=30.0)
+    found = audit(plan, loaded, guards=[], attacks=[attack], images=12)
+    (row,) = found.rows
+    honest, evil = row["watch"], row["watched"]
+    assert [one["detector"] for one in honest] == [one["detector"] for one in evil] == [repr(o) for o in plan.watch]
+    assert all(one["steps"] > 20 and one["false_alarms"] >= 0 for one in honest)
+    assert evil[0]["detected"] and evil[0]["delay"] >= OUTLIERS.window and 0 <= abs(evil[0]["ssim"]) <= 1
+    assert torch.isfinite(torch.tensor(evil[0]["ncc"]))
+    shown = watchdogs(found.rows)
+    assert [one["delay"] for one in shown] == [one["delay"] for one in evil]
+    passive = {name: value for name, value in row.items() if name != "watched"} | {"attack": "Decoder()"}
+    assert watchdogs([passive, row]) == shown  # a passive attack adds nothing
+    assert [one["attack"] for one in watchdogs([passive])] == [None, None]
+
+
+def test_a_slice_of_the_campaign():
+    """MNIST-5000: the defaults are silent in honest training, and all of them call within 70 steps of FSHA."""
+    from cutlayer.data.base import parts
+    from cutlayer.drill import Drill
+    from cutlayer.judge import hijack
+    from cutlayer.nets import MnistNet
+    from cutlayer.plan import Plan
+    from cutlayer.worker import task_of
+
+    watch = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
+    plan = Plan(net=MnistNet(), epochs=1, aux=2000, seed=3, private_seed=3, watch=watch)
+    data = parts(plan.data.load(), aux=plan.aux, val=plan.val, seed=3)
+    run = LocalRun(plan, data, classes=10)
+    drill = Drill(run)
+    run.train(on_step=lambda progress: drill())
+    assert [row["false_alarms"] for row in drill.honest()] == [0, 0, 0]
+    found = hijack(
+        FSHA(steps=70, warm=50), plan, data, task_of(data.private, 10), 3, images=32,
+        stop=lambda drill: drill.all_sounded,
+    )  # fmt: skip
+    assert all(row["detected"] and row["delay"] <= 72 for row in found.drill.attacked())
