@@ -133,8 +133,8 @@ ALLOWED = {
         "optimizers", "parties", "plan", "turn", "wire", "worker",
     },
     "bench": {
-        "attacks", "batch", "bench_clients", "bench_deploy", "bench_leak", "bench_link", "guards", "ledger", "measured",
-        "message", "nets", "optimizers", "parties", "plan", "turn", "wire",
+        "attacks", "batch", "bench_clients", "bench_deploy", "bench_leak", "bench_link", "guards", "ledger",
+        "measured", "message", "nets", "optimizers", "parties", "plan", "turn", "wire",
     },
     "demo": {"attacks", "data", "guards", "nets", "plan"},
     "certs": set(),
