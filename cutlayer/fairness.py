@@ -17,11 +17,13 @@ from .engines.local import LocalRun
 def by_client(run: LocalRun) -> dict[str, Any]:
     """`clients` and `fairness` after `run.evaluate` of the test set; nothing where pixels have classes."""
     counts = class_counts(run)
+    if counts is None:
+        return {}  # maps of pixels
     alike = run.alike  # then only the first client was asked
     asked = run.workers[:1] if alike else run.workers
     scored = [worker.by_class for worker in asked if worker.by_class is not None]
-    if counts is None or len(scored) < len(asked):
-        return {}  # maps of pixels, or no test data
+    if len(scored) < len(asked):
+        return {}  # no test data
     shares = [counts] if alike else counts.split(1)
     expected = [one for own, scores in zip(shares, scored, strict=True) for one in _expected(own, scores)]
     roles = _roles(run)

@@ -16,6 +16,7 @@ def start() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # a command that ran in this process may have set others
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_a_resumed_audit_is_the_undisturbed_one_and_repeats_nothing(tmp_path, mo
 
 def test_cells_of_another_audit_are_refused(tmp_path):
     Cells(tmp_path / "cells", "one").put("a cell", {})
-    with pytest.raises(ValueError, match="another audit"):
+    with pytest.raises(ValueError, match="other options"):
         Cells(tmp_path / "cells", "two")
 
 

@@ -107,7 +107,7 @@ def test_the_server_steps_once_a_batch_and_a_small_last_batch_counts():
 def test_fewer_pieces_where_the_last_batch_is_small():
     made = LocalRun(tiny_plan(pieces=4, batch=10, epochs=1), tiny_parts(43), classes=TASK.classes)
     numbers = []
-    post = made.workers[0]._post
+    post = _at_once(made.workers[0]._send)
     made.workers[0]._post = lambda message: (numbers.append(message.step), post(message))[1]
     made.train()
     assert made.server.updates == 5

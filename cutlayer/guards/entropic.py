@@ -89,6 +89,10 @@ class _Student(GuardModule):
         self.handed.fill_(not self.imitates)
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
+        # An attacker looks through a copy of it, which learns nothing and is no teacher's student.
+        if z.requires_grad and not any(parameter.requires_grad for parameter in self.parameters()):
+            _, seen, self.packed = self.encoder(z)
+            return Guarded(seen)
         learns = self.training and torch.is_grad_enabled()
         if learns:
             self.encoder.start(z)

@@ -209,7 +209,7 @@ def test_its_benchmark():
 
 
 def test_the_promise_on_digits():
-    """A slice of what tests/campaign/test_leak_meter.py measures over all guards: small readers on both sides."""
+    """A slice of what tests/campaign/test_leak_promise.py measures over all guards: small readers on both sides."""
     loaded = Digits().load()
     meter = LeakMeter(every=10**6, samples=256, steps=40)
     plan = Plan(guard=LightSplit(ratio=8), epochs=1, aux=300, private_seed=1, watch=(meter,))

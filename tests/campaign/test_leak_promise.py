@@ -28,7 +28,7 @@ GUARDS = [NoGuard(), *(guard for guard in every() if not guard.post_hoc)]
 def record(row):
     rows = json.loads(EVIDENCE.read_text())["rows"] if EVIDENCE.exists() else []
     rows = [*(old for old in rows if old["guard"] != row["guard"]), row]
-    command = "python -m pytest -m campaign tests/campaign/test_leak_meter.py"
+    command = "python -m pytest -m campaign tests/campaign/test_leak_promise.py"
     found = {"command": command, "plan": repr(PLAN), "smallest_margin": min(row["margin"] for row in rows)}
     rows = sorted(rows, key=lambda one: one["margin"])
     EVIDENCE.write_text(json.dumps({**found, "rows": rows}, indent=1) + "\n")
