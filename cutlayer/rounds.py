@@ -69,8 +69,11 @@ class Wave(Rounds):
 
 @dataclass(frozen=True, repr=False)
 class SplitFed(Rounds):
-    """Heads start alike and are merged after every round. Version 1: a body for each client, merged as well;
-    version 2: one body, which learns from the clients in an order drawn for every round (Thapa et al. 2022)."""
+    """Heads start alike and are merged after every round; version 1 has a body for each client, version 2 one for all.
+
+    In version 1 the bodies are merged like the heads. In version 2 the one body learns from the clients in an order
+    that is drawn for every round (Thapa et al. 2022).
+    """
 
     version: Literal[1, 2] = 1
     fresh: bool = False  # type: ignore[misc]  # momentum and the like start anew in every round: stateless clients
