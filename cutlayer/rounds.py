@@ -69,7 +69,7 @@ class Wave(Rounds):
 
 @dataclass(frozen=True, repr=False)
 class SplitFed(Rounds):
-    """Heads start alike and are merged after every round; version 1 has a body for each client, version 2 one for all.
+    """Heads start alike and are merged after every round; version 1 has a body for each client, version 2 one body.
 
     In version 1 the bodies are merged like the heads. In version 2 the one body learns from the clients in an order
     that is drawn for every round (Thapa et al. 2022).
