@@ -1,8 +1,6 @@
 """`cutlayer compare`: several variants of one plan on one chart."""
 
 import json
-import os
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -10,10 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_options import AsJson, DataDir, Device, Jobs, OneGuard, Out, Recipe, Threads, plan_options
-from .terminal import Bar, prepare, say
-
-CELLS = "cells"  # where finished runs are kept while others are trained
+from .cli_options import CELLS, AsJson, DataDir, Device, Jobs, OneGuard, Out, Recipe, Threads, plan_options
+from .terminal import Bar, as_typed, prepare, say
 
 With = Annotated[
     list[str] | None,
@@ -61,7 +57,7 @@ def compare(
     from .cells import Cells
     from .compare import check, compare_cells
     from .compare import compare as run_compare
-    from .jobs import share
+    from .jobs import share, threads_each
     from .typed import change, read_plan
     from .variants import variants
 
@@ -79,7 +75,7 @@ def compare(
     try:
         with Bar() as bar:
             if jobs > 1:
-                each = max(1, (threads or os.cpu_count() or 1) // jobs)
+                each = threads_each(threads, jobs)
                 cells.open()
                 share(
                     min(jobs, count), folder / CELLS, lambda n: bar.show(f"{n} of {count} runs", n / count),
@@ -92,7 +88,7 @@ def compare(
     except KeyboardInterrupt:
         say(f"interrupted; what is finished is kept: the same command with --resume {folder} goes on")
         sys.exit(130)
-    command = "cutlayer " + shlex.join(sys.argv[1:])
+    command = as_typed()
     compare_report.write(repr(base), chosen, rows, folder, command)
     shutil.rmtree(folder / CELLS)
     if as_json:

@@ -188,7 +188,7 @@ def join(
     log: Logs = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Take part in a run as one of its clients, with this client's own data. It never builds the body.
+    """Take part in a run as one of its clients, with this client's own data. The server's body stays with the server.
 
     [bold]cutlayer join plan.py:plan HOST:7443 --as ward-a --certs certs/ward-a --data 'Npz(path="a.npz")'[/bold]
     Without --data it takes its share of the plan's data set: a rehearsal. After a crash the same command goes on.

@@ -220,6 +220,8 @@ GoOn = Annotated[
     Path | None, typer.Option("--resume", help="Go on with an interrupted audit: the missing cells only.")
 ]
 
+CELLS = "cells"  # the folder in a folder of results where finished parts are kept while others are made
+
 # One line a field: the option that changes it, and where the names it takes are listed.
 PLAN_OPTIONS: dict[str, tuple[Any, str]] = {
     "net": (Net, "nets"),
@@ -274,3 +276,15 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
     typed.__signature__ = own.replace(parameters=[*kept, *extra])  # type: ignore[attr-defined]
     typed.__annotations__ = {p.name: p.annotation for p in [*kept, *extra]}
     return typed
+
+
+def options_of(shared: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `shared`, which does its work; what `shared` has after a `*` is not typed."""
+    whole = inspect.signature(shared)
+    typed = [one for one in whole.parameters.values() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+    def given(command: Callable[..., None]) -> Callable[..., None]:
+        command.__signature__ = whole.replace(parameters=typed)  # type: ignore[attr-defined]
+        return command
+
+    return given

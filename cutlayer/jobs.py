@@ -90,3 +90,8 @@ def _work(claims: Path, threads: int, folder: Path, identity: str, phase: str, o
     torch.set_num_threads(threads)
     own = {**options, "guards": [], "if_they_fit": []} if phase == "open" else options
     audit(**own, cells=Cells(folder, identity), claim=claimer(claims))
+
+
+def threads_each(threads: int | None, jobs: int) -> int:
+    """Each process's part of the cores."""
+    return max(1, (threads or os.cpu_count() or 1) // jobs)

@@ -6,6 +6,7 @@ from enum import IntEnum
 from functools import reduce
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .errors import ProtocolError
@@ -49,6 +50,13 @@ class Message:
 
     def __str__(self) -> str:
         return f"{self.kind.name} of client {self.client}, step {self.step}"
+
+    def to(self, device: torch.device | str) -> "Message":
+        """The same with its tensors on `device`; what was prepared for the wire stays behind."""
+        if torch.device(device).type == "cpu":
+            return self
+        moved = {name: tensor.to(device) for name, tensor in self.tensors.items()}
+        return Message(self.kind, self.client, self.step, moved)
 
     def reply(self, packed: Mapping[str, Any] | None = None, **tensors: Tensor) -> "Message":
         """The answer to this message: same kind, client and step."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -102,3 +103,8 @@ class Bar:
         self.progress.console.print(
             f"epoch {row['epoch']:3}  {figures(shown)}  ({row['seconds']:.1f} s)", highlight=False
         )
+
+
+def as_typed() -> str:
+    """The command as it was typed, for results that say how they were made."""
+    return "cutlayer " + shlex.join(sys.argv[1:])

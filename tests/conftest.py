@@ -1,7 +1,8 @@
 """One thread everywhere: bit equality holds only for equal thread counts, and busy cores punish spinning."""
 
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -26,3 +27,21 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """`command("train", ...)` -> (exit code, standard output, standard error)."""
+    from cutlayer.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cutlayer", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        written = capsys.readouterr()
+        return code, written.out, written.err
+
+    return call

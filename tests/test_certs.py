@@ -12,6 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -36,7 +37,6 @@ from cutlayer.certs import (
     show,
 )
 from cutlayer.certs.x509 import key_pem, new_key, pem, signed
-from cutlayer.cli import main
 
 HOSTS = ["server.example.org", "127.0.0.1", "::1", "localhost"]
 SOON = timedelta(days=9)
@@ -58,18 +58,8 @@ def own(made, tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cutlayer", "certs", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return call
+def run(command):
+    return partial(command, "certs")
 
 
 def load(path):

@@ -8,47 +8,29 @@ import time
 
 import pytest
 
-from cutlayer.cli import main
 from cutlayer.spec import HOMES
 
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """`run("train", ...)` -> (exit code, standard output, standard error)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cutlayer", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return call
-
-
-def test_train_writes_files_and_prints_json(run, tmp_path):
-    code, out, err = run("train", *QUICK, "--guard", "LightSplit(ratio=8)", "--out", tmp_path / "a", "--json")
+def test_train_writes_files_and_prints_json(command, tmp_path):
+    code, out, err = command("train", *QUICK, "--guard", "LightSplit(ratio=8)", "--out", tmp_path / "a", "--json")
     assert code == 0, err
     result = json.loads(out)
     assert result["out"] == str(tmp_path / "a") and 0 < result["accuracy"] <= 1
     assert "LightSplit(ratio=8)" in json.loads((tmp_path / "a" / "plan.json").read_text())["plan"]
 
 
-def test_train_in_words_shows_both_sides(run, tmp_path):
-    code, out, err = run(
+def test_train_in_words_shows_both_sides(command, tmp_path):
+    code, out, err = command(
         "train", *QUICK, "--clients", "2", "--own", "--partition", "Dirichlet(alpha=1)", "--out", tmp_path / "a"
     )
     assert code == 0 and out == ""
     assert "test accuracy" in err and "bytes a sample" in err and "client: 5,650 parameters" in err
 
 
-def test_audit_writes_a_report(run, tmp_path):
-    code, out, err = run(
+def test_audit_writes_a_report(command, tmp_path):
+    code, out, err = command(
         "audit", *QUICK, "--guard", "LightSplit(ratio=8)", "--attack", "Decoder(steps=20)", "--images", "16",
         "--out", tmp_path / "a", "--json",
     )  # fmt: skip
@@ -61,14 +43,14 @@ def test_audit_writes_a_report(run, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [*HOMES, "bench"])
-def test_list_as_json(run, kind):
-    code, out, _ = run("list", kind, "--json")
+def test_list_as_json(command, kind):
+    code, out, _ = command("list", kind, "--json")
     rows = json.loads(out)
     assert code == 0 and rows and all(set(row) == {"name", "summary"} and row["summary"] for row in rows)
 
 
-def test_bench_writes_ratios(run, tmp_path):
-    code, out, err = run("bench", "project.fast", "--quick", "--out", tmp_path / "a", "--json")
+def test_bench_writes_ratios(command, tmp_path):
+    code, out, err = command("bench", "project.fast", "--quick", "--out", tmp_path / "a", "--json")
     assert code == 0, err
     rows = json.loads(out)
     assert [row["name"] for row in rows] == ["project.fast", "project.fast.wide"]
@@ -100,33 +82,33 @@ def test_bench_writes_ratios(run, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_answered_with_one_sentence(run, monkeypatch, tmp_path, arguments, words):
+def test_a_mistake_is_answered_with_one_sentence(command, monkeypatch, tmp_path, arguments, words):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(*arguments)
+    code, out, err = command(*arguments)
     assert code == 1 and out == ""
     assert err.startswith("error: ") and words in err and "Traceback" not in err
     assert not list(tmp_path.iterdir()), "nothing is written for a run that never began"
 
 
-def test_an_existing_out_folder_is_not_overwritten(run, tmp_path):
+def test_an_existing_out_folder_is_not_overwritten(command, tmp_path):
     (tmp_path / "mine").write_text("precious")
-    code, _, err = run("train", *QUICK, "--out", tmp_path)
+    code, _, err = command("train", *QUICK, "--out", tmp_path)
     assert code == 1 and "choose another --out" in err
     assert [file.name for file in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_recipe_is_a_function_that_returns_a_plan(run, tmp_path):
+def test_a_recipe_is_a_function_that_returns_a_plan(command, tmp_path):
     recipe = tmp_path / "mine.py"
     recipe.write_text(
         "from cutlayer.plan import Plan\nfrom cutlayer.data import Digits\n"
         "def small():\n    return Plan(data=Digits(limit=200), epochs=1)\n"
         "def wrong():\n    return 3\n"
     )
-    code, out, err = run("train", f"{recipe}:small", "--batch", "50", "--out", tmp_path / "a", "--json")
+    code, out, err = command("train", f"{recipe}:small", "--batch", "50", "--out", tmp_path / "a", "--json")
     assert code == 0, err
     assert json.loads(out)["plan"] == "Plan(data=Digits(limit=200), epochs=1, batch=50)"
     for function, words in (("tall", "mine.py:small, "), ("wrong", "a recipe returns a Plan")):
-        code, _, err = run("train", f"{recipe}:{function}")
+        code, _, err = command("train", f"{recipe}:{function}")
         assert code == 1 and words in err
 
 
@@ -173,17 +155,17 @@ def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(tmp_path
     assert all((one[name] == other[name]).all() for name in other)
 
 
-def test_data_check_reports_every_set_and_fails_for_damage(run, tmp_path):
-    code, out, _ = run("data", "check", tmp_path, "--json")
+def test_data_check_reports_every_set_and_fails_for_damage(command, tmp_path):
+    code, out, _ = command("data", "check", tmp_path, "--json")
     assert code == 0 and not any(row["found"] for row in json.loads(out))
     (tmp_path / "mine.npz").write_bytes(b"not a zip")
-    code, out, _ = run("data", "check", tmp_path)
+    code, out, _ = command("data", "check", tmp_path)
     assert code == 1 and "DAMAGED" in out and "absent" in out
-    code, _, err = run("data", "check", tmp_path / "nowhere")
+    code, _, err = command("data", "check", tmp_path / "nowhere")
     assert code == 1 and err.startswith("error: there is no folder")
 
 
-def test_training_starts_from_given_weights(run, tmp_path):
+def test_training_starts_from_given_weights(command, tmp_path):
     import torch
     from safetensors.torch import load_file
 
@@ -192,16 +174,18 @@ def test_training_starts_from_given_weights(run, tmp_path):
     net, image = SimpleCNN(), (1, 28, 28)
     parts = {"head": net.head(image), "body": net.body(image), "tail": net.tail(image, 10)}
     torch.save(whole_state(net, **parts), tmp_path / "w.pt")
-    code, _, err = run("train", *QUICK, "--epochs", "0", "--weights", tmp_path / "w.pt", "--out", tmp_path / "a")
+    code, _, err = command("train", *QUICK, "--epochs", "0", "--weights", tmp_path / "w.pt", "--out", tmp_path / "a")
     assert code == 0, err
     saved = load_file(tmp_path / "a" / "last.safetensors")
     assert torch.equal(saved["server/net.1.0.weight"], parts["body"][0].weight)
     assert torch.equal(saved["client0/net.head.0.weight"], parts["head"][0].weight)
     assert torch.equal(saved["client0/net.tail.weight"], parts["tail"].weight)
-    code, _, err = run("train", *QUICK, "--net", "MnistNet", "--weights", tmp_path / "w.pt", "--out", tmp_path / "b")
+    code, _, err = command(
+        "train", *QUICK, "--net", "MnistNet", "--weights", tmp_path / "w.pt", "--out", tmp_path / "b"
+    )
     assert code == 1 and "does not fit MnistNet" in err and not (tmp_path / "b").exists()
 
 
-def test_list_data_says_shape_files_and_licence(run):
-    _, out, _ = run("list", "data")
+def test_list_data_says_shape_files_and_licence(command):
+    _, out, _ = command("list", "data")
     assert "3x32x32, 10 classes, 50,000 train, 10,000 test. Licence: " in out and "on disk: cifar10/" in out

@@ -4,8 +4,8 @@ import csv
 import io
 import json
 import re
-import sys
 from dataclasses import replace
+from functools import partial
 from statistics import mean
 
 import pytest
@@ -13,7 +13,6 @@ from toys import tiny_plan
 
 from cutlayer import compare_report
 from cutlayer.cells import Cells
-from cutlayer.cli import main
 from cutlayer.compare import Shelf, check, compare, summaries
 from cutlayer.data import Digits
 from cutlayer.data.base import parts
@@ -292,18 +291,8 @@ QUICK = ["--data", "Digits(limit=120)", "--clients", "3", "--rounds", "SplitFed"
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cutlayer", "compare", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return call
+def run(command):
+    return partial(command, "compare")
 
 
 def test_the_command_writes_files_and_prints_json(run, tmp_path):

@@ -157,9 +157,13 @@ ALLOWED = {
     "braces": set(),
     "typed": {"braces", "cli_options", "guards", "plan", "spec"},
     "cli": {
-        "attacks", "audit", "auxiliary", "bench", "cells", "cli_compare", "cli_deploy", "cli_options", "data",
-        "demo", "engines", "errors", "forecast", "guards", "jobs", "link", "lpips", "memory", "offline", "plan",
-        "privacy", "rates", "report", "runs", "spec", "sweep", "terminal", "typed", "verdict",
+        "bench", "cli_audit", "cli_compare", "cli_deploy", "cli_options", "data", "engines", "errors",
+        "forecast", "link", "memory", "privacy", "rates", "runs", "spec", "terminal", "typed",
+    },
+    "cli_audit": {
+        "attacks", "audit", "auxiliary", "cells", "cli_options", "demo", "engines", "forecast", "guards",
+        "jobs", "link", "lpips", "offline", "plan", "report", "runs", "spec", "sweep", "terminal", "typed",
+        "verdict",
     },
 }  # fmt: skip
 

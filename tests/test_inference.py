@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import sys
 import threading
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from cutlayer import runs
-from cutlayer.cli import main
 from cutlayer.data import Digits, Npz
 from cutlayer.deploy import Service, join
 from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, Quantize, SplitFC
@@ -90,23 +88,8 @@ def test_guards_that_need_none_are_not(guard):
 
 
 # ------------------------------------------------------------------------------ the command
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cutlayer", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return call
-
-
-def test_the_command_streams(run, trained, tmp_path):
-    code, out, err = run(
+def test_the_command_streams(command, trained, tmp_path):
+    code, out, err = command(
         "predict", trained, "--stream", "--limit", 5, "--link", "1mbit,100ms", "--threads", 1, "--json",
         "--out", tmp_path / "a.csv",
     )  # fmt: skip
@@ -114,7 +97,7 @@ def test_the_command_streams(run, trained, tmp_path):
     told = json.loads(out)
     assert told["mode"] == "stream" and told["link"]["latency_ms"]["median"] > 100 + told["latency_ms"]["median"]
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 6
-    code, _, err = run("predict", trained, "--stream", "--limit", 5, "--link", "1mbit,100ms", "--threads", 1)
+    code, _, err = command("predict", trained, "--stream", "--limit", 5, "--link", "1mbit,100ms", "--threads", 1)
     assert code == 0 and "ms a sample" in err.replace(")", "") and "over 1mbit,100ms" in err
 
 
@@ -127,8 +110,8 @@ def test_the_command_streams(run, trained, tmp_path):
         (["--batch", 0], "--batch at least 1"),
     ],
 )
-def test_options_that_do_not_go_together(run, trained, options, words):
-    code, _, err = run("predict", trained, "--threads", 1, *options)
+def test_options_that_do_not_go_together(command, trained, options, words):
+    code, _, err = command("predict", trained, "--threads", 1, *options)
     assert code == 1 and words in err and err.count("\n") == 1
 
 

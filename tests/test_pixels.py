@@ -1,7 +1,6 @@
 """Segmentation: the figure against another implementation, what fits labels of pixels, and runs from end to end."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import torch
 from cutlayer import runs
 from cutlayer.attacks import Decoder, LabelClustering, Membership, TailEnumeration
 from cutlayer.audit import audit
-from cutlayer.cli import main
 from cutlayer.data import Npz, Scenes
 from cutlayer.data.base import parts
 from cutlayer.engines.local import LocalRun
@@ -183,26 +181,11 @@ def test_attacks_on_classes_are_refused_before_any_training(attack, tmp_path):
 
 
 # ------------------------------------------------------------------------------ the commands
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cutlayer", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return call
-
-
-def test_train_and_predict_write_maps(run, tmp_path):
+def test_train_and_predict_write_maps(command, tmp_path):
     text = f"Plan(net=Segmenter(), data={small(tmp_path)!r}, batch=8, epochs=1, val=0.0)"
-    code, _, err = run("train", text, "--threads", 1, "--out", tmp_path / "a")
+    code, _, err = command("train", text, "--threads", 1, "--out", tmp_path / "a")
     assert code == 0 and "test mIoU" in err and "pixel accuracy" in err
-    code, out, err = run(
+    code, out, err = command(
         "predict",
         tmp_path / "a",
         "--threads",
@@ -216,7 +199,7 @@ def test_train_and_predict_write_maps(run, tmp_path):
     assert code == 0, err
     told, lines = json.loads(out), (tmp_path / "a.csv").read_text().splitlines()
     assert lines[0] == "sample,mean_iou,accuracy,confidence" and len(lines) == 1 + told["samples"]
-    code, _, err = run("predict", tmp_path / "a", "--threads", 1, "--masks", tmp_path / "maps2.npz")
+    code, _, err = command("predict", tmp_path / "a", "--threads", 1, "--masks", tmp_path / "maps2.npz")
     assert code == 0 and "label maps in" in err and "mIoU" in err
 
     from PIL import Image
@@ -230,16 +213,19 @@ def test_train_and_predict_write_maps(run, tmp_path):
     assert [line.split(",")[1] for line in lines[1:]] == [f"{value:.4f}" for value in ious]
 
 
-def test_masks_of_one_class_a_sample_are_refused(run, tmp_path):
-    assert run("train", "--data", "Digits(limit=100)", "--epochs", 1, "--threads", 1, "--out", tmp_path / "a")[0] == 0
-    code, _, err = run("predict", tmp_path / "a", "--threads", 1, "--masks", tmp_path / "m")
+def test_masks_of_one_class_a_sample_are_refused(command, tmp_path):
+    assert (
+        command("train", "--data", "Digits(limit=100)", "--epochs", 1, "--threads", 1, "--out", tmp_path / "a")[0]
+        == 0
+    )
+    code, _, err = command("predict", tmp_path / "a", "--threads", 1, "--masks", tmp_path / "m")
     assert code == 1 and "gives one class a sample" in err and not (tmp_path / "m").exists()
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "x").touch()
-    code, _, err = run("predict", tmp_path / "a", "--threads", 1, "--masks", tmp_path / "m")
+    code, _, err = command("predict", tmp_path / "a", "--threads", 1, "--masks", tmp_path / "m")
     assert code == 1 and "give --masks a new folder" in err
 
 
-def test_a_network_for_classes_meets_maps_with_one_sentence(run, tmp_path):
-    code, _, err = run("train", "--data", "Scenes(limit=50)", "--threads", 1, "--out", tmp_path / "a")
+def test_a_network_for_classes_meets_maps_with_one_sentence(command, tmp_path):
+    code, _, err = command("train", "--data", "Scenes(limit=50)", "--threads", 1, "--out", tmp_path / "a")
     assert code == 1 and err.count("\n") == 1 and "Segmenter" in err and not (tmp_path / "a").exists()

@@ -5,44 +5,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
+from fleet import GROUPED, PLAIN, body_of, plan, same, start, trained
+from toys import TinyNet, tiny_plan
 
-from cutlayer.engines.local import LocalRun
+from cutlayer.detectors import ConsensusCosine
 from cutlayer.errors import NonFinite
 from cutlayer.guards import DPSGD, LFQ, LightSplit, NoGuard, Noise
 from cutlayer.message import Kind
 from cutlayer.optimizers import SGD, Adam
 from cutlayer.partitions import Dirichlet
 from cutlayer.plan import Plan
-from cutlayer.roles import AllActive, Frozen, Role
+from cutlayer.roles import AllActive, Frozen
 from cutlayer.rounds import Relay, SplitFed, Wave, epoch_rounds
 from cutlayer.rules import FedAdam, FedAvg, FedAvgM, FedMuon, FedProx, Krum, Median, Scaffold
 from cutlayer.spec import spec
 from cutlayer.split import Bypass, Federated, UShaped, Vanilla
 from cutlayer.state import named
 from cutlayer.turn import export, learn
-
-PLAIN = SGD(lr=0.05, momentum=0.0)
-GROUPED = TinyNet(norm="group")
-
-
-def plan(**changes) -> Plan:
-    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 3, **changes})
-
-
-def start(plan: Plan, **options) -> LocalRun:
-    return LocalRun(plan, options.pop("parts", None) or tiny_parts(), classes=TASK.classes, **options)
-
-
-def trained(plan: Plan, **options) -> LocalRun:
-    run = start(plan, **options)
-    assert run.train()
-    return run
-
-
-def same(ours, theirs) -> None:
-    assert ours.keys() == theirs.keys()
-    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
 
 
 # ------------------------------------------------------------------------------ who and when
@@ -77,89 +56,70 @@ def test_so_many_clients_are_drawn_for_a_pass_and_all_of_them_in_the_long_run(ro
     assert sum(heard) == 60 and min(heard) >= 4
 
 
-def test_roles_stay_or_change():
-    roles = Frozen(share=0.4)
-    assert roles.at(0, 5, 0) == roles.at(9, 5, 0) == [Role.ACTIVE] * 3 + [Role.FROZEN] * 2
-    assert Frozen(share=0.4, discard=True).at(0, 5, 0) == [Role.ACTIVE] * 3 + [Role.OUT] * 2
-    changing = [tuple(Frozen(share=0.4, rotate=2).at(number, 5, 7)) for number in range(12)]
-    assert changing[0] == changing[1] and len(set(changing)) > 2
-    assert all(one.count(Role.FROZEN) == 2 for one in changing)
-    assert [Frozen(inherit=3).inherits(number) for number in range(4)] == [True, False, False, True]
-    assert not Frozen(inherit=0).inherits(0)
-
-
 # -------------------------------------------------------------------------------------- waves
-def gradients_of(run: LocalRun) -> dict[str, torch.Tensor]:
-    return {name: parameter.clone() for name, parameter in run.server.body.state_dict().items()}
 
 
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.usefixtures("double")
 def test_a_wave_is_one_step_on_all_batches_together(protocol):
     """Without BatchNorm: heads and body after a wave of three clients = after one client's step on all batches."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        fields = {
-            "protocol": protocol,
-            "net": GROUPED,
-            "client_optimizer": PLAIN,
-            "server_optimizer": PLAIN,
-            "epochs": 1,
-        }
-        wave = start(plan(rounds=Wave(), partition=Dirichlet(alpha=2.0), **fields))
-        single = start(tiny_plan(**{**fields, "batch": 60}))
-        fed = []
-        for worker in wave.workers:
-            worker.batch = lambda index, make=worker.batch: (fed.append(make(index)), fed[-1])[1]
-        wave.take(wave.schedule(0)[0])
-        assert len(fed) == 3 and len({len(batch) for batch in fed}) >= 1
-        whole = replace(
-            fed[0],
-            x=torch.cat([batch.x for batch in fed]),
-            y=torch.cat([batch.y for batch in fed]),
-            s={name: torch.cat([batch.s[name] for batch in fed]) for name in fed[0].s},
-        )
-        learn(single.clients[0], whole)
-        for name, tensor in single.server.body.state_dict().items():
-            torch.testing.assert_close(wave.server.body.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
-        for name, tensor in named(single.clients[0].split).items():
-            torch.testing.assert_close(wave.shared[name], tensor, rtol=1e-9, atol=1e-11)
-        assert wave.server.updates == 1
-    finally:
-        torch.set_default_dtype(torch.float32)
+    fields = {
+        "protocol": protocol,
+        "net": GROUPED,
+        "client_optimizer": PLAIN,
+        "server_optimizer": PLAIN,
+        "epochs": 1,
+    }
+    wave = start(plan(rounds=Wave(), partition=Dirichlet(alpha=2.0), **fields))
+    single = start(tiny_plan(**{**fields, "batch": 60}))
+    fed = []
+    for worker in wave.workers:
+        worker.batch = lambda index, make=worker.batch: (fed.append(make(index)), fed[-1])[1]
+    wave.take(wave.schedule(0)[0])
+    assert len(fed) == 3 and len({len(batch) for batch in fed}) >= 1
+    whole = replace(
+        fed[0],
+        x=torch.cat([batch.x for batch in fed]),
+        y=torch.cat([batch.y for batch in fed]),
+        s={name: torch.cat([batch.s[name] for batch in fed]) for name in fed[0].s},
+    )
+    learn(single.clients[0], whole)
+    for name, tensor in single.server.body.state_dict().items():
+        torch.testing.assert_close(wave.server.body.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
+    for name, tensor in named(single.clients[0].split).items():
+        torch.testing.assert_close(wave.shared[name], tensor, rtol=1e-9, atol=1e-11)
+    assert wave.server.updates == 1
 
 
+@pytest.mark.usefixtures("double")
 def test_even_weights_are_the_mean_of_the_clients_gradients():
     """Madill 2025, Eq. 4.1: a client with few samples counts as much as one with many."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        fields = {
-            "net": GROUPED,
-            "server_optimizer": PLAIN,
-            "epochs": 1,
-            "batch": 60,
-            "shared": False,
-            "partition": Dirichlet(alpha=0.5),
-        }
-        moved = {}
-        for weights in ("rows", "even"):
-            run = start(plan(rounds=Wave(weights=weights), **fields))
-            before = gradients_of(run)
-            sizes = [len(worker.order(0)[0]) for worker in run.workers]
-            run.take(run.schedule(0)[0])
-            moved[weights] = {name: tensor - before[name] for name, tensor in gradients_of(run).items()}
-        assert len(set(sizes)) > 1
-        alone = []
-        for number in range(3):
-            run = start(plan(rounds=Wave(weights="even"), **fields))
-            before = gradients_of(run)
-            run.take([turn for turn in run.schedule(0)[0] if turn.client == number])
-            alone.append({name: tensor - before[name] for name, tensor in gradients_of(run).items()})
-        for name in alone[0]:
-            torch.testing.assert_close(moved["even"][name], sum(one[name] for one in alone) / 3)
-            weighted = sum(one[name] * size for one, size in zip(alone, sizes, strict=True)) / sum(sizes)
-            torch.testing.assert_close(moved["rows"][name], weighted)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    fields = {
+        "net": GROUPED,
+        "server_optimizer": PLAIN,
+        "epochs": 1,
+        "batch": 60,
+        "shared": False,
+        "partition": Dirichlet(alpha=0.5),
+    }
+    moved = {}
+    for weights in ("rows", "even"):
+        run = start(plan(rounds=Wave(weights=weights), **fields))
+        before = body_of(run)
+        sizes = [len(worker.order(0)[0]) for worker in run.workers]
+        run.take(run.schedule(0)[0])
+        moved[weights] = {name: tensor - before[name] for name, tensor in body_of(run).items()}
+    assert len(set(sizes)) > 1
+    alone = []
+    for number in range(3):
+        run = start(plan(rounds=Wave(weights="even"), **fields))
+        before = body_of(run)
+        run.take([turn for turn in run.schedule(0)[0] if turn.client == number])
+        alone.append({name: tensor - before[name] for name, tensor in body_of(run).items()})
+    for name in alone[0]:
+        torch.testing.assert_close(moved["even"][name], sum(one[name] for one in alone) / 3)
+        weighted = sum(one[name] * size for one, size in zip(alone, sizes, strict=True)) / sum(sizes)
+        torch.testing.assert_close(moved["rows"][name], weighted)
 
 
 FUSABLE = {
@@ -224,56 +184,50 @@ def test_one_client_that_merges_after_every_step_is_split_learning():
 
 
 @pytest.mark.parametrize("protocol", [Federated, UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+@pytest.mark.usefixtures("double")
 def test_full_batches_merged_after_every_step_are_centralised_descent(protocol):
     """K=1 full-batch FedAvg = SGD on all data (specs, acceptance 12), with and without a cut."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        fields = {
-            "protocol": protocol,
-            "net": GROUPED,
-            "batch": 100,
-            "epochs": 4,
-            "client_optimizer": PLAIN,
-            "server_optimizer": PLAIN,
-        }
-        many = trained(plan(rounds=SplitFed(), partition=Dirichlet(alpha=1.0), **fields))
-        central = trained(plan(**fields, clients=1))
-        ours, theirs = many.network(), central.network()
-        assert ours is not None and theirs is not None and ours.keys() == theirs.keys()
-        for name, tensor in theirs.items():
-            torch.testing.assert_close(ours[name], tensor, rtol=1e-9, atol=1e-11)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    fields = {
+        "protocol": protocol,
+        "net": GROUPED,
+        "batch": 100,
+        "epochs": 4,
+        "client_optimizer": PLAIN,
+        "server_optimizer": PLAIN,
+    }
+    many = trained(plan(rounds=SplitFed(), partition=Dirichlet(alpha=1.0), **fields))
+    central = trained(plan(**fields, clients=1))
+    ours, theirs = many.network(), central.network()
+    assert ours is not None and theirs is not None and ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("rounds", [SplitFed(), Wave(), Wave(fused=True)], ids=repr)
 @pytest.mark.parametrize("protocol", [Federated, UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+@pytest.mark.usefixtures("double")
 def test_optimizers_live_on_between_rounds(protocol, rounds):
     """Full batches, with momentum: the mean of the clients' momenta is the momentum of the mean gradient."""
     if rounds.waves and protocol is Federated:
         pytest.skip("nothing crosses that could come in waves")
     momentum = SGD(lr=0.05, momentum=0.9)
-    torch.set_default_dtype(torch.float64)
-    try:
-        fields = {
-            "protocol": protocol,
-            "net": GROUPED,
-            "batch": 100,
-            "epochs": 4,
-            "client_optimizer": momentum,
-            "server_optimizer": momentum,
-        }
-        many = trained(plan(rounds=rounds, partition=Dirichlet(alpha=1.0), **fields)).network()
-        central = trained(plan(**fields, clients=1)).network()
-        for name, tensor in central.items():
-            torch.testing.assert_close(many[name], tensor, rtol=1e-9, atol=1e-11)
-        if not rounds.waves:
-            stateless = trained(
-                plan(rounds=replace(rounds, fresh=True), partition=Dirichlet(alpha=1.0), **fields)
-            ).network()
-            assert any((stateless[name] - tensor).abs().max() > 1e-4 for name, tensor in central.items())
-    finally:
-        torch.set_default_dtype(torch.float32)
+    fields = {
+        "protocol": protocol,
+        "net": GROUPED,
+        "batch": 100,
+        "epochs": 4,
+        "client_optimizer": momentum,
+        "server_optimizer": momentum,
+    }
+    many = trained(plan(rounds=rounds, partition=Dirichlet(alpha=1.0), **fields)).network()
+    central = trained(plan(**fields, clients=1)).network()
+    for name, tensor in central.items():
+        torch.testing.assert_close(many[name], tensor, rtol=1e-9, atol=1e-11)
+    if not rounds.waves:
+        stateless = trained(
+            plan(rounds=replace(rounds, fresh=True), partition=Dirichlet(alpha=1.0), **fields)
+        ).network()
+        assert any((stateless[name] - tensor).abs().max() > 1e-4 for name, tensor in central.items())
 
 
 def test_even_weights_are_even_for_heads_too():
@@ -335,29 +289,6 @@ def test_too_few_updates_for_a_robust_rule_are_not_merged():
     assert "needs 3" in run.rejected[-1]["why"]
 
 
-def test_frozen_clients_with_heads_of_their_own_are_measured_with_them():
-    run = trained(plan(roles=Frozen(share=0.4, inherit=0)))
-    found = run.evaluate(run.parts.test)
-    assert len(found) == 3
-    frozen = run.workers[2]
-    right, count = frozen.evaluate("test", run.epoch, run.parts.test)
-    assert found[2] == right / count
-
-
-def test_a_frozen_step_is_about_its_whole_batch():
-    heard = {}
-    one = plan(roles=Frozen(share=0.4), pieces=2, epochs=1)
-
-    def listen(message, handle):
-        if message.kind is Kind.FORWARD:
-            heard[message.client, message.step] = len(message["z"])
-        return handle(message)
-
-    run = trained(one, at_server=[listen])
-    for (client, step), rows in heard.items():
-        assert len(run.batch_of(client, step)) == rows
-
-
 def test_guarded_clients_stay_guarded_when_networks_sleep(monkeypatch):
     monkeypatch.setattr("cutlayer.engines.local.AWAKE", 2)
     spread: dict[int, list[float]] = {}
@@ -373,13 +304,13 @@ def test_guarded_clients_stay_guarded_when_networks_sleep(monkeypatch):
 
 def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind():
     run = start(plan(rounds=SplitFed(), turn=2))
-    before = gradients_of(run)
+    before = body_of(run)
     seen = []
     watch = run.server.collect
     run.server.collect = lambda client: seen.append(client) or watch(client)
     run.take(run.schedule(0)[0])
     assert seen == [0, 1, 2] and not run.server._own
-    assert any(not torch.equal(before[name], tensor) for name, tensor in gradients_of(run).items())
+    assert any(not torch.equal(before[name], tensor) for name, tensor in body_of(run).items())
 
 
 def test_heads_start_alike_in_every_round():
@@ -437,89 +368,7 @@ def test_a_run_goes_on_exactly_where_it_was_left(plan):
         assert second.ledger.as_dict() == whole.ledger.as_dict()
 
 
-# ------------------------------------------------------------------------------------- roles
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
-def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
-    """No gradient reaches its head, nothing of it changes, no optimizer state appears, and message 4 is not sent."""
-    run = start(plan(roles=Frozen(share=0.4, inherit=0), protocol=protocol, client_optimizer=Adam(), epochs=1))
-    frozen = run.workers[2].client
-    before, calls, answers = named(frozen.split), [], []
-    frozen.split.head.register_full_backward_hook(lambda *_: calls.append(1))
-    for parameter in frozen.split.parameters():
-        parameter.register_hook(lambda _: calls.append(2))
-    handle = run.server.handle
-    run._inner = lambda message: answers.append((message, handle(message))) or answers[-1][1]
-    body = gradients_of(run)
-    run.take([turn for one in run.schedule(0) for turn in one if turn.client == 2][:1])
-    assert calls == [] and not frozen.optimizer.state
-    same(named(frozen.split), before)
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in frozen.split.parameters())
-    assert any(not torch.equal(body[name], tensor) for name, tensor in gradients_of(run).items()), "the server learns"
-    kinds = [message.kind for message, _ in answers]
-    assert kinds == ([Kind.LOSS] if protocol is Vanilla else [Kind.FORWARD, Kind.BACKWARD])
-    assert not any("dz" in reply.tensors for _, reply in answers)
-    # An active client's turn does all of that, so the checks above can fail.
-    active = run.workers[0].client
-    active.split.head.register_full_backward_hook(lambda *_: calls.append(1))
-    before = named(active.split)
-    run.take([turn for one in run.schedule(0) for turn in one if turn.client == 0][:1])
-    assert (
-        calls
-        and active.optimizer.state
-        and any(not torch.equal(before[n], t) for n, t in named(active.split).items())
-    )
-    assert any("dz" in reply.tensors for _, reply in answers)
-
-
-def test_the_server_learns_from_a_frozen_client_what_it_would_from_one_with_a_frozen_head():
-    """The body's step is the chain rule's: as if the client had answered message 4 with nothing."""
-    fields = {"protocol": Vanilla, "epochs": 1, "client_optimizer": PLAIN}
-    frozen = start(plan(roles=Frozen(share=0.4, inherit=0), **fields))
-    plain = start(plan(frozen=("head",), **fields))
-    turn = next(turn for one in frozen.schedule(0) for turn in one if turn.client == 2)
-    frozen.take([turn])
-    plain.take([turn._replace(frozen=False)])
-    same(gradients_of(frozen), gradients_of(plain))
-
-
-def test_frozen_clients_take_over_the_head_of_the_last_active_one():
-    run = start(plan(roles=Frozen(share=0.4), epochs=1))
-    for one in run.schedule(0):
-        run.take(one)
-        if one[0].frozen:
-            same(
-                named(run.workers[one[0].client].client.split),
-                {n: t for n, t in run.shared.items() if "optim" not in n},
-            )
-    own = start(plan(roles=Frozen(share=0.4, inherit=0), epochs=1))
-    first = named(own.workers[2].client.split)
-    assert own.train()
-    same(named(own.workers[2].client.split), first)
-
-
-def test_discarded_clients_do_nothing():
-    run = trained(plan(roles=Frozen(share=0.4, discard=True)))
-    assert run.taken[2] == 0 and min(run.taken[:2]) > 0 and run.step == sum(run.taken) == run.steps
-
-
-@pytest.mark.parametrize("guard", GUARDS, ids=repr)
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped], ids=lambda protocol: protocol.__name__)
-def test_every_guard_lets_a_client_be_frozen(guard, protocol):
-    run = start(plan(guard=guard, protocol=protocol, roles=Frozen(share=0.4), epochs=1))
-    client = run.workers[2].client
-    same_before = named(client.split)
-    turn = next(turn for one in run.schedule(0) for turn in one if turn.client == 2)
-    run.take([turn])
-    same(named(client.split), same_before)
-
-
 # --------------------------------------------------------------------------------- bad input
-def poisoned(number: int):
-    """Data of which one client's share is not finite."""
-    parts = tiny_parts()
-    return parts, lambda run: run.workers[number].samples.x.fill_(math.nan)
-
-
 @pytest.mark.parametrize("rounds", [SplitFed(), SplitFed(version=2), Wave(), Wave(fused=True)], ids=repr)
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
 def test_a_client_whose_numbers_are_gone_is_left_out_and_the_round_goes_on(rounds, protocol):
@@ -549,13 +398,13 @@ def _with_nan(make):
 
 def test_if_all_are_left_out_everything_stays_as_it_was():
     run = start(plan(rounds=SplitFed(), epochs=1))
-    body = gradients_of(run)
+    body = body_of(run)
     for worker in run.workers:
         worker.batch = _with_nan(worker.batch)
     with pytest.raises(NonFinite, match="every update of epoch 1"):
         run.train()
     assert len(run.rejected) == sum(run.batches)
-    same(gradients_of(run), body)
+    same(body_of(run), body)
 
 
 IMPOSSIBLE = {
@@ -566,6 +415,10 @@ IMPOSSIBLE = {
     "a merge in a relay": ({"rule": FedAvg()}, "SplitFed"),
     "many batches in a wave": ({"rounds": Wave(), "turn": 2}, "turn=1"),
     "pieces in a wave": ({"rounds": Wave(), "pieces": 2}, "pieces=1"),
+    "watched by the server in a fused wave": (
+        {"rounds": Wave(fused=True), "server_watch": (ConsensusCosine(),)},
+        "fused=False",
+    ),
     "frozen in a fused wave": ({"rounds": Wave(fused=True), "roles": Frozen(share=0.4)}, "fused=False"),
     "control variates of copies": ({"rounds": SplitFed(), "rule": Scaffold()}, "version=2"),
     "too few for a robust rule": ({"rounds": SplitFed(), "rule": Krum(bad=1)}, "needs 5"),

@@ -162,7 +162,7 @@ class Site:
         if self.plan.rounds.merges and empty:
             raise NonFinite("the server could not compute this without NaN or infinity: the turn is given up")
         refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen)
-        return _on(reply, self.device)
+        return reply.to(self.device)
 
     def _decode(self, frame: Frame) -> Message:
         return decoded(frame, self.wire.limit)
@@ -181,7 +181,7 @@ class Site:
             else:
                 worker.take_over(order)
             return order.reply(steps=torch.tensor([worker.client.steps]))
-        answer = worker.handle(_on(order, self.device))
+        answer = worker.handle(order.to(self.device))
         if order.kind is Kind.EVALUATE:
             right, count = answer["score"].tolist()
             self.scores[("validation", "test")[int(order["what"][0])]] = right / max(1, count)
@@ -397,10 +397,3 @@ def _refuse_wrong_lift(asked: Message, reply: Message) -> None:
 
 def _form(state: Mapping[str, torch.Tensor], *kinds: str) -> dict[str, Any]:
     return {name: (t.shape, t.dtype) for name, t in state.items() if name.startswith(kinds)}
-
-
-def _on(message: Message, device: str) -> Message:
-    if device == "cpu":
-        return message
-    moved = {name: tensor.to(device) for name, tensor in message.tensors.items()}
-    return Message(message.kind, message.client, message.step, moved)

@@ -1,0 +1,34 @@
+"""Small runs of several clients, and what tests of rounds and roles compare of them."""
+
+import torch
+from toys import TASK, TinyNet, tiny_parts, tiny_plan
+
+from cutlayer.engines.local import LocalRun
+from cutlayer.optimizers import SGD
+from cutlayer.plan import Plan
+
+PLAIN = SGD(lr=0.05, momentum=0.0)
+GROUPED = TinyNet(norm="group")
+
+
+def plan(**changes) -> Plan:
+    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 3, **changes})
+
+
+def start(plan: Plan, **options) -> LocalRun:
+    return LocalRun(plan, options.pop("parts", None) or tiny_parts(), classes=TASK.classes, **options)
+
+
+def trained(plan: Plan, **options) -> LocalRun:
+    run = start(plan, **options)
+    assert run.train()
+    return run
+
+
+def same(ours, theirs) -> None:
+    assert ours.keys() == theirs.keys()
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+
+
+def body_of(run: LocalRun) -> dict[str, torch.Tensor]:
+    return {name: parameter.clone() for name, parameter in run.server.body.state_dict().items()}
