@@ -128,8 +128,6 @@ class Plan(Spec):
         self.roles.refuse_impossible(self.clients)
         if isinstance(self.rounds, Wave) and self.rounds.fused and not isinstance(self.roles, AllActive):
             raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
-        if isinstance(self.rounds, Wave) and self.rounds.fused and self.server_watch:
-            raise ValueError("detectors at the server hear one client at a time, and a fused wave all: fused=False")
         if self.rounds.own_bodies and self.protocol.crosses and CONTROL in self.rule.travels:
             raise ValueError(
                 f"{self.rule!r} remembers something of every client, and clients' bodies are the server's: "
