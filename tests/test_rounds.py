@@ -417,7 +417,7 @@ IMPOSSIBLE = {
     "pieces in a wave": ({"rounds": Wave(), "pieces": 2}, "pieces=1"),
     "watched by the server in a fused wave": (
         {"rounds": Wave(fused=True), "server_watch": (ConsensusCosine(),)},
-        "fused=False",
+        "no fused waves",
     ),
     "frozen in a fused wave": ({"rounds": Wave(fused=True), "roles": Frozen(share=0.4)}, "fused=False"),
     "control variates of copies": ({"rounds": SplitFed(), "rule": Scaffold()}, "version=2"),
