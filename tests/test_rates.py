@@ -77,6 +77,9 @@ def test_messages_by_what_is_in_them_and_what_the_model_omits():
     assert list(crossing(u_shape)) == ["z up", "u down", "du up", "dz down"]
     assert list(crossing(vanilla)) == ["z, y up", "loss down", "scale up", "dz down", "decoder up", "decoder down"]
     assert sum(crossing(vanilla).values()) == pytest.approx(sum(vanilla["by message"].values()))
+    decoder = crossing(vanilla)["decoder up"] + crossing(vanilla)["decoder down"]
+    assert vanilla["amortised"] == pytest.approx(decoder) and decoder > 0
+    assert vanilla["total ratio"] == pytest.approx((8 * FEATURES + 8) / sum(crossing(vanilla).values()))
     beside = compared(u_shape)
     told = crossing(u_shape)
     assert beside["z and dz"] == pytest.approx(8 * FEATURES / (told["z up"] + told["dz down"]))

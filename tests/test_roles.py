@@ -10,6 +10,7 @@ from cutlayer.optimizers import Adam
 from cutlayer.roles import Frozen, Role
 from cutlayer.split import Bypass, UShaped, Vanilla
 from cutlayer.state import named
+from cutlayer.worker import Worker
 
 
 def test_roles_stay_or_change():
@@ -98,13 +99,18 @@ def test_every_guard_lets_a_client_be_frozen(guard, protocol):
     same(named(client.split), same_before)
 
 
-def test_frozen_clients_with_heads_of_their_own_are_measured_with_them():
-    run = trained(plan(roles=Frozen(share=0.4, inherit=0)))
-    found = run.evaluate(run.parts.test)
-    assert len(found) == 3
-    frozen = run.workers[2]
-    right, count = frozen.evaluate("test", run.epoch, run.parts.test)
-    assert found[2] == right / count
+def test_frozen_clients_with_heads_of_their_own_are_measured_with_them(monkeypatch):
+    run, given = trained(plan(roles=Frozen(share=0.4, inherit=0))), {}
+    as_it_is = Worker.evaluate_with
+
+    def listen(worker, weights, *rest):
+        given[worker.number] = dict(weights)
+        return as_it_is(worker, weights, *rest)
+
+    monkeypatch.setattr(Worker, "evaluate_with", listen)
+    assert len(run.evaluate(run.parts.test)) == 3
+    same(given[0], run.shared)
+    assert given[2] == {}  # it keeps its own
 
 
 def test_a_frozen_step_is_about_its_whole_batch():

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from cutlayer.guards import KAnonymous
 from cutlayer.message import Kind, Message
 from cutlayer.optimizers import SGD
 from cutlayer.parties import build_client, build_server
+from cutlayer.rounds import Relay, SplitFed
 from cutlayer.split import Bypass, UShaped, Vanilla
 from cutlayer.state import optimizer_state
 from cutlayer.turn import export, learn
@@ -244,6 +246,15 @@ def test_a_turn_is_closed_at_its_end_and_not_before():
             door.closed(Message(Kind.TURN, 1, 0, {}))
         door.passed(message)
     door.closed(Message(Kind.TURN, 1, 2, {}))
+
+
+@pytest.mark.parametrize(("rounds", "lets"), [(Relay(), False), (SplitFed(), True)], ids=repr)
+def test_only_where_rounds_merge_may_a_client_say_that_it_has_nothing(rounds, lets):
+    plan = tiny_plan(batch=BATCH, clients=2, rounds=rounds)
+    door, nothing = Door(plan, TASK), Message(Kind.TURN, 1, 0, {"samples": torch.tensor(0)})
+    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
+    with nullcontext() if lets else pytest.raises(Refused, match="of a turn that ends at 2"):
+        door.closed(nothing)
 
 
 def test_rows_that_samples_share_are_let_in():
