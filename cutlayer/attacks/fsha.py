@@ -1,7 +1,9 @@
 """FSHA: a server that answers with gradients of its own, until the client's head speaks the server's language."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import ClassVar
 
 import torch
@@ -13,6 +15,8 @@ from .autoencoder import INVERSES, Autoencoder, some
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .critic import Critic, gradient_penalty
 from .view import View
+
+PROBED = 1.5  # times the usual length of a gradient: of a batch whose labels are wrong
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,6 +30,10 @@ class FSHA(Attack):
 
     `conceal` trains the honest body along: the client sees its task learnt, which the attack does not need.
     `scale` multiplies the answers; it matters to clients without Adam.
+
+    `evade` is for clients that watch: a share of the honest gradient in every answer, the rest as long as it is, and
+    nothing but the honest one where it is so long that the labels must be wrong (as SplitSpy does, Fu et al. 2023).
+    The first `joins` steps are answered honestly, until the client's detectors are past their warm-up.
     """
 
     steps: int = 1000
@@ -40,6 +48,8 @@ class FSHA(Attack):
     batch: int = 32
     scale: float = 1.0
     conceal: bool = True
+    evade: float = 0.0
+    joins: int = 0
     knows: str = EVERY
     active: ClassVar[bool] = True
     forms: ClassVar[tuple[str, ...]] = FORMS
@@ -49,6 +59,10 @@ class FSHA(Attack):
         whole = ("steps", "width", "hidden", "blocks", "warm", "batch")
         if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
+        if not 0 <= self.evade < 1 or not isinstance(self.joins, int) or self.joins < 0:
+            raise ValueError(f"{self}: evade is a share of the answers in [0, 1), joins a step from 0 up")
+        if self.joins and not self.evade:
+            raise ValueError(f"{self}: only who evades answers honestly at first; give evade, e.g. evade=0.7")
         if min(self.penalty, self.rate, self.critic_rate, self.scale) <= 0:
             raise ValueError(f"{self}: penalty, rate, critic_rate and scale are above 0")
         if self.inverse not in INVERSES or self.knows not in (*FORMS, EVERY):
@@ -91,6 +105,7 @@ class _Hijacker(Attacker):
         self.optimizer = torch.optim.Adam(self.critic.parameters(), spec.critic_rate, betas=(0.5, 0.9))
         self.waiting: dict[int, Tensor] = {}  # by client: what it sent, until it asks for the gradient
         self.answered: dict[int, Message] = {}  # by client: the last answer, for who asks twice
+        self.lengths: deque[float] = deque(maxlen=50)  # of honest gradients, to tell probes by
         self.count = 0
         self.gaps: list[float] = []
 
@@ -100,12 +115,25 @@ class _Hijacker(Attacker):
                 self.waiting[message.client] = message["z"]
             # What the honest body answers looks as it should, whoever chose the gradients.
             return handle(message)
-        if self.spec.conceal:
-            handle(message)
+        honest = handle(message) if self.spec.conceal or self.spec.evade else None
         z = self.waiting.pop(message.client, None)
         if z is not None:
-            self.answered[message.client] = message.reply(dz=self.hijack(z))
+            dz = self.hijack(z)
+            if honest is not None and self.spec.evade:
+                dz = self.disguise(dz, honest["dz"])
+            self.answered[message.client] = message.reply(dz=dz)
         return self.answered[message.client]
+
+    def disguise(self, dz: Tensor, honest: Tensor) -> Tensor:
+        """What a detector should see: partly the honest answer, and nothing else where labels look wrong."""
+        length = float(honest.norm())
+        usual = median(self.lengths) if self.lengths else length
+        self.lengths.append(length)
+        if length > PROBED * usual or self.count <= self.spec.joins:
+            return honest
+        own, rows = honest.flatten(1), dz.flatten(1)
+        as_long = rows * own.norm(dim=1, keepdim=True) / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        return (self.spec.evade * own + (1 - self.spec.evade) * as_long).view_as(honest)
 
     @torch.enable_grad()
     def hijack(self, z: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from cutlayer.detectors import LeakMeter
 from cutlayer.engines.local import LocalRun
 from cutlayer.guards import NoGuard, every
 from cutlayer.judge import Victim, judge
-from cutlayer.plan import Plan
+from cutlayer.plan import Plan, cut_shapes
 
 pytestmark = pytest.mark.campaign
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence" / "leakmeter.json"
@@ -34,33 +34,43 @@ def record(row):
     EVIDENCE.write_text(json.dumps({**found, "rows": rows}, indent=1) + "\n")
 
 
-@pytest.mark.parametrize("guard", GUARDS, ids=repr)
-def test_no_audited_reader_sees_more(guard):
-    torch.set_num_threads(1)
+def measured(guard):
+    """What the meter said of one run, and the best of the decoder's forms on the same run; or why that cannot be."""
     plan, loaded = replace(PLAN, guard=guard), PLAN.data.load()
     data = parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed)
     run = LocalRun(plan, data, classes=10)
     if why := why_unfit(plan, run.task, guard, data.private.y):
-        pytest.skip(why)
+        return why
     run.train()
     run.workers[0].lookout.finish()
     (report,) = run.workers[0].lookout.report()
-    estimate = report["leak_so_far"]["ssim"]
-    best = Decoder(key="true") if guard.has_key else Decoder()
-    audited, _ = judge(best, Victim(run, 256), data, seed=0)
-    last = report["leak"][-1]
-    record(
-        {
-            "guard": repr(guard),
-            "estimate": round(estimate, 4),
-            "plus_minus": round(last["plus_minus"], 4),
-            "reader": last["reader"],
-            "floor": round(last["floor"], 4),
-            "audited": round(audited["ssim"], 4),
-            "audited_reader": audited["reader"],
-            "margin": round(estimate - audited["ssim"], 4),
-            "cpu_seconds": report["cpu_seconds"],
-        }
-    )
-    assert estimate >= audited["ssim"] - PROMISE
-    assert report["cpu_seconds"] <= report["cpu_seconds_allowed"]
+    estimate, last = report["leak_so_far"]["ssim"], report["leak"][-1]
+    forms = Decoder().against(guard, cut_shapes(plan, run.task).shared)
+    forms = [*forms, *([Decoder(key="true")] if guard.has_key else [])]
+    victim = Victim(run, 256)
+    found = {repr(form): judge(form, victim, data, seed=0)[0] for form in dict.fromkeys(forms)}
+    best = max(found, key=lambda name: found[name]["ssim"])
+    return {
+        "guard": repr(guard),
+        "estimate": round(estimate, 4),
+        "plus_minus": round(last["plus_minus"], 4),
+        "reader": last["reader"],
+        "floor": round(last["floor"], 4),
+        "audited": round(found[best]["ssim"], 4),
+        "audited_by": f"{best}, {found[best]['reader']}",
+        "forms": {name: round(row["ssim"], 4) for name, row in found.items()},
+        "margin": round(estimate - found[best]["ssim"], 4),
+        "cpu_seconds": report["cpu_seconds"],
+        "cpu_seconds_allowed": report["cpu_seconds_allowed"],
+    }
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=repr)
+def test_no_audited_reader_sees_more(guard):
+    torch.set_num_threads(1)
+    row = measured(guard)
+    if isinstance(row, str):
+        pytest.skip(row)
+    record(row)
+    assert row["margin"] >= -PROMISE
+    assert row["cpu_seconds"] <= row["cpu_seconds_allowed"]

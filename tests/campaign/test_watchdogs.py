@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from cutlayer.attacks import FSHA
+from cutlayer.data import CIFAR10
 from cutlayer.data.base import parts
 from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
 from cutlayer.drill import Drill
 from cutlayer.engines.local import LocalRun
-from cutlayer.judge import hijack
+from cutlayer.judge import Victim, hijack, judge
 from cutlayer.metrics import scores
-from cutlayer.nets import MnistNet, SimpleCNN
+from cutlayer.nets import MnistNet, ResNet18, SimpleCNN
+from cutlayer.optimizers import Adam
 from cutlayer.plan import Plan
 from cutlayer.seeds import generator
 from cutlayer.split import UShaped, Vanilla
@@ -28,9 +30,52 @@ IMAGES = 128
 EPOCHS = 6
 
 
-def watched(net, protocol, seed):
-    plan = Plan(net=net, protocol=protocol, epochs=EPOCHS, aux=1000, seed=seed, private_seed=seed, watch=WATCH)
+LONG = 40  # epochs of digits, about 2,000 steps
+DISGUISES = [(0.0, 0), (0.5, 0), (0.7, 0), (0.7, 200), (0.8, 200)]  # evade, joins
+PHOTOS = Plan(
+    net=ResNet18(depth=2),
+    data=CIFAR10(batches=(1, 2)),
+    epochs=20,
+    client_optimizer=Adam(lr=1e-3),
+    server_optimizer=Adam(lr=1e-3),
+)
+
+
+def watched(net, protocol, seed, epochs=EPOCHS):
+    plan = Plan(net=net, protocol=protocol, epochs=epochs, aux=1000, seed=seed, private_seed=seed, watch=WATCH)
     return plan, parts(plan.data.load(), aux=plan.aux, val=plan.val, seed=seed)
+
+
+def photos(protocol, seed, data_dir=None):
+    plan = replace(PHOTOS, protocol=protocol, aux=5000, seed=seed, private_seed=seed, watch=WATCH)
+    return plan, parts(plan.data.load(data_dir), aux=plan.aux, val=plan.val, seed=seed)
+
+
+def honest(plan, data, device="cpu"):
+    """A whole training with an honest server: alarms, and each detector's scores over time."""
+    run = LocalRun(plan, data, classes=10, device=device)
+    drill = Drill(run)
+    run.train(on_step=lambda progress: drill())
+    told = run.workers[0].lookout.report()
+    courses = {one["detector"]: one["scores"][:: max(1, len(one["scores"]) // 50)] for one in told}
+    return {"plan": repr(plan), "accuracy": run.history[-1]["val"], "honest": drill.honest(), "scores": courses}
+
+
+def hijacked(attack, plan, data, device="cpu"):
+    """A training with a hijacker, to its end: who noticed, and what it could read in spite of that."""
+    plan = replace(plan, epochs=1)
+    found = hijack(attack, plan, data, task_of(data.private, 10), plan.seed, device=device, images=IMAGES)
+    row, _ = judge(attack, Victim(found.run, IMAGES), data, plan.seed, attacker=found.attacker)
+    end = {name: row[name] for name in ("ssim", "ncc", "psnr")}
+    return {
+        "plan": repr(plan),
+        "attack": repr(attack),
+        "steps": found.run.step,
+        "accuracy": found.run.history[-1]["val"],
+        "class_mean": class_mean(plan, data),
+        "watched": found.drill.attacked(),
+        "end": end,
+    }
 
 
 def class_mean(plan, data):

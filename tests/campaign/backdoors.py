@@ -1,0 +1,147 @@
+"""What a backdoor by some of many clients comes to, and what the server sees of it: a cell of the grid at a time."""
+
+from dataclasses import dataclass, replace
+from statistics import mean, median
+from typing import Any
+
+from cutlayer.data import CIFAR10, Digits
+from cutlayer.data.base import parts
+from cutlayer.detectors import ConsensusCosine
+from cutlayer.engines.local import LocalRun
+from cutlayer.guards import Bottleneck1x1, Guard, LightSplit, NoGuard
+from cutlayer.nets import LeNet, ResNet18
+from cutlayer.optimizers import SGD
+from cutlayer.partitions import Dirichlet
+from cutlayer.plan import Plan
+from cutlayer.poison import BadNets
+from cutlayer.rounds import Relay, SplitFed, Wave
+from cutlayer.rules import FedAvg, Krum, Median, Rollback, TrimmedMean
+from cutlayer.schedules import Cosine
+from cutlayer.vigil import watched
+
+USUAL = {"threshold": 3.0, "sides": 2, "leave_one_out": False}  # as the paper has it, as far as it says
+WATCH = {
+    "output": ConsensusCosine(),
+    "output, 3 sigma": ConsensusCosine(**USUAL),
+    "input": ConsensusCosine(signature="input"),
+    "input, 3 sigma": ConsensusCosine(signature="input", **USUAL),
+}
+DIGITS = Plan(net=LeNet(), data=Digits(limit=1000), epochs=30, batch=32, val=0.0, server_watch=tuple(WATCH.values()))
+PHOTOS = Plan(
+    net=ResNet18(depth=2),
+    data=CIFAR10(batches=(1, 2)),
+    epochs=15,
+    batch=64,
+    val=0.0,
+    client_optimizer=SGD(weight_decay=0.0005),
+    server_optimizer=SGD(weight_decay=0.0005),
+    schedule=Cosine(),
+    server_watch=tuple(WATCH.values()),
+)
+EVEN = 1e7
+GUARDS = (NoGuard(), Bottleneck1x1(ratio=16), LightSplit(ratio=16), LightSplit(ratio=16, hidden=512))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """LightSplit's defaults, of which one is varied at a time (Sec. V-A1)."""
+
+    guard: Guard = LightSplit(ratio=16)
+    alpha: float = EVEN
+    clients: int = 10
+    malicious: float = 0.1  # of the clients, one at least; 0: all are honest
+    share: float = 0.3  # of a malicious client's samples
+    rounds: Any = Relay()
+    rule: Any = None
+    seed: int = 0
+
+    @property
+    def setting(self) -> str:
+        """What differs from the defaults, the guard and the seed aside."""
+        usual = Cell()
+        names = ("alpha", "clients", "malicious", "share", "rounds", "rule")
+        return (
+            ", ".join(f"{n}={getattr(self, n)}" for n in names if getattr(self, n) != getattr(usual, n)) or "defaults"
+        )
+
+    @property
+    def honest(self) -> "Cell":
+        """The same without an attacker."""
+        return replace(self, malicious=0.0, share=Cell.share)
+
+
+VARIED = [{"alpha": a} for a in (0.1, 1.0, 10.0)]
+VARIED += [{"clients": n} for n in (5, 20, 50)]
+VARIED += [{"malicious": m} for m in (0.2, 0.3)]
+VARIED += [{"share": p} for p in (0.1, 0.2, 0.5, 0.8)]
+SCHEDULES = [{"rounds": Wave()}, {"rounds": SplitFed()}]
+RULES = [FedAvg(), Rollback(), Median(), TrimmedMean(share=0.1), Krum(bad=1, keep=5)]
+
+
+def grid(seeds=(0, 1), base=(0, 1, 2)):
+    """The paper's table, for every guard."""
+    cells = [Cell(guard=guard, seed=seed) for guard in GUARDS for seed in base]
+    return cells + [Cell(guard=guard, seed=seed, **one) for one in VARIED for guard in GUARDS for seed in seeds]
+
+
+def beyond(seeds=(0, 1)):
+    """What the paper does not have: clients at the same time, and rules that leave some of them out."""
+    cells = [Cell(seed=seed, **one) for one in SCHEDULES for seed in seeds]
+    return cells + [
+        Cell(guard=NoGuard(), rounds=SplitFed(), rule=rule, seed=seed) for rule in RULES for seed in seeds
+    ]
+
+
+def with_honest(cells):
+    """Each honest run once, before those that are compared with it."""
+    return list(dict.fromkeys([cell.honest for cell in cells] + list(cells)))
+
+
+def trained(cell, base=DIGITS, device="cpu", data_dir=None):
+    """One run: what each detector saw, and what the poison came to."""
+    count = max(1, round(cell.malicious * cell.clients))
+    plan = replace(
+        base,
+        guard=cell.guard,
+        clients=cell.clients,
+        partition=Dirichlet(alpha=cell.alpha, minimum=8),
+        poison=BadNets(clients=count, share=cell.share) if cell.malicious else None,
+        rounds=cell.rounds,
+        seed=cell.seed,
+        private_seed=cell.seed + 77,
+    )
+    if cell.rule is not None:
+        plan = replace(plan, rule=cell.rule)
+    loaded = plan.data.load(data_dir)
+    run = LocalRun(plan, parts(loaded, aux=0, val=0.0, seed=cell.seed), classes=10, device=device)
+    run.train()
+    found = watched(run)
+    told = dict(zip(WATCH, found["server_watch"], strict=True))
+    accuracy = run.evaluate(run.parts.test)
+    common = {"guard": repr(cell.guard), "setting": cell.setting, "seed": cell.seed, "plan": repr(plan)}
+    common["accuracy"] = mean(accuracy)
+    if not cell.malicious:
+        alarms = {
+            n: {"rounds": one["rounds"], "alarms": one["alarms"], "suspects": one["suspects"]}
+            for n, one in told.items()
+        }
+        return common | {"honest": alarms}
+    poison = found["poison"]
+    return common | {"poison": poison, "watch": {n: seen(one, set(poison["clients"])) for n, one in told.items()}}
+
+
+def seen(told, bad):
+    """Of the last third of the rounds: the malicious clients' |z|, how often they are flagged, and the mean F1."""
+    course = told["course"]
+    rounds = course[-(len(course) // 3) :]
+    flagged = [set(one["flagged"]) for one in rounds]
+    return {
+        "threshold": told["threshold"],
+        "first_hit": next((n for n, one in enumerate(course) if bad & set(one["flagged"])), None),
+        "suspects": told["suspects"],
+        "z": median(abs(one["z"][client]) for one in rounds for client in bad if client in one["z"]),
+        "furthest": mean(max(one["z"], key=one["z"].get) in bad for one in rounds),
+        "detected": mean(bool(bad & one) for one in flagged),
+        "false": mean(bool(one - bad) for one in flagged),
+        "f1": mean(2 * len(bad & one) / (len(one) + len(bad)) for one in flagged),
+    }
