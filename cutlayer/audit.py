@@ -5,7 +5,7 @@ A row counts only if the same attack succeeded on the unguarded cut in the same 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import mean
 from typing import Any
 
@@ -18,11 +18,12 @@ from .batch import Task
 from .cells import Cells
 from .data.base import Loaded, Parts, overlap, parts
 from .detectors import Ground
-from .drill import Drill
+from .drill import Drill, on_trial
 from .engines.local import LocalRun, Progress, as_batch, task_of
 from .fairness import by_client
 from .forecast import Stopwatch, forecast
 from .guards import Guard, NoGuard
+from .guards.base import Shape
 from .guards.wcc import scatter_ratio
 from .judge import Hijacked, Scores, Victim, floors, hijack, judge, why_control_failed, why_invalid, why_untold
 from .ledger import DOWN, TRAINING, UP
@@ -33,9 +34,11 @@ from .message import Handler, Message, Watcher
 from .parties import build_client, build_server, sides
 from .pixels import mean_iou, why_unfit_labels
 from .plan import PARTS, Plan, cut_shapes
+from .poison import Poison
 from .privacy import privacy
 from .rates import rates
 from .seeds import derive
+from .vigil import Vigil, honest
 
 SCHEMA = 1
 SMALLEST = 11  # pixels: one window of SSIM
@@ -63,6 +66,7 @@ class Audit:
     left_out: dict[str, str] = field(default_factory=dict)  # guards that do not fit this plan, and why
     rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Tensor] = field(default_factory=dict)  # by `picture_key`: reconstructions of `truth`
+    poisoned: list[dict[str, Any]] = field(default_factory=list)  # a row a training with malicious clients
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -70,11 +74,13 @@ class Audit:
             "plan": repr(self.plan),
             "floors": self.floors,
             "rows": self.rows,
+            "poisoned": self.poisoned,
             "left_out": self.left_out,
             "lpips_missing": self.lpips_missing,
         }
 
 
+@on_trial()
 def audit(
     plan: Plan,
     loaded: Loaded,
@@ -99,9 +105,13 @@ def audit(
     What is in `cells` already is not computed again. Where several processes fill them, `claim` says what is this
     one's to do: single attacks on the open cut, whole guards otherwise. `link`: also say how long training with each
     guard would take over that.
+
+    All clients are honest here. Where the plan has a poison, each guard is trained once more with malicious ones.
     """
     plan = _checked(plan, loaded)
     task = task_of(loaded.train, len(loaded.classes))
+    if plan.poison is not None:
+        plan.poison.refuse_unfit(task)
     y = loaded.train.y
     left_out = {repr(guard): why for guard in if_they_fit if (why := why_unfit(plan, task, guard, y))}
     wanted = dict.fromkeys([NoGuard(), *guards, *(guard for guard in if_they_fit if repr(guard) not in left_out)])
@@ -113,17 +123,16 @@ def audit(
     _refuse_attacks(attacks, plan, aside.apply(_shared_out(plan, loaded, seeds[0]), task), task, images)
     # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
     shape = cut_shapes(plan, task).shared
-    forms = {
-        guard: list(dict.fromkeys(form for attack in attacks for form in attack.against(guard, shape)))
-        for guard in guards
-    }
-    show = _Shown(on_event, len(seeds) * sum(1 + len(against) for against in forms.values()))
+    forms = {guard: _forms(attacks, plan, guard, shape) for guard in guards}
+    spoils = {guard: plan.poison for guard in guards if plan.poison is not None and not guard.post_hoc}
+    show = _Shown(on_event, len(seeds) * (len(spoils) + sum(1 + len(against) for against in forms.values())))
+    claim = cache(claim)  # what is this process's stays so
     cells = cells or Cells()
     result: Audit | None = None
     per_seed: list[dict[str, Scores]] = []
     for seed in seeds:
         # The judge plays every party, so the private seed may be fixed: the table can be made again.
-        own = replace(plan, seed=seed, private_seed=derive(seed, "audit"))
+        own = replace(plan, seed=seed, private_seed=derive(seed, "audit"), poison=None)
         data = aside.apply(_shared_out(own, loaded, seed), task)
         _refuse_overlap(data)
         records = any("history" in attack.needs for attack in attacks)
@@ -145,22 +154,45 @@ def audit(
             for attack in forms[guard]:
                 name = f"{seed} | {shown(guard)} | {attack}"
                 if (cell := cells.get(name)) is None:
-                    if guard == NoGuard() and not claim(name):
+                    # Together with its control, without which it cannot be judged.
+                    if guard == NoGuard() and not claim(f"{seed} | none | {attack.base()}"):
                         continue
                     show(f"{attack} against {shown(guard)}")
                     cell = _cell(scene, attack, seed, marks, controls.get(repr(attack.base())), lpips)
                     cells.put(name, cell[0], **cell[1])
                 row, pictures = cell
-                if guard == NoGuard():
+                if guard == NoGuard() and attack == attack.base():
                     controls[repr(attack.base())] = row
                 result.rows.append(row)
                 if "pictures" in pictures:
                     result.pictures.setdefault(picture_key(row), pictures["pictures"])
                 show.done += 1
+            if guard in spoils:
+                name = f"{seed} | {shown(guard)} | {spoils[guard]}"
+                if (cell := cells.get(name)) is None:
+                    if guard == NoGuard() and not claim(name):
+                        continue
+                    cells.put(name, scene.spoiled(spoils[guard]))
+                    cell = cells.get(name)
+                assert cell is not None
+                result.poisoned.append(cell[0])
+                show.done += 1
             show.done += not scene.trained  # all of its cells were there already
     assert result is not None
     result.floors = _average(per_seed)
     return result
+
+
+def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) -> list[Attack]:
+    """Each attack as it meets a guard; where clients watch, the active ones in disguise as well."""
+    watched = any(one.suspects for one in plan.watch) and not guard.post_hoc
+    found: list[Attack] = []
+    for attack in attacks:
+        if guard == NoGuard():
+            found.append(attack.base())  # first: the control of all its forms
+        for one in (attack, *(attack.evasions() if watched else ())):
+            found += one.against(guard, shape)
+    return list(dict.fromkeys(found))
 
 
 def _cell(
@@ -242,6 +274,7 @@ class _Scene:
     told: dict[str, Any] | None = None  # what is foretold of the training over the link
     trained: bool = False
     watched: list[dict[str, Any]] = field(default_factory=list)  # how the plan's detectors did in honest training
+    server_watched: list[dict[str, Any]] = field(default_factory=list)  # how those of the server did
     history: list[Message] = field(default_factory=list)
 
     @cached_property
@@ -260,7 +293,8 @@ class _Scene:
             self.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
 
         run.train(on_step=after)
-        self.watched = drill.honest()
+        drill.finish()
+        self.watched, self.server_watched = drill.honest(), honest(run)
         if self.link is not None:
             per_epoch = run.steps // run.plan.epochs
             self.told = forecast(
@@ -274,6 +308,7 @@ class _Scene:
     def hijacked(self, attack: Attack, seed: int, again: int) -> Hijacked:
         """The same training with an active attacker at the server."""
         plan, fitted = self._start()
+        plan = replace(plan, server_watch=())  # the attacker would be watching
         what = f"{attack} trains with {shown(self.plan.guard)}"
         return hijack(
             attack, plan, self.data, self.task, seed, device=self.device, again=again, start=fitted,
@@ -281,10 +316,31 @@ class _Scene:
             on_step=lambda p: self.show(what, p.step / max(1, p.steps)),
         )  # fmt: skip
 
+    def spoiled(self, poison: Poison) -> dict[str, Any]:
+        """The same training with malicious clients. The server is honest here, so no client watches it."""
+        plan = replace(self.plan, poison=poison, watch=())
+        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
+        vigil, what = Vigil(run), f"{poison} trains with {shown(self.plan.guard)}"
+
+        def between_turns() -> bool:
+            vigil()
+            return False
+
+        self.show(what)
+        run.train(
+            on_step=lambda progress: self.show(what, progress.step / max(1, progress.steps)),
+            on_epoch=vigil,
+            stop=between_turns,
+        )
+        run.use_best()
+        return {"guard": shown(plan.guard), "seed": plan.seed, **vigil.told()}
+
     def _start(self) -> tuple[Plan, LocalRun | None]:
         fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
-        # Where nothing of the client's learns there is nothing that a server could lead astray.
-        return (self.plan if fitted is None else replace(self.plan, frozen=PARTS, watch=())), fitted
+        if fitted is None:
+            return self.plan, None
+        # Where nothing learns, neither a server nor a client can lead anybody astray.
+        return replace(self.plan, frozen=PARTS, watch=(), server_watch=()), fitted
 
     def _listen(self, message: Message, handle: Handler) -> Message:
         if message.client == 0 and message.kind in TRAINING:
@@ -300,6 +356,7 @@ class _Scene:
     @cached_property
     def facts(self) -> dict[str, Any]:
         found = _facts(self.run, self.victim) | ({} if self.link is None else {"link": self.told})
+        found |= {"server_watch": self.server_watched} if self.server_watched else {}
         return found | ({"watch": self.watched} if self.watched else {})
 
 

@@ -26,6 +26,7 @@ from .ledger import Ledger
 from .measured import Measured
 from .message import Handler, Kind, Message, through
 from .nets.base import Net
+from .nets.lenet import LeNet
 from .nets.mnist_net import MnistNet
 from .nets.resnet import ResNet18
 from .nets.simple_cnn import SimpleCNN
@@ -40,6 +41,11 @@ BATCH = 64
 def inproc_simplecnn(quick: bool) -> Measured:
     """U-shaped training in process against the same network unsplit: SimpleCNN, 28x28, batch 64."""
     return _in_process(SimpleCNN(depth=2), Task((1, 28, 28), 10), steps=8 if quick else 60, goal=0.97)
+
+
+def inproc_lenet(quick: bool) -> Measured:
+    """U-shaped training in process against the same network unsplit: LeNet, 28x28, batch 64."""
+    return _in_process(LeNet(), Task((1, 28, 28), 10), steps=8 if quick else 120, goal=0.93)
 
 
 def inproc_resnet18(quick: bool) -> Measured:
@@ -89,6 +95,7 @@ def codec_cost(quick: bool) -> Measured:
 
 ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "inproc.simplecnn": inproc_simplecnn,
+    "inproc.lenet": inproc_lenet,
     "inproc.resnet18": inproc_resnet18,
     "project.fast": project_fast,
     "project.fast.wide": project_fast_wide,

@@ -252,6 +252,8 @@ def _audit(
         say("accuracy is the share of right pixels; audit.json also has mean_iou")
     for told in {row["guard"]: row for row in result.rows if row.get("link")}.values():
         say(f"{told['guard']} {in_words(told['link'])[0]}")
+    for sentence in report.noticed(result):
+        say(sentence)
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
     say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))

@@ -1,9 +1,23 @@
 """Detectors on trial: alarms are noted, nobody stops, and the judge says how much had leaked by then."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .engines.local import LocalRun
+
+
+@contextmanager
+def on_trial() -> Iterator[None]:
+    """Meters do not warn where nobody is to act on it: an audit says in the end what they saw."""
+    log = logging.getLogger("cutlayer.watch")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class Drill:
@@ -26,6 +40,11 @@ class Drill:
     @property
     def all_sounded(self) -> bool:
         return len(self._first) == len(self._alarms)
+
+    def finish(self) -> None:
+        """The training is over: what the detectors of the client that is attacked have to say in the end."""
+        self._run.workers[0].lookout.finish()
+        self()
 
     def honest(self) -> list[dict[str, Any]]:
         """Of a run without an attacker, a row a detector."""
@@ -54,8 +73,16 @@ class Drill:
         for place, one in enumerate(self._run.plan.watch):
             found = [report[place][figure] for report in reports if report and report[place][figure] is not None]
             rows.append({"detector": repr(one), figure: min(found, default=None)})
-            leaks = [report[place]["leak_so_far"] for report in reports if report and "leak_so_far" in report[place]]
-            if leaks:  # of a leak meter: the highest over clients
-                names = {name for leak in leaks for name in leak}
-                rows[-1]["leak_so_far"] = {n: max(leak[n] for leak in leaks if n in leak) for n in sorted(names)}
+            rows[-1] |= _leaks([report[place] for report in reports if report and "leak" in report[place]])
         return rows
+
+
+def _leaks(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of a leak meter: every measurement of the first client, which is attacked, and the highest over clients."""
+    if not reports:
+        return {}
+    names = sorted({name for one in reports for name in one["leak_so_far"]})
+    worst = {name: max(one["leak_so_far"].get(name, -1.0) for one in reports) for name in names}
+    over = [one["exceeded"] for one in reports]
+    exceeded = None if None in over else any(over)
+    return {"leak": reports[0]["leak"], "leak_so_far": worst, "exceeded": exceeded}

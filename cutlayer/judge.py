@@ -298,6 +298,7 @@ def hijack(
         on_step(progress)
 
     run.train(on_step=after, stop=lambda: stop(drill))
+    drill.finish()
     return Hijacked(run, attacker, time.perf_counter() - began, drill)
 
 

@@ -15,6 +15,7 @@ import torch
 from .batch import Batch
 from .message import Message
 from .seeds import seeded
+from .state import drop_gradients
 from .turn import Client, check_terms, exchange_lift
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
@@ -105,7 +106,7 @@ def learn_in_pieces(client: Client, pieces: Sequence[Batch], first: int, post: P
         with seeded(pieces[0].seed, pieces[0].x.device):
             client.correct()
             client.optimizer.step()
-            client.optimizer.zero_grad()
+            drop_gradients(client.optimizer)
     client.steps += 1
     values: dict[str, float] = {}
     for batch, terms in zip(pieces, found, strict=True):

@@ -3,8 +3,9 @@
 Readers are plain modules: an attacker that holds one can be pickled.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import torch
@@ -193,8 +194,13 @@ def fit(
     batch: int = 32,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     decay: float = 0.0,
+    seconds: float = inf,
 ) -> Standardised:
-    """Train `reader` on (seen, images). Inputs are standardised by what the attacker's own data gives."""
+    """Train `reader` on (seen, images). Inputs are standardised by what the attacker's own data gives.
+
+    It ends early once it has used `seconds` of CPU time.
+    """
+    began = time.process_time()
     over = (0,) if seen.dim() == 2 else (0, 2, 3)
     mean, std = seen.mean(over, keepdim=True), seen.std(over, keepdim=True).clamp_min(1e-6)
     optimizer = torch.optim.AdamW(reader.parameters(), rate, weight_decay=decay)
@@ -206,6 +212,8 @@ def fit(
         error.backward()
         optimizer.step()
         schedule.step()
+        if time.process_time() - began > seconds:
+            break
     return Standardised(reader, mean, std)
 
 

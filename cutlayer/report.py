@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import __version__
 from .audit import Audit, picture_key
+from .noticed import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .privacy import lines
 from .rates import RATES, compared, crossing
@@ -29,6 +30,8 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
     folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
     files: dict[str, bytes] = {}
+    if (course := leak_plot(audit.rows)) is not None:
+        pictures["leakmeter.png"] = course
     if sweep:
         found = points(audit.rows, audit.floors)
         pictures["sweep.png"], files["sweep.svg"] = figure(found)
@@ -48,7 +51,18 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
 
 def as_data(audit: Audit, command: str) -> dict[str, Any]:
     """What audit.json holds."""
-    return {**audit.as_dict(), "version": __version__, "command": command}
+    return {
+        **audit.as_dict(),
+        "leak_meters": meters(audit.rows),
+        "noticed": noticed(audit),
+        "version": __version__,
+        "command": command,
+    }
+
+
+def noticed(audit: Audit) -> list[str]:
+    """What detectors noticed, in sentences."""
+    return in_words(audit.rows, audit.poisoned, audit.floors)
 
 
 def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
@@ -74,6 +88,12 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         counted=[row for name in names if (row := _counted(audit, name)) is not None],
         pictured=[row for row in audit.rows if row["metric"] == "ssim"],
         watchdogs=watchdogs(audit.rows),
+        missed=missed(audit.rows, audit.floors),
+        picture_floor=picture_floor(audit.floors),
+        meters=meters(audit.rows),
+        metered=metered(audit.rows),
+        servers=servers(audit.rows, audit.poisoned),
+        noticed_poison=noticed_poison(audit.poisoned),
         others=[row for row in audit.rows if row["metric"] != "ssim"],
         several=len(audit.rows) > len(guards),
         by_form=[forms for name in names for forms in by_form(audit.rows, name)],
@@ -254,16 +274,3 @@ def _wrapped(text: str, width: int = 28) -> str:
     import textwrap
 
     return "\n".join(textwrap.wrap(text, width, break_long_words=False))
-
-
-def watchdogs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each guard, seed and detector: how it did in honest training, and under each active attack."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        active = row.get("watched") or [{"detected": False}] * len(row.get("watch", ()))
-        for honest, evil in zip(row.get("watch", ()), active, strict=True):
-            attack = row["attack"] if row.get("watched") else None
-            key = (row["guard"], row["seed"], honest["detector"], attack)
-            found[key] = {**honest, "guard": row["guard"], "seed": row["seed"], "attack": attack, **evil}
-    under_attack = {key[:3] for key in found if key[3] is not None}
-    return [one for key, one in found.items() if key[3] is not None or key[:3] not in under_attack]

@@ -1,6 +1,7 @@
 """Randomness by name: a seed is a function of who uses it and when, so a replayed step is the same step."""
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,27 +26,47 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Run a block under its own seed and leave the caller's random state as it was."""
     device = torch.device(device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        _seed(torch.default_generator, seed)
-        if device.type == "cuda":
+    if device.type == "cuda":
+        with torch.random.fork_rng(devices=[device]):
+            _seed(torch.default_generator, seed)
             torch.cuda.manual_seed(seed)
+            yield
+        return
+    before = torch.default_generator.get_state()  # every step of a client comes here: fork_rng takes its time
+    try:
+        _seed(torch.default_generator, seed)
         yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
-# Where the 624 words of the Mersenne twister lie in torch's state of a CPU generator, eight bytes each.
-_WORDS = slice(24, 24 + 8 * 624)
+# Where things lie in torch's state of a CPU generator: its seed, and the 624 words of the Mersenne twister, eight
+# bytes each.
+_SEED, _WORDS = slice(0, 8), slice(24, 24 + 8 * 624)
 
 
 def _seed(made: torch.Generator, seed: int) -> None:
     """All bits of `seed` count. torch's own seeding of a CPU generator uses 32 of them, and a secret that hangs on
     32 bits is found by trying: a day's work for keys, noise or a head's first weights."""
-    made.manual_seed(seed)
     if made.device.type != "cpu":
+        made.manual_seed(seed)
         return  # these use 64 bits
-    state = made.get_state().numpy()
-    words = state[_WORDS].view(np.uint64)
-    if words[0] != seed & 0xFFFFFFFF:
-        raise RuntimeError("this torch keeps the state of its generators in another form: cutlayer cannot seed it")
     stream = hashlib.shake_256(seed.to_bytes(8, "big", signed=seed < 0)).digest(4 * 624)
-    words[:] = np.frombuffer(stream, np.uint32)
-    made.set_state(torch.from_numpy(state))
+    _blank.seed[0], _blank.words[:] = seed & 0xFFFFFFFFFFFFFFFF, np.frombuffer(stream, np.uint32)
+    made.set_state(_blank.state)
+
+
+class _Blank(threading.local):
+    """The state of a generator that was just seeded, to be filled in; every thread has its own."""
+
+    def __init__(self) -> None:
+        seed = 0x0123456789ABCDEF
+        self.state = torch.Generator().manual_seed(seed).get_state()
+        self.seed, self.words = (self.state.numpy()[part].view(np.uint64) for part in (_SEED, _WORDS))
+        if (self.seed[0], self.words[0]) != (seed, seed & 0xFFFFFFFF):
+            raise RuntimeError(
+                "this torch keeps the state of its generators in another form: cutlayer cannot seed it"
+            )
+
+
+_blank = _Blank()

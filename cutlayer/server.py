@@ -14,7 +14,7 @@ from .errors import NonFinite, ProtocolError
 from .message import Handler, Kind, Message
 from .seeds import derive, seeded
 from .squeeze import Squeeze
-from .state import State, load_optimizer, named, optimizer_state, unnamed
+from .state import State, drop_gradients, load_optimizer, named, optimizer_state, unnamed
 
 Optimizing = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer | None]
 
@@ -207,7 +207,7 @@ class Server:
         if side.optimizer is not None:
             side.correct()
             side.optimizer.step()
-            side.optimizer.zero_grad()
+            drop_gradients(side.optimizer)
             side.updates += 1
 
     def _gather(self, client: int, rows: float) -> None:
@@ -243,9 +243,12 @@ class Server:
     @contextmanager
     def _statistics_kept(self) -> Iterator[None]:
         """In a wave, one client's batch may not leave statistics to the others that are no numbers."""
-        before = [buffer.clone() for buffer in self.body.buffers()] if self.wave else []
+        if not self.wave:
+            yield
+            return
+        before = [buffer.clone() for buffer in self.body.buffers()]
         yield
-        if not all(bool(b.isfinite().all()) for b in self.body.buffers() if self.wave and b.is_floating_point()):
+        if not all(bool(b.isfinite().all()) for b in self.body.buffers() if b.is_floating_point()):
             for buffer, kept in zip(self.body.buffers(), before, strict=True):
                 buffer.data.copy_(kept)  # beside autograd: others still have their backward pass to come
             raise NonFinite("its batch would leave statistics of the body that are not finite")

@@ -20,13 +20,14 @@ def freeze(module: nn.Module) -> None:
             inner.track_running_stats = False
 
 
-def named(module: nn.Module) -> State:
-    """Copies of its parameters ("net.") and of its statistics, counters and other buffers ("stat.")."""
+def named(module: nn.Module, copies: bool = True) -> State:
+    """Copies of its parameters ("net.") and of its statistics, counters and other buffers ("stat.").
+
+    Without `copies`, what `module` itself has.
+    """
     learnt = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    return {
-        f"{'net.' if name in learnt else 'stat.'}{name}": tensor.detach().clone()
-        for name, tensor in module.state_dict().items()
-    }
+    found = {f"{'net.' if name in learnt else 'stat.'}{name}": t for name, t in module.state_dict().items()}
+    return {name: t.clone() for name, t in found.items()} if copies else found
 
 
 def unnamed(state: Mapping[str, Tensor]) -> State:
@@ -49,6 +50,9 @@ def optimizer_state(optimizer: torch.optim.Optimizer | None) -> State:
 def load_optimizer(optimizer: torch.optim.Optimizer | None, state: Mapping[str, Tensor]) -> None:
     if optimizer is None:
         return
+    if not any(key.startswith("optimizer.") for key in state):
+        optimizer.state.clear()  # as below, in fewer steps: a client that is woken up comes here
+        return
     entries: dict[int, State] = {}
     for key, value in state.items():
         if key.startswith("optimizer."):
@@ -56,3 +60,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer | None, state: Mapping[str, 
             # torch keeps the tensors it is given; without a copy two clients would share their momentum.
             entries.setdefault(int(number), {})[name] = value.clone()
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """`optimizer.zero_grad()`, which wraps these lines in as much again: every step of both sides comes here."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None

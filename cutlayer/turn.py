@@ -15,7 +15,7 @@ from .message import Kind
 from .remote import Remote
 from .seeds import seeded
 from .split import Split
-from .state import State, freeze, load_optimizer, named, optimizer_state, unnamed
+from .state import State, drop_gradients, freeze, load_optimizer, named, optimizer_state, unnamed
 
 
 @dataclass
@@ -51,7 +51,7 @@ def learn(client: Client, batch: Batch, update: bool = True) -> dict[str, float]
             if update:
                 client.correct()
                 client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
-            client.optimizer.zero_grad()
+            drop_gradients(client.optimizer)
     _noted(client, values)
     return values | client.split.guard.notes
 
@@ -112,9 +112,12 @@ def predict(client: Client, batches: Iterable[Batch]) -> Tensor:
     return torch.cat([client.split(batch, client.remote).logits for batch in batches])
 
 
-def export(client: Client, optimizer: bool = True) -> State:
-    """Copies of everything the next client needs to go on: weights, statistics and optimizer state."""
-    state = named(client.split) | (optimizer_state(client.optimizer) if optimizer else {})
+def export(client: Client, optimizer: bool = True, copies: bool = True) -> State:
+    """Copies of everything the next client needs to go on: weights, statistics and optimizer state.
+
+    Without `copies` the weights are the client's own, to be read before it goes on.
+    """
+    state = named(client.split, copies) | (optimizer_state(client.optimizer) if optimizer else {})
     # In the order of names: frames pad between tensors, and a resumed relay must count the same bytes.
     return dict(sorted(state.items()))
 

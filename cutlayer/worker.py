@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .batch import Batch, Task, epoch_batches, in_batches
+from .codecs.bits import on_host, values
 from .data.base import Samples
 from .detectors import Own, Sent, replaced
 from .errors import NonFinite, ProtocolError
@@ -143,7 +144,7 @@ class Worker:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
         if self._client is not None:
             self._steps, self._peaks = self._client.steps, self._client.peaks
-            stays = export(self._client) if keeps else self._kept_optimizer()
+            stays = export(self._client, copies=False) if keeps else self._kept_optimizer()
             self._asleep = Asleep.of(stays, layout) if stays else Asleep()
             # A guard may hold secrets of its client, which no other may get.
             if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares and not self.plan.watch:
@@ -393,17 +394,17 @@ class Asleep(NamedTuple):
 
     @classmethod
     def of(cls, state: Mapping[str, Tensor], layout: Layout) -> "Asleep":
-        raw = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in state.values()]
-        return cls(b"".join(raw), layout.of(state))
+        return cls(b"".join([on_host(t).data for t in state.values()]), layout.of(state))
 
     def state(self, device: torch.device) -> State:
         found, place = {}, 0
         for name, shape, dtype in self.layout:
-            size = dtype.itemsize * prod(shape)
-            flat = torch.frombuffer(bytearray(self.numbers[place : place + size]), dtype=dtype) if size else None
-            found[name] = (torch.empty(shape, dtype=dtype) if flat is None else flat.reshape(shape)).to(device)
-            place += size
-        return found
+            count = prod(shape)
+            # Copies: what lies here stays as it is, and tensors of their own are aligned as kernels want them.
+            found[name] = torch.empty(shape, dtype=dtype)
+            on_host(found[name])[:] = values(self.numbers, dtype, count, place)
+            place += count * dtype.itemsize
+        return found if device.type == "cpu" else {name: t.to(device) for name, t in found.items()}
 
 
 def _at_once(send: Handler) -> Post:

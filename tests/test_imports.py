@@ -46,7 +46,7 @@ ALLOWED = {
     "roles": {"spec", "seeds"},
     "split": {"batch", "guards", "remote"},
     "turn": {"batch", "errors", "message", "remote", "seeds", "split", "state"},
-    "pieces": {"batch", "message", "seeds", "turn"},
+    "pieces": {"batch", "message", "seeds", "state", "turn"},
     "rounds": {"spec", "seeds", "roles"},
     "memory": {
         "batch", "message", "parties", "pixels", "plan", "plots", "remote", "roles", "seeds", "turn",
@@ -62,8 +62,8 @@ ALLOWED = {
     "lookout": {"batch", "detectors", "errors", "split", "turn"},
     "halted": {"checkpoint", "errors"},
     "worker": {
-        "batch", "data", "errors", "guards", "ledger", "message", "optimizers", "parties", "pieces", "pixels",
-        "plan", "remote", "rules", "seeds", "state", "turn", "lookout", "rounds", "detectors",
+        "batch", "codecs", "data", "errors", "guards", "ledger", "message", "optimizers", "parties", "pieces",
+        "pixels", "plan", "remote", "rules", "seeds", "state", "turn", "lookout", "rounds", "detectors",
     },
     "course": {
         "detectors", "errors", "ledger", "message", "optimizers", "plan", "roles", "rounds", "rules", "seeds",
@@ -103,7 +103,7 @@ ALLOWED = {
     "audit": {
         "attacks", "auxiliary", "batch", "cells", "data", "engines", "fairness", "forecast", "guards", "judge",
         "ledger", "link", "lpips", "memory", "message", "parties", "pixels", "plan", "privacy", "rates", "seeds",
-        "drill", "detectors",
+        "drill", "detectors", "poison", "vigil",
     },
     "offline": {
         "attacks", "checkpoint", "engines", "judge", "lpips", "message", "plan", "runs", "transcript", "turn",
@@ -111,7 +111,8 @@ ALLOWED = {
     "verdict": set(),
     "plots": set(),
     "sweep": {"plots", "verdict"},
-    "report": {"audit", "plots", "privacy", "rates", "sweep", "verdict"},
+    "noticed": {"plots", "verdict"},
+    "report": {"audit", "noticed", "plots", "privacy", "rates", "sweep", "verdict"},
     "link": {"spec"},
     "pixels": {"batch", "nets", "plan"},
     "forecast": {"ledger", "link", "message"},

@@ -1,9 +1,11 @@
 """Randomness by name: every bit of a seed counts, and nothing leaks out of a seeded block."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
-from cutlayer.seeds import derive, generator, seeded
+from cutlayer.seeds import _Blank, derive, generator, seeded
 
 
 @pytest.mark.parametrize("other", [7 + 2**32, 7 + 2**62, 8])
@@ -34,4 +36,15 @@ def test_draws_are_even_and_normal():
 def test_a_torch_with_another_state_is_refused(monkeypatch):
     monkeypatch.setattr("cutlayer.seeds._WORDS", slice(32, 32 + 8 * 624))
     with pytest.raises(RuntimeError, match="another form"):
-        generator(7)
+        _Blank()
+
+
+def test_threads_that_seed_at_once_do_not_mix_their_seeds():
+    wanted = {seed: torch.rand(5, generator=generator(seed)).tolist() for seed in range(64)}
+
+    def drawn(seed):
+        return [torch.rand(5, generator=generator(seed)).tolist() for _ in range(50)]
+
+    with ThreadPoolExecutor(8) as pool:
+        for seed, found in zip(wanted, pool.map(drawn, wanted), strict=True):
+            assert all(one == wanted[seed] for one in found)

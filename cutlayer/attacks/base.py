@@ -182,7 +182,7 @@ class Attack(Spec):
         weakest first. Where none does, there is only the plain attack."""
         useful = [form for form in self.forms if form != "oblivious" and _differs(form, guard, shape)]
         if not useful:
-            return [self.base()]
+            return [self._knowing_nothing()]
         asked = getattr(self, "knows", EVERY)
         if asked == EVERY:
             return [replace(self, **{"knows": form}) for form in ("oblivious", *useful)]
@@ -190,7 +190,14 @@ class Attack(Spec):
 
     def base(self) -> Self:
         """The plain attack, as it meets the unguarded cut: the control of all its forms."""
+        return self._knowing_nothing()
+
+    def _knowing_nothing(self) -> Self:
         return replace(self, **{"knows": EVERY}) if self.forms else self
+
+    def evasions(self) -> "tuple[Attack, ...]":
+        """Forms that hide from clients that watch: who attacks such clients would not come undisguised."""
+        return ()
 
     def ceiling(self, guard: Guard) -> bool:
         """Whether it is told what no server has, such as a secret key: then its row is a limit, not a threat."""

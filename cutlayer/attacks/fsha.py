@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from .critic import Critic, gradient_penalty
 from .view import View
 
 PROBED = 1.5  # times the usual length of a gradient: of a batch whose labels are wrong
+JOINS = 200  # steps after which detectors are past their warm-up; a short attack keeps half of its own
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,7 +34,7 @@ class FSHA(Attack):
 
     `evade` is for clients that watch: a share of the honest gradient in every answer, the rest as long as it is, and
     nothing but the honest one where it is so long that the labels must be wrong (as SplitSpy does, Fu et al. 2023).
-    The first `joins` steps are answered honestly, until the client's detectors are past their warm-up.
+    The first `joins` steps, of all clients together, are answered honestly: detectors are past their warm-up then.
     """
 
     steps: int = 1000
@@ -81,6 +82,14 @@ class FSHA(Attack):
     def bar(self, data: str, net: str) -> tuple[str, float] | None:
         # MSE 0.025 in [0, 1]: what the released logs have between 1,000 and 2,000 steps on MNIST.
         return ("psnr", 16.0) if (data, net) == ("Digits()", "MnistNet()") else None
+
+    def base(self) -> "FSHA":
+        return replace(super().base(), evade=0.0, joins=0)
+
+    def evasions(self) -> tuple[Attack, ...]:
+        # Half of the answer honest; and more than half, once detectors are past their warm-up.
+        late = min(JOINS, self.steps // 2)
+        return () if self.evade else (replace(self, evade=0.5), replace(self, evade=0.7, joins=late))
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return _Hijacker(self, knowledge, seed)

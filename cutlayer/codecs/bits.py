@@ -13,6 +13,7 @@ from torch import Tensor
 MOST_ELEMENTS = 1 << 28
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NUMPY_WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def words(tensor: Tensor) -> Tensor:
@@ -24,13 +25,17 @@ def words(tensor: Tensor) -> Tensor:
 
 
 def on_host(tensor: Tensor) -> NDArray[Any]:
-    """Its words as one flat array."""
-    return words(tensor.detach().cpu()).reshape(-1).numpy()
+    """Its words as one flat array. In few calls: the ledger asks for it at every message."""
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    tensor = (tensor if tensor.is_cpu else tensor.cpu()).contiguous()
+    if tensor.dtype == torch.bfloat16:  # numpy has no such numbers
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy().reshape(-1).view(_NUMPY_WORDS[tensor.element_size()])
 
 
-def values(data: memoryview, dtype: torch.dtype) -> NDArray[Any]:
-    """Words read from a buffer, where they may lie unaligned."""
-    return np.frombuffer(data, dtype=f"i{dtype.itemsize}")
+def values(data: bytes | memoryview, dtype: torch.dtype, count: int = -1, start: int = 0) -> NDArray[Any]:
+    """Words read from a buffer, where they may lie unaligned: `count` of them (all) from this byte on."""
+    return np.frombuffer(data, f"i{dtype.itemsize}", count, start)
 
 
 def placed(at: NDArray[np.int64], found: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

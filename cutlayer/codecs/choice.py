@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .bits import MOST_ELEMENTS, nonzeros, rows_of, words
-from .half import BFLOAT16, PLAIN, Half, form_of
+from .bits import MOST_ELEMENTS, on_host, rows_of, words
+from .half import BFLOAT16, PLAIN, Half, form_of, may_fit
 from .prefix import Prefix, kept_lengths
 from .raw import Raw
 from .sparse import Sparse
 
 RAW, SPARSE, PREFIX, HALF = Raw(), Sparse(), Prefix(), Half()
 FEWEST = 64  # elements: below it there is little to leave out
-_SHARE = 8  # this part of the rows is looked at before all are
 
 
 def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
@@ -28,35 +27,59 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     """
     if not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS:
         return RAW, RAW.size(tensor)
-    best = _without_zeros(tensor)
-    halved = HALF.size_of(tensor.numel(), tensor.element_size(), BFLOAT16)
-    return (HALF, halved) if halved < min(best[1], below) and form_of(tensor) != PLAIN else best
-
-
-def _without_zeros(tensor: Tensor) -> tuple[Codec, int]:
-    """The best of leaving out nothing, any zeros, or those at the ends of rows."""
-    raw = RAW.size(tensor)
     each, (rows, length) = tensor.element_size(), rows_of(tuple(tensor.shape))
-    found = words(tensor).reshape(rows, length)
-    kept = None
-    if found.device.type == "cpu":
-        nonzero = nonzeros(found)
-    else:  # waiting for the device costs more than counting: ask once for both
-        nonzero, kept = torch.stack((torch.count_nonzero(found), kept_lengths(found).sum())).tolist()
-    sparse = SPARSE.size_of(tensor.numel(), nonzero, each)
-    best: tuple[Codec, int] = (SPARSE, sparse) if sparse < raw else (RAW, raw)
+    halved = HALF.size_of(tensor.numel(), each, BFLOAT16)
+    if tensor.is_cpu:
+        found = on_host(tensor)
+        best = _without_zeros(found, rows, length)
+        wanted = halved < min(best[1], below) and may_fit(found)
+    else:
+        best = _without_zeros_there(words(tensor).reshape(rows, length))
+        wanted = halved < min(best[1], below)
+    return (HALF, halved) if wanted and form_of(tensor) != PLAIN else best
+
+
+def _without_zeros(found: NDArray[Any], rows: int, length: int) -> tuple[Codec, int]:
+    """The best of leaving out nothing, any zeros, or those at the ends of rows."""
+    each, nonzero = found.itemsize, int(np.count_nonzero(found))
+    best = _any_zeros(len(found), nonzero, each)
     # Prefixes keep every non-zero value and the zeros before the last one. This many of these can be afforded:
     room = (best[1] - 1 - PREFIX.size_of(rows, length, nonzero, each)) // each
-    if kept is None and (room < 0 or _inner_zeros(found[: rows // _SHARE].numpy()) > room):
+    if room < 0 or _has_more_inner_zeros(found, rows, length, room):
         return best
-    kept = int(kept_lengths(found).sum()) if kept is None else kept
+    kept = int(kept_lengths(torch.from_numpy(found).reshape(rows, length)).sum())
+    return _or_prefix(best, rows, length, kept, each)
+
+
+def _without_zeros_there(found: Tensor) -> tuple[Codec, int]:
+    """The same on a device, of words in rows. Waiting for it costs more than counting: it is asked once for all."""
+    each, (rows, length) = found.element_size(), found.shape
+    nonzero, kept = torch.stack((torch.count_nonzero(found), kept_lengths(found).sum())).tolist()
+    return _or_prefix(_any_zeros(found.numel(), nonzero, each), rows, length, kept, each)
+
+
+def _any_zeros(elements: int, nonzero: int, each: int) -> tuple[Codec, int]:
+    sparse, raw = SPARSE.size_of(elements, nonzero, each), elements * each
+    return (SPARSE, sparse) if sparse < raw else (RAW, raw)
+
+
+def _or_prefix(best: tuple[Codec, int], rows: int, length: int, kept: int, each: int) -> tuple[Codec, int]:
     prefix = PREFIX.size_of(rows, length, kept, each)
     return (PREFIX, prefix) if prefix < best[1] else best
 
 
-def _inner_zeros(rows: NDArray[Any]) -> int:
-    """Zeros before the last non-zero value of a row, over all rows. In few steps: most tensors end here."""
-    is_kept = rows != 0
-    last = is_kept[:, ::-1].argmax(1)  # counted from the end, and 0 for an empty row as well
-    empty = np.count_nonzero(last == 0) - np.count_nonzero(is_kept[:, -1])
-    return int(rows.shape[1] * (len(rows) - empty) - last.sum() - np.count_nonzero(is_kept))
+def _has_more_inner_zeros(found: NDArray[Any], rows: int, length: int, room: int) -> bool:
+    """Whether it is sure that there are more than `room`. Half of the rows mostly tell."""
+    half = rows // 2 * length
+    sure = _inner_zeros(found[:half], length)
+    return sure > room or sure + _inner_zeros(found[half:], length) > room
+
+
+def _inner_zeros(found: NDArray[Any], length: int) -> int:
+    """As many zeros as stand before the last non-zero value of their row at least: those right before a value.
+
+    In few steps along the memory, which rows would interrupt: most tensors end here.
+    """
+    is_kept = found != 0
+    rises, between = is_kept[1:] > is_kept[:-1], is_kept[length::length] > is_kept[length - 1 : -1 : length]
+    return int(np.count_nonzero(rises)) - int(np.count_nonzero(between))  # from one row to the next is none

@@ -15,6 +15,7 @@ from .raw import Raw
 PLAIN, BFLOAT16, FLOAT16 = 0, 1, 2  # forms: the number's own bytes, the upper half of a float32, IEEE's half
 _SAMPLE = 64  # numbers that are looked at before all are: most tensors end here
 _LOWER = 0xFFFF
+_BELOW = {4: (1 << 13) - 1, 8: (1 << 42) - 1}  # by bytes of a word: what is left of its 23 or 52 bits after ten
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +62,15 @@ class Half(Codec):
         whole: NDArray[np.uint16] = np.zeros((len(found), 2), dtype=np.uint16)
         whole[:, 1] = found
         return torch.from_numpy(whole.view(np.float32)).to(dtype).reshape(shape)
+
+
+def may_fit(found: NDArray[Any]) -> bool:
+    """Whether the first of these words of four or eight bytes leave it open that two bytes a number do.
+
+    In either form a number has ten bits behind the point at most, so all bits below these are zero.
+    """
+    lowest = _BELOW[found.itemsize]
+    return not any(word & lowest for word in found[:_SAMPLE].tolist())
 
 
 def form_of(tensor: Tensor) -> int:

@@ -85,10 +85,14 @@ def kept_lengths(rows: Tensor) -> Tensor:
     length = rows.shape[1]
     if not rows.numel():
         return torch.zeros(len(rows), dtype=torch.int64)
-    if rows.device.type == "cpu":  # numpy stops at the first value it finds from the end, torch reads all of the row
-        is_kept = (rows.numpy() != 0)[:, ::-1]
+    if rows.is_cpu:
+        found, kept = rows.numpy(), np.full(len(rows), length)
+        short = np.flatnonzero(found[:, -1] == 0)  # mostly few: the others are looked at no further
+        # numpy stops at the first value it finds from the end, torch reads all of the row.
+        is_kept = (found[short] != 0)[:, ::-1]
         zeros = is_kept.argmax(1)
-        return torch.from_numpy(np.where(is_kept[np.arange(len(rows)), zeros], length - zeros, 0))
+        kept[short] = np.where(is_kept[np.arange(len(short)), zeros], length - zeros, 0)
+        return torch.from_numpy(kept)
     positions = torch.arange(1, length + 1, dtype=torch.int32, device=rows.device)
     return ((rows != 0) * positions).amax(1).to(torch.int64)
 

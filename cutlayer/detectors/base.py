@@ -69,6 +69,7 @@ class Detector(Spec):
     """A frozen spec; `watch` makes what looks at one client's steps. Client only: no server is told."""
 
     reads_gradients: ClassVar[bool] = True  # of the head's first layer, which some guards do not train
+    suspects: ClassVar[bool] = True  # tells an honest server from another; a meter only says how much leaks
 
     def refuse_unfit(self, ground: Ground) -> None:
         """A ValueError where this client cannot be watched so, with what would work; before the first step."""

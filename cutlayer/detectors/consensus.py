@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, inf
+from math import ceil, floor, inf
 from statistics import mean, median
 from typing import Any, Literal
 
@@ -15,8 +15,9 @@ from .council import Council, ServerDetector, ServerWatch
 
 CONSISTENT = 1.4826  # times the median absolute deviation is a Gaussian's standard deviation
 LEAST = 3  # clients: of two, neither is the odd one out
-UNITS = 256  # that are shuffled at most: beyond, neighbouring rows of a client are shuffled together
-OWN = 8  # units that a client has even so
+UNITS = 256  # that are dealt out at most: beyond, neighbouring batches of a client are one
+OWN = 8  # units that a client has even so, parts of batches if need be
+MANY = 2048  # but where clients are very many, of all together
 ENOUGH = 5  # rounds on which a client is judged
 
 
@@ -26,9 +27,10 @@ class ConsensusCosine(ServerDetector):
 
     A round is an epoch, or `window` passes over the clients: c = cos(mean of a client's rows, mean of all others'
     means), and z = (median − c) / (1.4826 MAD) says how far below the others it lies. The threshold is by default
-    that which as many clients with the same rows, dealt out at random, exceed in a share `alarms` of the rounds; with
-    `clean` rounds at the start that are known to be honest, it is what a share `alarms` of these exceed. A client is
-    suspected once it was flagged in most of its last five rounds. A round's rows stay in memory until it is over.
+    that which as many clients with the same batches, dealt out at random within each pass, exceed in a share `alarms`
+    of the rounds; with `clean` rounds at the start that are known to be honest, it is what a share `alarms` of these
+    exceed. A client is suspected once it was flagged in most of its last five rounds. A round's rows stay in memory
+    until it is over.
     """
 
     signature: Literal["output", "input"] = "output"  # what the body makes of a batch, or what the client sent
@@ -91,6 +93,7 @@ class Consensus(ServerWatch):
     def __init__(self, spec: ConsensusCosine, council: Council):
         self.spec, self.council = spec, council
         self._rows: dict[tuple[int, int], Tensor] = {}  # by client and step: a message that comes twice counts once
+        self._when: dict[tuple[int, int], int] = {}  # in which pass of the round they came
         self._turn: dict[tuple[int, int], Tensor] = {}  # of turns that are not over
         self._came: set[int] = set()
         self._passes = 0
@@ -107,6 +110,7 @@ class Consensus(ServerWatch):
         if self._came & set(clients):  # who comes again begins another pass
             self._close_pass()
         self._rows |= {key: rows for key, rows in self._turn.items() if key[0] in clients}
+        self._when |= {key: self._passes for key in self._turn if key[0] in clients}
         self._turn.clear()
         self._came |= set(clients)
         if len(self._came) >= self.council.passing:
@@ -124,17 +128,14 @@ class Consensus(ServerWatch):
             self._close_round()
 
     def _close_round(self) -> None:
-        rows: dict[int, list[Tensor]] = {}
-        for client, step in sorted(self._rows):
-            rows.setdefault(client, []).append(self._rows[client, step])
-        self._rows, self._passes = {}, 0
-        if len(rows) >= LEAST:
-            self._judge([*rows], [torch.cat(found) for found in rows.values()])
+        clients = sorted({client for client, _ in self._rows})
+        if len(clients) >= LEAST:
+            self._judge(clients, in_units(self._rows, self._when))
+        self._rows, self._when, self._passes = {}, {}, 0
 
-    def _judge(self, clients: list[int], rows: list[Tensor]) -> None:
+    def _judge(self, clients: list[int], units: "Units") -> None:
         spec, number = self.spec, len(self.rounds)
-        units, sizes = in_units(rows)
-        found, how = scores(units, sizes, spec.leave_one_out), self._threshold(units, sizes, number)
+        found, how = scores(units, spec.leave_one_out), self._threshold(units, number)
         flagged = [one for one, z in zip(clients, found, strict=True) if self._sided(z) > how]
         self.rounds.append(
             {
@@ -147,7 +148,7 @@ class Consensus(ServerWatch):
     def _sided(self, z: float) -> float:
         return abs(z) if self.spec.sides == 2 else z
 
-    def _threshold(self, units: Tensor, sizes: list[int], number: int) -> float:
+    def _threshold(self, units: "Units", number: int) -> float:
         spec = self.spec
         if spec.threshold is not None:
             return spec.threshold
@@ -155,12 +156,14 @@ class Consensus(ServerWatch):
             honest = [max(map(self._sided, one["z"].values())) for one in self.rounds[: spec.clean]]
             return exceeded_by(honest, spec.alarms) if number >= spec.clean else inf
         draw = generator(derive(self.council.seed, "shuffle", number))
-        dealt = torch.stack([torch.randperm(len(units), generator=draw) for _ in range(spec.shuffles)])
-        shares = _shares(sizes).to(units)[:, dealt.to(units.device)].transpose(0, 1)
-        z = _robust(_cosines(units @ units.T, shares, spec.leave_one_out))
+        dealt = torch.stack([units.inner(units.dealt(draw)) for _ in range(spec.shuffles)])
+        z = _robust(_cosines(dealt, spec.leave_one_out))
         return exceeded_by((z.abs() if spec.sides == 2 else z).amax(1).tolist(), spec.alarms)
 
     # ------------------------------------------------------------------ what came of it
+    def flagged(self) -> list[list[int]]:
+        return [one["flagged"] for one in self.rounds]
+
     def suspects(self) -> list[int]:
         """Flagged in most of the last rounds they were in."""
         last: dict[int, list[bool]] = {}
@@ -201,12 +204,14 @@ class Consensus(ServerWatch):
 
     # --------------------------------------------------------------------- carry it on
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {f"{client}.{step}": rows for (client, step), rows in self._rows.items()}
+        tensors = {f"{client}.{step}.{self._when[client, step]}": t for (client, step), t in self._rows.items()}
         return tensors, {"came": sorted(self._came), "passes": self._passes, "rounds": list(self.rounds)}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        keys = {name: name.split(".") for name in tensors}
-        self._rows = {(int(client), int(step)): tensors[name] for name, (client, step) in keys.items()}
+        self._rows, self._when = {}, {}
+        for name, rows in tensors.items():
+            client, step, when = map(int, name.split("."))
+            self._rows[client, step], self._when[client, step] = rows, when
         self._turn.clear()
         self._came, self._passes = set(facts["came"]), facts["passes"]
         # Plain facts come from JSON, whose keys are text.
@@ -214,28 +219,69 @@ class Consensus(ServerWatch):
 
 
 # ---------------------------------------------------------------------------- the statistic
-def in_units(rows: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    """(the rows of all clients, how many each has); of very many rows, means of neighbouring ones."""
-    together = max(1, sum(map(len, rows)) // max(UNITS, OWN * len(rows)))
-    parts = [own.double().tensor_split(max(1, len(own) // together)) for own in rows]
-    return torch.stack([part.mean(0) for own in parts for part in own]), [len(own) for own in parts]
+@dataclass(frozen=True)
+class Units:
+    """What is dealt out: neighbouring rows of one client in one pass, or in some passes that follow each other.
+
+    While a network learns, rows of one pass differ from those of the next, and a wild step shows in one batch. Deals
+    that mixed passes or single rows would not know that, and honest rounds would exceed what they say.
+    """
+
+    products: Tensor  # inner products of the units' means, times the rows of both
+    counts: Tensor  # rows of each
+    owner: Tensor  # each unit's client, from 0 up
+    when: Tensor  # the pass or passes it is from
+
+    def dealt(self, draw: torch.Generator) -> Tensor:
+        """Owners of the same units, dealt out at random: everybody has as many of each pass as before."""
+        in_order = self.when.argsort(stable=True)
+        mixed = (self.when + torch.rand(len(self.when), generator=draw, dtype=torch.float64)).argsort()
+        owner = torch.empty_like(self.owner)
+        owner[mixed] = self.owner[in_order]
+        return owner
+
+    def inner(self, owner: Tensor) -> Tensor:
+        """Inner products of the clients' means."""
+        many = int(self.owner.max()) + 1
+        zero = self.products.new_zeros
+        rows = zero(many, len(owner)).index_add_(0, owner, self.products)
+        both = zero(many, many).index_add_(1, owner, rows)
+        counts = zero(many).index_add_(0, owner, self.counts)
+        return both / (counts[:, None] * counts[None, :])
 
 
-def scores(units: Tensor, sizes: Sequence[int], leave_one_out: bool) -> list[float]:
+def in_units(rows: Mapping[tuple[int, int], Tensor], when: Mapping[tuple[int, int], int]) -> Units:
+    """By (client, step) what came, and in which pass."""
+    clients, passes = sorted({client for client, _ in rows}), sorted(set(when.values()))
+    own = max(2, min(OWN, MANY // len(clients)))
+    blocks = min(len(passes), max(own, UNITS // len(clients)))
+    # One pass says nothing of how batches differ, so its rows may as well be dealt out finely.
+    pieces = ceil((own if blocks > 1 else max(own, UNITS // len(clients))) / blocks)
+    block = {one: number * blocks // len(passes) for number, one in enumerate(passes)}
+    place = {client: number for number, client in enumerate(clients)}
+    lots: dict[tuple[int, int], list[Tensor]] = {}
+    for key in sorted(rows):
+        lots.setdefault((block[when[key]], place[key[0]]), []).append(rows[key])
+    parts = [
+        (part, owner, at)
+        for (at, owner), found in lots.items()
+        for part in torch.cat(found).double().cpu().tensor_split(pieces)
+        if len(part)
+    ]
+    sums = torch.stack([part.sum(0) for part, _, _ in parts])
+    counts = torch.tensor([float(len(part)) for part, _, _ in parts], dtype=torch.float64)
+    owner, at = (torch.tensor([part[place] for part in parts]) for place in (1, 2))
+    return Units(sums @ sums.T, counts, owner, at)
+
+
+def scores(units: Units, leave_one_out: bool) -> list[float]:
     """z of every client: how many robust deviations its cosine lies below the median of all."""
-    found: list[float] = _robust(_cosines(units @ units.T, _shares(sizes).to(units), leave_one_out)).tolist()
+    found: list[float] = _robust(_cosines(units.inner(units.owner), leave_one_out)).tolist()
     return found
 
 
-def _shares(sizes: Sequence[int]) -> Tensor:
-    """What each unit (column) counts in the mean of each client (row)."""
-    owners = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    return torch.nn.functional.one_hot(owners, len(sizes)).T.double() / torch.tensor(sizes)[:, None]
-
-
-def _cosines(products: Tensor, shares: Tensor, leave_one_out: bool) -> Tensor:
-    """cos(a client's mean, the mean of the others' means), from the inner products of all units alone."""
-    means = shares @ products @ shares.mT  # inner products of the clients' means
+def _cosines(means: Tensor, leave_one_out: bool) -> Tensor:
+    """cos(a client's mean, the mean of the others' means), from the inner products of the means alone."""
     to_all = torch.ones_like(means)
     if leave_one_out:
         to_all = to_all - torch.eye(means.shape[-1]).to(means)

@@ -41,6 +41,10 @@ class ServerWatch:
     def epoch_over(self) -> None:
         """Everybody has shown all its batches, or as many as the plan lets it."""
 
+    def flagged(self) -> list[list[int]]:
+        """The clients that each round so far raised an alarm about."""
+        raise NotImplementedError
+
     def report(self, malicious: Collection[int] | None = None) -> dict[str, Any]:
         """What was seen; how right it was, where an experiment knows who is `malicious`."""
         raise NotImplementedError

@@ -50,6 +50,7 @@ class LeakMeter(Detector):
     """
 
     reads_gradients: ClassVar[bool] = False
+    suspects: ClassVar[bool] = False
     budget: str = ""
     policy: str = "warn"
     ladder: tuple[Guard, ...] = ()
@@ -233,7 +234,8 @@ class _Meter(Watch):
         steps = min(self.spec.steps, int(room / one))
         if steps < min(FEWEST_STEPS, self.spec.steps):
             return None
-        return Before(step, fit(make().to(inputs), inputs, images, steps=steps, batch=BATCH))
+        # A step may turn out dearer than the trial said: `room` is what it may cost all the same.
+        return Before(step, fit(make().to(inputs), inputs, images, steps=steps, batch=BATCH, seconds=room))
 
     def _attribute(self, known: Sent, held: Sent, seed: int) -> dict[str, float]:
         """How often the better of two classifiers is right on images it has not seen."""
@@ -297,9 +299,11 @@ class _Meter(Watch):
             name for name in ("ssim", "ncc", "accuracy") if any(row.get(name) is not None for row in self._rows)
         ]
         worst = {name: max(row[name] for row in self._rows if row.get(name) is not None) for name in figures}
+        limit = self.spec.limit
         return {
             "leak": self._rows,
             "leak_so_far": worst,  # what once was sent cannot be taken back
+            "exceeded": None if limit is None else worst.get(limit.figure, 0.0) > limit.most,
             "guard": repr(self.spec.ladder[self._rung - 1]) if self._rung else None,
             "postponed": self._postponed,
             "cpu_seconds": round(self._spent, 2),

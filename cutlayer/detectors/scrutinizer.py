@@ -16,19 +16,27 @@ class GradientScrutinizer(Detector):
     """Compares gradients at the cut within classes and across: an honest server tells classes apart in them.
 
     Every `every` steps after `warm`, from all steps so far: how far apart the two means are, how smooth their course
-    is and how little they overlap. The alarm is a score below `threshold` (published: 0.5, every 50 steps, from step
-    450 on). Passive attackers answer honestly and cannot be seen by it.
+    is and how little they overlap. The alarm is a mean of the last `vote` scores below `threshold` (published: one
+    score below 0.5, every 50 steps, from step 450 on). It looks no further than `until`: a network that knows its
+    training data tells their classes apart less and less, with an honest server as well. Passive attackers answer
+    honestly and cannot be seen by it.
     """
 
     threshold: float = 0.25
     every: int = 10
     warm: int = 30  # steps before the first score: at the start nothing is told apart yet
+    vote: int = 5
+    until: int = 500
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold is the score below which it stops, in (0, 1); got {self.threshold}")
         if not isinstance(self.every, int) or self.every < 1 or not isinstance(self.warm, int) or self.warm < 3:
             raise ValueError(f"every is at least 1 step and warm at least 3; got {self.every} and {self.warm}")
+        if not isinstance(self.vote, int) or self.vote < 1:
+            raise ValueError(f"vote is over how many scores the mean is taken, at least 1; got {self.vote!r}")
+        if not isinstance(self.until, int) or self.until < self.warm:
+            raise ValueError(f"until is the last step it looks at, not before warm={self.warm}; got {self.until!r}")
 
     def refuse_unfit(self, ground: Ground) -> None:
         if not ground.apart:
@@ -55,9 +63,10 @@ class _Scrutiny(Watch):
         self._same: list[float] = []
         self._different: list[float] = []
         self._spreads = (0.0, 0.0)
+        self._scores: list[float] = []
 
     def look(self, look: Look) -> None:
-        if look.dz is None or look.fake:
+        if look.dz is None or look.fake or len(self._same) >= self.spec.until:
             return
         same, different = similarities(look.dz, look.y)
         if not len(same) or not len(different) or not isfinite(float(same.sum() + different.sum())):
@@ -68,7 +77,8 @@ class _Scrutiny(Watch):
         count = len(self._same)
         if count < self.spec.warm or count % self.spec.every:
             return
-        self.score = score(self._same, self._different, self._spreads)
+        self._scores = [*self._scores, score(self._same, self._different, self._spreads)][-self.spec.vote :]
+        self.score = sum(self._scores) / len(self._scores)
         if self.score < self.spec.threshold:
             self.alarm = (
                 f"after step {look.step} the gradients tell classes apart with a score of {self.score:.3f}, below "
@@ -80,11 +90,13 @@ class _Scrutiny(Watch):
             "same": torch.tensor(self._same, dtype=torch.float64),
             "different": torch.tensor(self._different, dtype=torch.float64),
             "spreads": torch.tensor(self._spreads, dtype=torch.float64),
+            "scores": torch.tensor(self._scores, dtype=torch.float64),
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         self._same, self._different = tensors["same"].tolist(), tensors["different"].tolist()
         self._spreads = (float(tensors["spreads"][0]), float(tensors["spreads"][1]))
+        self._scores = tensors["scores"].tolist()
 
 
 def similarities(dz: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,21 +16,27 @@ class SplitGuard(Detector):
     """Now and then a batch with wrong labels, from which the client learns nothing: its gradients must stand out.
 
     All labels of a fake batch are shifted by one number that leaves none right. The score compares the mean gradient
-    of the first layer over fakes with those of two random halves of the honest batches: towards 1 with an honest
-    server, about ¼ with one that ignores labels. The alarm is a mean of the last `vote` scores below `threshold`.
+    of the first layer over fakes with those of two random halves of the honest batches since the first fake was due:
+    towards 1 with an honest server, about ¼ with one that ignores labels. The alarm is a mean of the last `vote`
+    scores below `threshold` (published: about 0.9, and from all batches).
     A server that recognises fakes by a body of its own evades it (SplitSpy).
     """
 
-    threshold: float = 0.9
+    threshold: float = 0.45
     share: float = 0.1  # of the steps are fakes
     warm: int = 20  # honest steps before the first
     vote: int = 3
+    least: int = 5  # honest batches in each half before it says anything: means of fewer differ by chance alone
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1 or not 0 < self.share < 1:
             raise ValueError(f"threshold and share are in (0, 1); got {self.threshold} and {self.share}")
         if not isinstance(self.warm, int) or self.warm < 2 or not isinstance(self.vote, int) or self.vote < 1:
             raise ValueError(f"warm is at least 2 steps and vote at least 1 score; got {self.warm} and {self.vote}")
+        if not isinstance(self.least, int) or self.least < 1:
+            raise ValueError(
+                f"least is how many honest batches each half has at first, at least 1; got {self.least!r}"
+            )
 
     def refuse_unfit(self, ground: Ground) -> None:
         if ground.task.classes < 3:
@@ -60,13 +66,15 @@ class _Probing(Watch):
         return (y + shift) % self.classes
 
     def look(self, look: Look) -> None:
+        if look.step < self.spec.warm:
+            return  # gradients shrink while a network learns: those before the first fake compare with none
         coin = float(torch.rand((), generator=generator(derive(self.seed, "half", look.step)))) < 0.5
         kind = "fake" if look.fake else "one" if coin else "other"
         first = look.first.double().cpu()
         self._sums[kind] = self._sums.get(kind, torch.zeros_like(first)) + first
         self._norms[kind] = self._norms.get(kind, 0.0) + float(first.norm())
         self._counts[kind] += 1
-        if look.fake and min(self._counts.values()) > 0:
+        if look.fake and min(self._counts["one"], self._counts["other"]) >= self.spec.least:
             self._scores.append(self._mark())
             last = self._scores[-self.spec.vote :]
             self.score = sum(last) / len(last)

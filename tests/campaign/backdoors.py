@@ -80,7 +80,7 @@ RULES = [FedAvg(), Rollback(), Median(), TrimmedMean(share=0.1), Krum(bad=1, kee
 
 def grid(seeds=(0, 1), base=(0, 1, 2)):
     """The paper's table, for every guard."""
-    cells = [Cell(guard=guard, seed=seed) for guard in GUARDS for seed in base]
+    cells = [Cell(guard=guard, seed=seed) for seed in base for guard in GUARDS]
     return cells + [Cell(guard=guard, seed=seed, **one) for one in VARIED for guard in GUARDS for seed in seeds]
 
 
@@ -93,8 +93,8 @@ def beyond(seeds=(0, 1)):
 
 
 def with_honest(cells):
-    """Each honest run once, before those that are compared with it."""
-    return list(dict.fromkeys([cell.honest for cell in cells] + list(cells)))
+    """Each honest run once, before the first that is compared with it."""
+    return list(dict.fromkeys(one for cell in cells for one in (cell.honest, cell)))
 
 
 def trained(cell, base=DIGITS, device="cpu", data_dir=None):
@@ -121,11 +121,10 @@ def trained(cell, base=DIGITS, device="cpu", data_dir=None):
     common = {"guard": repr(cell.guard), "setting": cell.setting, "seed": cell.seed, "plan": repr(plan)}
     common["accuracy"] = mean(accuracy)
     if not cell.malicious:
-        alarms = {
-            n: {"rounds": one["rounds"], "alarms": one["alarms"], "suspects": one["suspects"]}
-            for n, one in told.items()
-        }
-        return common | {"honest": alarms}
+        kept = ("rounds", "alarms", "suspects", "threshold")
+        alarms = {name: {key: one[key] for key in kept} for name, one in told.items()}
+        when = {name: [n for n, one in enumerate(told[name]["course"]) if one["flagged"]] for name in told}
+        return common | {"honest": {name: alarms[name] | {"when": when[name]} for name in told}}
     poison = found["poison"]
     return common | {"poison": poison, "watch": {n: seen(one, set(poison["clients"])) for n, one in told.items()}}
 
@@ -145,3 +144,36 @@ def seen(told, bad):
         "false": mean(bool(one - bad) for one in flagged),
         "f1": mean(2 * len(bad & one) / (len(one) + len(bad)) for one in flagged),
     }
+
+
+def table(runs):
+    """A row for every guard and setting, over its seeds."""
+    lines = [
+        "| guard | setting | runs | success rate | clean accuracy | output: \\|z\\| | calibrated F1 | 3σ F1 "
+        "| input: \\|z\\| | calibrated F1 | 3σ F1 | honest rounds with an alarm: output | 3σ | input | 3σ |",
+        "|" + "---|" * 15,
+    ]
+    honest = {(run["guard"], run["setting"]): [] for run in runs if "honest" in run}
+    for run in runs:
+        if "honest" in run:
+            honest[run["guard"], run["setting"]].append(run["honest"])
+    for guard, setting in dict.fromkeys((run["guard"], run["setting"]) for run in runs if "poison" in run):
+        mine = [run for run in runs if (run["guard"], run["setting"]) == (guard, setting)]
+        cells = [guard, setting, str(len(mine))]
+        cells += [f"{mean(run['poison'][key] for run in mine):.2f}" for key in ("success_rate", "clean_accuracy")]
+        for name in ("output", "input"):
+            cells.append(f"{mean(run['watch'][name]['z'] for run in mine):.1f}")
+            cells += [f"{mean(run['watch'][one]['f1'] for run in mine):.2f}" for one in (name, f"{name}, 3 sigma")]
+        beside = honest.get((guard, _honest_setting(setting)), [])
+        for name in WATCH:
+            alarms, rounds = (sum(one[name][key] for one in beside) for key in ("alarms", "rounds"))
+            cells.append(f"{alarms} of {rounds}" if rounds else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _honest_setting(setting):
+    """The setting of the honest run beside one with an attacker."""
+    kept = [part for part in setting.split(", ") if not part.startswith(("malicious=", "share=", "defaults"))]
+    place = next((n for n, part in enumerate(kept) if part.startswith(("rounds=", "rule="))), len(kept))
+    return ", ".join([*kept[:place], "malicious=0.0", *kept[place:]])

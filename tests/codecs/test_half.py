@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cutlayer import wire
 from cutlayer.codecs import Half, Raw, smallest
-from cutlayer.codecs.half import BFLOAT16, FLOAT16, PLAIN, form_of
+from cutlayer.codecs.bits import on_host
+from cutlayer.codecs.half import BFLOAT16, FLOAT16, PLAIN, form_of, may_fit
 from cutlayer.message import Kind, Message
 from cutlayer.seeds import generator
 
@@ -44,6 +45,16 @@ def test_every_finite_float16_comes_back_and_none_that_is_no_number():
         assert form_of(numbers.to(dtype)) == FLOAT16
         assert len(back_again(numbers.to(dtype))) == 1 + 2 * len(numbers)
         assert form_of(torch.tensor([1 + 2**-9, float("nan")], dtype=dtype)) == PLAIN, "NaN in IEEE's half"
+
+
+def test_the_first_look_passes_over_no_number_that_fits():
+    every = torch.arange(1 << 16).to(torch.int16).view(torch.float16)
+    for numbers in (EVERY_BFLOAT16, every[~every.isnan()].float()):
+        for dtype in (torch.float32, torch.float64):
+            some = numbers[~numbers.isnan()].to(dtype)
+            assert all(may_fit(on_host(some[at : at + 64])) for at in range(0, len(some), 64))
+    for dtype in (torch.float32, torch.float64):
+        assert not may_fit(on_host(torch.tensor([0.0, 1 + 2**-11], dtype=dtype))), "an eleventh bit behind the point"
 
 
 def test_one_number_that_does_not_fit_keeps_all_in_their_own_bytes():

@@ -22,7 +22,7 @@ from cutlayer.transcript import Recorder
 # One line a detector, in a size for a dozen steps; none of them calls, so that every law sees all steps.
 DETECTORS = [
     GradientScrutinizer(threshold=1e-9, every=2, warm=4),
-    SplitGuard(threshold=1e-9, share=0.4, warm=2, vote=2),
+    SplitGuard(threshold=1e-9, share=0.4, warm=2, vote=2, least=1),
     OutlierGradients(threshold=0.99, rehearsal=10, window=12),
 ]
 EVERY = pytest.mark.parametrize("detector", DETECTORS, ids=lambda one: type(one).__name__)

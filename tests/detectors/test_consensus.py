@@ -38,16 +38,45 @@ def by_hand(rows, leave_one_out):
 def test_the_score_is_the_formula(clients, leave_one_out):
     draw = torch.Generator().manual_seed(clients)
     rows = [torch.randn(4 + one, 6, generator=draw) + 1 for one in range(clients)]
-    units, sizes = in_units(rows)
-    assert sizes == [4 + one for one in range(clients)]
-    np.testing.assert_allclose(scores(units, sizes, leave_one_out), by_hand(rows, leave_one_out), rtol=1e-9)
+    units = in_units({(one, 0): own for one, own in enumerate(rows)}, {(one, 0): 0 for one in range(clients)})
+    assert units.owner.bincount().tolist() == [4 + one for one in range(clients)]
+    np.testing.assert_allclose(scores(units, leave_one_out), by_hand(rows, leave_one_out), rtol=1e-9)
 
 
-def test_of_very_many_rows_the_means_are_kept():
-    rows = [torch.randn(640, 6, generator=torch.Generator().manual_seed(one)) + 1 for one in range(4)]
-    units, sizes = in_units(rows)
-    assert sum(sizes) <= 256
-    np.testing.assert_allclose(scores(units, sizes, True), by_hand(rows, True), rtol=1e-6)
+def in_passes(count, clients, rows=16):
+    """Rows of `clients` clients in so many passes, as (client, step), and in which pass each came."""
+    draw = torch.Generator().manual_seed(count)
+    keys = [(client, step) for client in range(clients) for step in range(count)]
+    return {key: torch.randn(rows, 6, generator=draw) + 1 for key in keys}, {key: key[1] for key in keys}
+
+
+def test_of_very_many_batches_the_means_are_kept():
+    rows, when = in_passes(200, clients=4)
+    units = in_units(rows, when)
+    assert len(units.owner) <= 256
+    whole = [torch.cat([rows[client, step] for step in range(200)]) for client in range(4)]
+    np.testing.assert_allclose(scores(units, True), by_hand(whole, True), rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_deals_stay_within_a_pass_and_leave_everybody_as_much(count):
+    units = in_units(*in_passes(count, clients=5))
+    dealt = units.dealt(torch.Generator().manual_seed(1))
+    assert not torch.equal(dealt, units.owner)
+    for one in units.when.unique():
+        assert torch.equal(dealt[units.when == one].sort().values, units.owner[units.when == one].sort().values)
+
+
+def test_what_changes_from_pass_to_pass_is_no_reason_for_an_alarm():
+    """A network that learns: every pass has another mean, the same for all clients. Nobody stands out by it."""
+    rows, when = in_passes(30, clients=10)
+    drift = torch.randn(30, 6, generator=torch.Generator().manual_seed(7))
+    inner = in_units({key: own + 5 * drift[key[1]] for key, own in rows.items()}, when)
+    still = in_units(rows, when)
+    draw = torch.Generator().manual_seed(2)
+    for units in (inner, still):  # dealt out, means differ no more than they do
+        spread = [float(units.inner(units.dealt(draw)).diagonal().std()) for _ in range(20)]
+        assert 0.3 < float(units.inner(units.owner).diagonal().std()) / (sum(spread) / 20) < 3
 
 
 def consensus(clients=CLIENTS, passes=10**6, answers=True, **settings) -> Consensus:
@@ -98,7 +127,7 @@ def test_a_client_unlike_the_others_is_flagged_and_suspected():
         feed(watch, rows, step)
     told = watch.report([4])
     assert told["suspects"] == [4] and told["first_alarm"] is not None
-    assert told["against"]["detected"] >= 0.9 and told["against"]["f1"] >= 0.9
+    assert told["against"]["detected"] >= 0.8 and told["against"]["f1"] >= 0.8
     assert told["against"]["f1_suspects"] == 1.0 and told["against"]["z"] > told["threshold"]
     assert all(one["z"][4] == max(one["z"].values()) for one in told["course"])
 

@@ -43,9 +43,10 @@ def test_the_score_is_that_of_the_formula(honest):
     for step in range(40):
         fake = step > 5 and step % 3 == 0
         row = draw.normal(size=12) + (np.array([-4.0, 2] * 6) if fake and honest else 1.0)
-        kinds["fake" if fake else half(step)].append(row)
+        if step >= 2:  # before the first fake may come nothing is compared
+            kinds["fake" if fake else half(step)].append(row)
         watch.look(Look(step, torch.zeros(2), None, torch.tensor(row), fake))
-        if fake and all(kinds.values()):
+        if fake and min(len(kinds[one]) for one in ("one", "other")) >= 5:
             assert watch.score == pytest.approx(by_the_formula(*kinds.values()), rel=1e-9)
     assert min(len(rows) for rows in kinds.values()) > 5
     assert (watch.score > 0.95) is honest
@@ -54,16 +55,16 @@ def test_the_score_is_that_of_the_formula(honest):
 def test_fakes_that_are_answered_like_the_rest_score_a_quarter():
     """The same gradients for all: no angle, so σ(0)² = ¼."""
     watch = SplitGuard(warm=2, vote=2).watch(GROUND)
-    for step in range(12):
-        watch.look(Look(step, torch.zeros(2), None, torch.ones(5), fake=step in (9, 11)))
-    assert watch.score == pytest.approx(0.25) and "below 0.9" in watch.alarm
+    for step in range(34):
+        watch.look(Look(step, torch.zeros(2), None, torch.ones(5), fake=step in (31, 33)))
+    assert watch.score == pytest.approx(0.25) and "below 0.45" in watch.alarm
 
 
 def test_it_calls_only_when_as_many_as_vote_agree():
     watch = SplitGuard(warm=2, vote=3).watch(GROUND)
-    for step in range(14):
-        watch.look(Look(step, torch.zeros(2), None, torch.ones(5), fake=step in (9, 11, 13)))
-        assert bool(watch.alarm) == (step >= 13)
+    for step in range(36):
+        watch.look(Look(step, torch.zeros(2), None, torch.ones(5), fake=step in (4, 31, 33, 35)))
+        assert bool(watch.alarm) == (step >= 35)  # after the first there were too few honest ones to compare with
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])

@@ -1,0 +1,67 @@
+"""Trainings that detectors watch: with an honest server to the end, and with a hijacker, disguised or not."""
+
+from dataclasses import replace
+
+import torch
+
+from cutlayer.data import CIFAR10
+from cutlayer.data.base import parts
+from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
+from cutlayer.drill import Drill
+from cutlayer.engines.local import LocalRun
+from cutlayer.judge import Victim, hijack, judge
+from cutlayer.metrics import scores
+from cutlayer.nets import ResNet18
+from cutlayer.plan import Plan
+from cutlayer.seeds import generator
+from cutlayer.worker import task_of
+
+WATCH = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
+IMAGES = 128
+
+
+def digits(net, protocol, seed, epochs):
+    plan = Plan(net=net, protocol=protocol, epochs=epochs, aux=1000, seed=seed, private_seed=seed, watch=WATCH)
+    return plan, parts(plan.data.load(), aux=plan.aux, val=plan.val, seed=seed)
+
+
+def photos(protocol, seed, epochs, data_dir=None):
+    source = CIFAR10(batches=(1, 2))
+    plan = Plan(net=ResNet18(depth=2), data=source, protocol=protocol, epochs=epochs, aux=5000, watch=WATCH)
+    plan = replace(plan, seed=seed, private_seed=seed)
+    return plan, parts(plan.data.load(data_dir), aux=plan.aux, val=plan.val, seed=seed)
+
+
+def honest(plan, data, device="cpu"):
+    """A whole training with an honest server: alarms, and each detector's scores over time."""
+    run = LocalRun(plan, data, classes=10, device=device)
+    drill = Drill(run)
+    run.train(on_step=lambda progress: drill())
+    told = run.workers[0].lookout.report()
+    courses = {one["detector"]: one["scores"][:: max(1, len(one["scores"]) // 50)] for one in told}
+    return {"plan": repr(plan), "accuracy": run.history[-1]["val"], "honest": drill.honest(), "scores": courses}
+
+
+def hijacked(attack, plan, data, device="cpu"):
+    """A training with a hijacker, to its end: who noticed, and what it could read in spite of that."""
+    plan = replace(plan, epochs=1)
+    found = hijack(attack, plan, data, task_of(data.private, 10), plan.seed, device=device, images=IMAGES)
+    row, _ = judge(attack, Victim(found.run, IMAGES), data, plan.seed, attacker=found.attacker)
+    return {
+        "plan": repr(plan),
+        "attack": repr(attack),
+        "steps": found.run.step,
+        "accuracy": found.run.history[-1]["val"],
+        "class_mean": class_mean(plan, data),
+        "watched": found.drill.attacked(),
+        "end": {name: row[name] for name in ("ssim", "ncc", "psnr")},
+    }
+
+
+def class_mean(plan, data):
+    """What the mean auxiliary image of the right class scores on the samples that are judged at an alarm."""
+    pick = torch.randperm(len(data.private), generator=generator(plan.seed))[:IMAGES]
+    aux = data.aux.images()
+    means = torch.stack([aux[data.aux.y == label].mean(0) for label in range(10)])
+    found = scores(data.private.images(pick), means[data.private.y[pick]])
+    return {"ssim": found["ssim"], "ncc": found["ncc"]}
