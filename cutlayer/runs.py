@@ -100,6 +100,7 @@ def train(
     run = ready(plan, data_dir, device, watchers)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
+        _write_plan(run.plan, folder)
         if recorder is not None and (folder / TRANSCRIPT).exists():
             recorder.load(folder / TRANSCRIPT)
     else:
@@ -169,11 +170,15 @@ def _typable(plan: Plan) -> bool:
 
 def _begin(run: LocalRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    plan = {"version": __version__, "plan": repr(run.plan), "fingerprint": run.plan.fingerprint()}
-    checkpoint.write_text(folder / "plan.json", json.dumps(plan, indent=1))
+    _write_plan(run.plan, folder)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder, "last")
+
+
+def _write_plan(plan: Plan, folder: Path) -> None:
+    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
+    checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))
 
 
 def _save(run: LocalRun, folder: Path, name: str) -> None:

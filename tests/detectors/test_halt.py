@@ -109,6 +109,14 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 5 and "delete" in capfd.readouterr().err
+    # A person trusts the server all the same, and another detector more.
+    (out / "halted.json").unlink()
+    monkeypatch.setattr("sys.argv", ["cutlayer", "train", "--resume", str(out), "--watch", "SplitGuard()", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert [one["detector"] for one in json.loads(capfd.readouterr().out)["detectors"]] == ["SplitGuard()"]
+    assert runs.load_plan(out).watch == (SplitGuard(),)
 
 
 @pytest.mark.parametrize(
