@@ -27,9 +27,9 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# A process a core, each with whole files: what a file prepares is prepared once.
+# A process a core, each with whole files: what a file prepares is prepared once. The longest ones come first.
 unit: setup
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # Full counts of what the tests show a slice of; the figures go to docs/evidence.
 campaign: setup
