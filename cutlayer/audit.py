@@ -108,7 +108,7 @@ def audit(
 
     All clients are honest here. Where the plan has a poison, each guard is trained once more with malicious ones.
     """
-    plan = _checked(plan, loaded)
+    plan = _checked(replace(plan, watch=tuple(one.on_trial() for one in plan.watch)), loaded)
     task = task_of(loaded.train, len(loaded.classes))
     if plan.poison is not None:
         plan.poison.refuse_unfit(task)

@@ -23,9 +23,11 @@ def on_trial() -> Iterator[None]:
 class Drill:
     """Called after every step of a run. Under attack the first alarm counts, in honest training every one."""
 
-    def __init__(self, run: LocalRun, damage: Callable[[int], dict[str, Any]] = lambda client: {}):
-        """`damage` says what an attacker would make of a client's data now."""
-        self._run, self._damage = run, damage
+    def __init__(
+        self, run: LocalRun, damage: Callable[[int], dict[str, Any]] = lambda client: {}, honest_steps: int = 0
+    ):
+        """`damage` says what an attacker would make of a client's data now; it begins after `honest_steps`."""
+        self._run, self._damage, self._honest_steps = run, damage, honest_steps
         self._alarms: dict[str, int] = {repr(one): 0 for one in run.plan.watch}
         self._first: dict[str, dict[str, Any]] = {}
 
@@ -33,9 +35,9 @@ class Drill:
         for worker in self._run.workers:
             for name, why in worker.lookout.alarms():
                 self._alarms[name] += 1
-                if name not in self._first:
+                if name not in self._first and self._run.step > self._honest_steps:
                     self._first[name] = {"client": worker.number, "why": why, **self._damage(worker.number)}
-                    self._first[name]["steps"] = self._run.step
+                    self._first[name]["steps"] = self._run.step - self._honest_steps
 
     @property
     def all_sounded(self) -> bool:
@@ -56,7 +58,7 @@ class Drill:
         ]
 
     def attacked(self) -> list[dict[str, Any]]:
-        """Of a run with one: whether and when it was noticed, and what had leaked by then."""
+        """Of a run with one: whether it was noticed, how long after it began, and what had leaked by then."""
         return [
             {**row, "detected": row["detector"] in self._first, "delay": None, **self._delay(row["detector"])}
             for row in self._rows("score")

@@ -291,7 +291,7 @@ def hijack(
     run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])
     if start is not None:
         run.start_from(start)
-    drill = Drill(run, lambda client: _damage(run, attacker, client, images))
+    drill = Drill(run, lambda client: _damage(run, attacker, client, images), attack.honest_steps())
 
     def after(progress: Progress) -> None:
         drill()

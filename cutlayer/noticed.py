@@ -58,13 +58,14 @@ def missed(rows: Sequence[Row], floors: Floors) -> list[str]:
             said.append(f"No detector noticed {attack}{where}, {_worth(silent, floor)}.")
         heard = [told for told in trainings if told not in silent]
         said += _some_missed(attack, heard)
-        late = [told for told in heard if min(_ssims_then(told)) > floor.ssim]
+        late = [told for told in heard if _ssim_at_first(told) > floor.ssim]
         if late:
-            best = max(min(_ssims_then(told)) for told in late)
+            best = max(map(_ssim_at_first, late))
             said.append(
                 f"The first alarm about {attack}{_some(len(late), len(trainings))} came too late: its pictures had "
                 f"SSIM {best:.2f} by then; {floor.name} {floor.ssim:.2f}."
             )
+    said += called_for_nothing(watchdogs(rows), "steps")
     if by_attack and not said:
         said = ["Every detector noticed every active attack, and one of them always before its pictures beat "
                 f"the {floor.name} (SSIM {floor.ssim:.2f})."]  # fmt: skip
@@ -80,8 +81,26 @@ def _trainings(shown: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def _ssims_then(told: Sequence[Row]) -> list[float]:
-    return [one["ssim"] for one in told if one["detected"]]
+def _ssim_at_first(told: Sequence[Row]) -> float:
+    """What the pictures were worth when the first of these called."""
+    first: Row = min((one for one in told if one["detected"]), key=lambda one: one["delay"])
+    return float(first["ssim"])
+
+
+def called_for_nothing(honest: Sequence[Row], unit: str) -> list[str]:
+    """Detectors that raised alarms about an honest side, the worst of their trainings."""
+    worst: dict[str, Row] = {}
+    for one in honest:
+        if (
+            one["false_alarms"]
+            and one["false_alarms"] > worst.get(one["detector"], {"false_alarms": 0})["false_alarms"]
+        ):
+            worst[one["detector"]] = one
+    return [
+        f"{name} called for nothing, {one['false_alarms_per_1000']:.0f} times in 1,000 honest {unit} "
+        f"({_where({**one, 'hijacked_by': None})})."
+        for name, one in worst.items()
+    ]
 
 
 def _some_missed(attack: str, heard: Sequence[Sequence[Row]]) -> list[str]:
@@ -161,13 +180,13 @@ def metered(rows: Sequence[Row]) -> list[str]:
         if low := [one for one in compared if one["margin"] < TOO_LOW]:
             worst = min(low, key=lambda one: one["margin"])
             said.append(
-                f"Its estimate was too low {_in(low, compared)}: {worst['attack']} reached SSIM "
+                f"The estimate of {name} was too low {_in(low, compared)}: {worst['attack']} reached SSIM "
                 f"{worst['attack_ssim']:.2f}, {-worst['margin']:.2f} more. Give the readers more steps or samples."
             )
         elif compared:
             least, most = (_signed(pick(one["margin"] for one in compared)) for pick in (min, max))
             span = least if least == most else f"{least} to {most}"
-            said.append(f"Its estimates, less the best attack on the same training: {span} SSIM.")
+            said.append(f"The estimates of {name}, less the best attack on the same training: {span} SSIM.")
     return said
 
 
@@ -222,13 +241,13 @@ def servers(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def noticed_poison(poisoned: Sequence[Row]) -> list[str]:
-    """Whether the server noticed malicious clients, and what they had achieved by then."""
-    said = []
+def noticed_poison(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[str]:
+    """Whether the server noticed malicious clients, and what they had achieved by then; and whom else it flagged."""
+    said = called_for_nothing(servers(rows, poisoned), "rounds")
     for one in poisoned:
         guard = "Without a guard" if one["guard"] == "none" else f"With {one['guard']}"
         end = f"success rate {_number(one['success_rate'])} in the end"
-        if one["success_without"] != one["success_rate"]:  # where nothing is shown to the network, they are the same
+        if not one["attack"].startswith("LabelFlip"):  # which shows nothing to the network
             end += f", {_number(one['success_without'])} without the patch"
         for told in one["watched"]:
             said.append(f"{guard}, seed {one['seed']}: " + (
@@ -248,4 +267,4 @@ def _number(value: float | None) -> str:
 
 def in_words(rows: Sequence[Row], poisoned: Sequence[Row], floors: Floors) -> list[str]:
     """All of it, for who reads no tables."""
-    return [*missed(rows, floors), *metered(rows), *noticed_poison(poisoned)]
+    return [*missed(rows, floors), *metered(rows), *noticed_poison(rows, poisoned)]

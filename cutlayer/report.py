@@ -93,7 +93,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         meters=meters(audit.rows),
         metered=metered(audit.rows),
         servers=servers(audit.rows, audit.poisoned),
-        noticed_poison=noticed_poison(audit.poisoned),
+        noticed_poison=noticed_poison(audit.rows, audit.poisoned),
         others=[row for row in audit.rows if row["metric"] != "ssim"],
         several=len(audit.rows) > len(guards),
         by_form=[forms for name in names for forms in by_form(audit.rows, name)],

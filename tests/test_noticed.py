@@ -2,11 +2,12 @@
 
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
 from test_docs import fields
-from toys import TASK, samples, tiny_plan
+from toys import TASK, samples, tiny_parts, tiny_plan
 
 import cutlayer.audit as room
 from cutlayer import report
@@ -15,8 +16,9 @@ from cutlayer.audit import audit
 from cutlayer.cells import Cells
 from cutlayer.data.base import Loaded, parts
 from cutlayer.detectors import ConsensusCosine, LeakMeter, OutlierGradients
+from cutlayer.drill import Drill
 from cutlayer.engines.local import LocalRun
-from cutlayer.guards import LightSplit, NoGuard, Shredder
+from cutlayer.guards import Gaussian, LightSplit, NoGuard, Shredder
 from cutlayer.metrics import FIGURES
 from cutlayer.noticed import leak_plot, metered, meters, missed, noticed_poison, servers, watchdogs
 from cutlayer.poison import BadNets
@@ -126,7 +128,10 @@ def test_the_first_true_alarm_is_about_a_malicious_client():
 
 
 def test_who_was_not_noticed_is_said(spoiled):
-    seen, unseen, _ = noticed_poison(spoiled.poisoned)
+    *nothing, seen, unseen, _ = noticed_poison(spoiled.rows, spoiled.poisoned)
+    assert [one for one in nothing if one.startswith(f"{EASY!r} called for nothing")], (
+        "honest clients were flagged too"
+    )
     assert f"{EASY!r} flagged a malicious client in round" in seen and "nobody was stopped" in seen
     assert f"{BLIND!r} noticed no malicious client of {POISONED.poison!r}" in unseen
     assert page(spoiled).count("not detected") == 1
@@ -185,10 +190,17 @@ def test_a_disguise_has_a_row_of_its_own_and_the_plain_attacks_control(monkeypat
     assert [(one["end_ssim"], one["end_ncc"]) for one in shown] == [(row["ssim"], row["ncc"]) for row in found.rows]
 
 
-def row(attack, *detected, ssim=0.8, then=0.1, guard="none", seed=0):
+def row(attack, *detected, ssim=0.8, then=0.1, guard="none", seed=0, alarms=0):
     names = ["A()", "B()"]
-    watch = [{"detector": name, "lowest": 0.5, "false_alarms_per_1000": 0.0} for name in names]
-    found = [{"ssim": then, "ncc": then, "delay": 9} if one else {} for one in detected]
+    watch = [
+        {"detector": name, "lowest": 0.5, "false_alarms": alarms, "false_alarms_per_1000": 10.0 * alarms}
+        for name in names
+    ]
+    then = then if isinstance(then, tuple) else (then, then)
+    found = [
+        {"ssim": ssim, "ncc": ssim, "delay": 9 + place} if one else {}
+        for place, (one, ssim) in enumerate(zip(detected, then, strict=True))
+    ]
     watched = [
         {"detector": name, "detected": one, **more} for name, one, more in zip(names, detected, found, strict=True)
     ]
@@ -212,6 +224,14 @@ def row(attack, *detected, ssim=0.8, then=0.1, guard="none", seed=0):
         (
             [row("F()", True, True, then=0.5)],
             ["The first alarm about F() came too late: its pictures had SSIM 0.50 by then; class mean 0.29."],
+        ),
+        (
+            [row("F()", True, True, then=(0.5, 0.1))],
+            ["The first alarm about F() came too late: its pictures had SSIM 0.50 by then; class mean 0.29."],
+        ),
+        (
+            [row("F()", True, True, alarms=3)],
+            [f"{one} called for nothing, 30 times in 1,000 honest steps (no guard, seed 0)." for one in ("A()", "B()")],
         ),
         (
             [row("F()", True, True)],
@@ -241,12 +261,37 @@ def test_the_table_of_meters_has_the_runs_own_figures(measured):
     assert honest["exceeded"] is False and honest["hijacked_by"] is None
     by_attack = {row["attack"]: row for row in found.rows}
     assert hijacked["hijacked_by"] == repr(HIJACKER)
+    assert any(row["valid"] for row in found.rows), "or there is no margin to look at"
     for one, attack in ((honest, READER), (hijacked, HIJACKER)):
         row = by_attack[repr(attack)]
         assert one["attack_ssim"] == (row["ssim"] if row["valid"] else None)
         assert row["valid"] is False or one["margin"] == one["ssim"] - row["ssim"]
     assert f"{honest['ssim']:.3f} ± {honest['plus_minus']:.3f}" in page(found)
     assert watchdogs(found.rows) == [] and leak_plot(found.rows)[:4] == b"\x89PNG"
+
+
+def test_a_meter_on_trial_changes_nothing_of_what_is_measured():
+    """A ladder would put another guard in the place of the one that is audited."""
+    climbs = LeakMeter(budget="ncc<=0.999", policy="strengthen", ladder=(Gaussian(scale=4.0),), every=2, samples=64)
+    plan = tiny_plan(epochs=2, batch=16, aux=40)
+    found = [audited(replace(plan, watch=watch), attacks=[READER]) for watch in ((), (climbs,))]
+    assert found[0].rows[0]["ssim"] == found[1].rows[0]["ssim"]
+    assert "policy='strengthen'" not in found[1].rows[0]["watch"][0]["detector"]
+
+
+def test_alarms_before_an_attack_begins_are_no_detections():
+    plan = tiny_plan(epochs=1, batch=8, watch=(OUTLIERS,), private_seed=1)
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    late = Drill(run, honest_steps=4)
+
+    def after(progress):
+        run.workers[0].lookout.watches[0][1].alarm = "it always calls"
+        late()
+
+    run.train(on_step=after)
+    (row,) = late.attacked()
+    assert run.step > 5 and row["detected"] and row["delay"] == 1
+    assert late.honest()[0]["false_alarms"] == run.step
 
 
 def test_a_budget_that_was_exceeded_is_said():
@@ -275,4 +320,4 @@ def test_every_field_is_documented(spoiled, measured):
         told = [{name: row[name] for name in row if "watch" in name} for row in data["rows"]]
         assert fields([told, data["poisoned"], data["leak_meters"], list(data)]) - described == set()
         assert set(data) - described == set() and data["noticed"]
-        assert all(sentence in page(found).replace("&#39;", "'") for sentence in data["noticed"])
+        assert all(sentence in unescape(page(found)) for sentence in data["noticed"])

@@ -195,6 +195,10 @@ class Attack(Spec):
     def _knowing_nothing(self) -> Self:
         return replace(self, **{"knows": EVERY}) if self.forms else self
 
+    def honest_steps(self) -> int:
+        """Of an active attack: how many steps it answers honestly before it begins."""
+        return 0
+
     def evasions(self) -> "tuple[Attack, ...]":
         """Forms that hide from clients that watch: who attacks such clients would not come undisguised."""
         return ()

@@ -17,6 +17,7 @@ from .critic import Critic, gradient_penalty
 from .view import View
 
 PROBED = 1.5  # times the usual length of a gradient: of a batch whose labels are wrong
+KEPT = 1024  # answers
 JOINS = 200  # steps after which detectors are past their warm-up; a short attack keeps half of its own
 
 
@@ -34,6 +35,8 @@ class FSHA(Attack):
 
     `evade` is for clients that watch: a share of the honest gradient in every answer, the rest as long as it is, and
     nothing but the honest one where it is so long that the labels must be wrong (as SplitSpy does, Fu et al. 2023).
+    It needs the honest body, so `conceal` is on then, and `scale` has no part. Where the plan has `back`, a client
+    that counts bytes sees that answers are plain floats.
     The first `joins` steps, of all clients together, are answered honestly: detectors are past their warm-up then.
     """
 
@@ -62,6 +65,8 @@ class FSHA(Attack):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if not 0 <= self.evade < 1 or not isinstance(self.joins, int) or self.joins < 0:
             raise ValueError(f"{self}: evade is a share of the answers in [0, 1), joins a step from 0 up")
+        if self.joins >= self.steps:
+            raise ValueError(f"{self}: it would answer honestly to the end; joins is below steps={self.steps}")
         if self.joins and not self.evade:
             raise ValueError(f"{self}: only who evades answers honestly at first; give evade, e.g. evade=0.7")
         if min(self.penalty, self.rate, self.critic_rate, self.scale) <= 0:
@@ -85,6 +90,9 @@ class FSHA(Attack):
 
     def base(self) -> "FSHA":
         return replace(super().base(), evade=0.0, joins=0)
+
+    def honest_steps(self) -> int:
+        return self.joins
 
     def evasions(self) -> tuple[Attack, ...]:
         # Half of the answer honest; and more than half, once detectors are past their warm-up.
@@ -112,8 +120,8 @@ class _Hijacker(Attacker):
         self.critic.to(self.aux)
         # Critics that turn with little momentum keep up with a client that moves (Gulrajani et al. 2017, Alg. 1).
         self.optimizer = torch.optim.Adam(self.critic.parameters(), spec.critic_rate, betas=(0.5, 0.9))
-        self.waiting: dict[int, Tensor] = {}  # by client: what it sent, until it asks for the gradient
-        self.answered: dict[int, Message] = {}  # by client: the last answer, for who asks twice
+        self.waiting: dict[tuple[int, int], Tensor] = {}  # by client and step: what it sent, until it asks for dz
+        self.answered: dict[tuple[int, int], Message] = {}  # the last answers, for who asks twice
         self.lengths: deque[float] = deque(maxlen=50)  # of honest gradients, to tell probes by
         self.count = 0
         self.gaps: list[float] = []
@@ -121,17 +129,20 @@ class _Hijacker(Attacker):
     def __call__(self, message: Message, handle: Handler) -> Message:
         if message.kind is not Kind.BACKWARD:
             if message.kind in (Kind.FORWARD, Kind.LOSS):
-                self.waiting[message.client] = message["z"]
+                self.waiting[message.client, message.step] = message["z"]
             # What the honest body answers looks as it should, whoever chose the gradients.
             return handle(message)
         honest = handle(message) if self.spec.conceal or self.spec.evade else None
-        z = self.waiting.pop(message.client, None)
+        asked = message.client, message.step
+        z = self.waiting.pop(asked, None)
         if z is not None:
             dz = self.hijack(z)
             if honest is not None and self.spec.evade:
                 dz = self.disguise(dz, honest["dz"])
-            self.answered[message.client] = message.reply(dz=dz)
-        return self.answered[message.client]
+            self.answered[asked] = message.reply(dz=dz)
+            while len(self.answered) > KEPT:
+                del self.answered[next(iter(self.answered))]
+        return self.answered[asked]
 
     def disguise(self, dz: Tensor, honest: Tensor) -> Tensor:
         """What a detector should see: partly the honest answer, and nothing else where labels look wrong."""

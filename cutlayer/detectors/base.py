@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,10 @@ class Detector(Spec):
 
     def refuse_unfit(self, ground: Ground) -> None:
         """A ValueError where this client cannot be watched so, with what would work; before the first step."""
+
+    def on_trial(self) -> Self:
+        """The same, but nothing of the training changes by it: for audits, which compare guards as they are."""
+        return self
 
     def watch(self, ground: Ground) -> "Watch":
         raise NotImplementedError

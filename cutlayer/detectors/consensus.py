@@ -262,10 +262,13 @@ def in_units(rows: Mapping[tuple[int, int], Tensor], when: Mapping[tuple[int, in
     lots: dict[tuple[int, int], list[Tensor]] = {}
     for key in sorted(rows):
         lots.setdefault((block[when[key]], place[key[0]]), []).append(rows[key])
+    whole = {key: torch.cat(found).double().cpu() for key, found in lots.items()}
+    usual = {at: median(len(own) for (when, _), own in whole.items() if when == at) for at in set(block.values())}
+    # Of one size, whoever they come from: who has few rows is dealt few, and its mean stays as uncertain as it is.
     parts = [
         (part, owner, at)
-        for (at, owner), found in lots.items()
-        for part in torch.cat(found).double().cpu().tensor_split(pieces)
+        for (at, owner), own in whole.items()
+        for part in own.tensor_split(max(1, round(len(own) * pieces / usual[at])))
         if len(part)
     ]
     sums = torch.stack([part.sum(0) for part, _, _ in parts])

@@ -18,7 +18,7 @@ from cutlayer.judge import Victim, hijack, judge
 from cutlayer.message import Kind, Message
 from cutlayer.metrics import ncc
 from cutlayer.plan import Task
-from cutlayer.split import Bypass, Vanilla
+from cutlayer.split import Bypass, UShaped, Vanilla
 
 SMALL = FSHA(steps=8, width=4, hidden=16, warm=20, batch=8)
 CUT = (4, 5, 5)
@@ -228,3 +228,54 @@ def test_budgets():
 def test_its_bar_is_for_the_setting_that_was_measured():
     assert FSHA().bar("Digits()", "MnistNet()") == ("psnr", 16.0)
     assert FSHA().bar("Digits()", "MnistNet(cut=4)") is None
+
+
+# ------------------------------------------------------------------ in disguise
+def honestly(message, dz):
+    return message.reply(u=torch.ones(3)) if message.kind is Kind.FORWARD else message.reply(dz=dz)
+
+
+def answers(spec, gradients, z):
+    """What a client gets that sends the same z again and again, and what the honest body would have answered."""
+    attacker, found = attacker_of(spec), []
+    for step, dz in enumerate(gradients):
+        attacker(Message(Kind.FORWARD, 0, step, {"z": z}), lambda message: honestly(message, dz))  # noqa: B023
+        down = attacker(Message(Kind.BACKWARD, 0, step, {"du": z}), lambda message: honestly(message, dz))  # noqa: B023
+        found.append(down["dz"])
+    return found
+
+
+def test_at_first_and_where_labels_look_wrong_it_answers_honestly():
+    z, usual = torch.rand(6, *CUT), [torch.randn(6, *CUT) for _ in range(6)]
+    usual[4] = 3 * usual[4]  # a probe: wrong labels give longer gradients
+    found = answers(replace(SMALL, evade=0.6, joins=2), usual, z)
+    assert [torch.equal(one, dz) for one, dz in zip(found, usual, strict=True)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_disguised_answer_is_as_long_as_the_honest_one_at_most_and_partly_it():
+    z, honest = torch.rand(6, *CUT), torch.randn(6, *CUT)
+    for share in (0.5, 0.9):
+        (found,) = answers(replace(SMALL, evade=share), [honest], z)
+        rest = (found - share * honest).flatten(1).norm(dim=1) / (1 - share)
+        torch.testing.assert_close(rest, honest.flatten(1).norm(dim=1))
+        assert (found.flatten(1).norm(dim=1) <= 1.0001 * honest.flatten(1).norm(dim=1)).all()
+
+
+@pytest.mark.parametrize("changes", [{"evade": 1.0}, {"evade": -0.1}, {"joins": 3}, {"evade": 0.5, "joins": 8}])
+def test_disguises_that_cannot_be_are_refused(changes):
+    with pytest.raises(ValueError, match="evade|joins"):
+        replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+def test_batches_in_pieces_are_answered_piece_by_piece(protocol):
+    plan = tiny_plan(epochs=1, batch=8, pieces=3, aux=40, protocol=protocol, private_seed=1)
+    found = hijack(SMALL, plan, tiny_parts(), TASK, 0, images=8)
+    assert found.run.step > 3

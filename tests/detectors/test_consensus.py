@@ -67,6 +67,16 @@ def test_deals_stay_within_a_pass_and_leave_everybody_as_much(count):
         assert torch.equal(dealt[units.when == one].sort().values, units.owner[units.when == one].sort().values)
 
 
+def test_honest_clients_with_little_data_are_left_alone():
+    """Whole epochs at a time, and one client with a tenth of the samples: its mean is uncertain, and no reason."""
+    draw, alarms = torch.Generator().manual_seed(5), 0
+    watch = consensus(10)
+    for step in range(40):
+        feed(watch, [torch.randn(40 if client == 9 else 400, 6, generator=draw) + 1 for client in range(10)], step)
+    alarms = sum(bool(one["flagged"]) for one in watch.rounds)
+    assert alarms <= 4 and watch.suspects() == []
+
+
 def test_what_changes_from_pass_to_pass_is_no_reason_for_an_alarm():
     """A network that learns: every pass has another mean, the same for all clients. Nobody stands out by it."""
     rows, when = in_passes(30, clients=10)
