@@ -231,7 +231,7 @@ def row(attack, *detected, ssim=0.8, then=0.1, guard="none", seed=0, alarms=0):
         ),
         (
             [row("F()", True, True, alarms=3)],
-            [f"{one} called for nothing, 30 times in 1,000 honest steps (no guard, seed 0)." for one in ("A()", "B()")],
+            [f"{one}() called for nothing, 30 times in 1,000 honest steps (no guard, seed 0)." for one in "AB"],
         ),
         (
             [row("F()", True, True)],
