@@ -270,7 +270,7 @@ def test_a_disguised_answer_is_as_long_as_the_honest_one_at_most_and_partly_it()
 
 @pytest.mark.parametrize("changes", [{"evade": 1.0}, {"evade": -0.1}, {"joins": 3}, {"evade": 0.5, "joins": 8}])
 def test_disguises_that_cannot_be_are_refused(changes):
-    with pytest.raises(ValueError, match="evade|joins"):
+    with pytest.raises(ValueError, match=r"evade|joins"):
         replace(SMALL, **changes)
 
 
