@@ -75,7 +75,7 @@ VARIED += [{"clients": n} for n in (5, 20, 50)]
 VARIED += [{"malicious": m} for m in (0.2, 0.3)]
 VARIED += [{"share": p} for p in (0.1, 0.2, 0.5, 0.8)]
 SCHEDULES = [{"rounds": Wave()}, {"rounds": SplitFed()}]
-RULES = [FedAvg(), Rollback(), Median(), TrimmedMean(share=0.1), Krum(bad=1, keep=5)]
+RULES = [FedAvg(), Rollback(), Median(), TrimmedMean(share=0.3), Krum(bad=3, keep=5)]
 
 
 def grid(seeds=(0, 1), base=(0, 1, 2)):
@@ -87,9 +87,9 @@ def grid(seeds=(0, 1), base=(0, 1, 2)):
 def beyond(seeds=(0, 1)):
     """What the paper does not have: clients at the same time, and rules that leave some of them out."""
     cells = [Cell(seed=seed, **one) for one in SCHEDULES for seed in seeds]
-    return cells + [
-        Cell(guard=NoGuard(), rounds=SplitFed(), rule=rule, seed=seed) for rule in RULES for seed in seeds
-    ]
+    # One client of ten does not get a backdoor past an average: three with most of their samples spoiled may.
+    merging = Cell(guard=NoGuard(), rounds=SplitFed(), malicious=0.3, share=0.8)
+    return cells + [replace(merging, rule=rule, seed=seed) for rule in RULES for seed in seeds]
 
 
 def with_honest(cells):

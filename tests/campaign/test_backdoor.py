@@ -37,10 +37,11 @@ def test_honest_rounds_of_even_data_are_left_alone(runs):
     assert sum(one["alarms"] for one in honest) <= 0.02 * sum(one["rounds"] for one in honest)
 
 
-def test_a_rule_that_leaves_clients_out_keeps_the_backdoor_out(runs):
-    merged = {
-        run["plan"].split("rule=")[1].split("(")[0]: run
-        for run in runs
-        if "rule=" in run["setting"] and "poison" in run
-    }
-    assert merged["Rollback"]["poison"]["success_rate"] < merged["FedAvg"]["poison"]["success_rate"]
+def test_rules_that_leave_clients_out_keep_the_backdoor_out(runs):
+    rates = {}
+    for run in runs:
+        if "rule=" in run["setting"] and "poison" in run:
+            rule = run["setting"].split("rule=")[1].split("(")[0]
+            rates.setdefault(rule, []).append(run["poison"]["success_rate"])
+    averaged = max(rates.pop("FedAvg"))
+    assert averaged > 0.1 and all(max(found) < averaged / 2 for found in rates.values())
