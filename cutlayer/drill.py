@@ -28,6 +28,8 @@ class Drill:
     ):
         """`damage` says what an attacker would make of a client's data now; it begins after `honest_steps`."""
         self._run, self._damage, self._honest_steps = run, damage, honest_steps
+        for worker in run.workers[1:]:  # the first one is attacked: nobody asks how much leaks of the others
+            worker.lookout.meters = False
         self._alarms: dict[str, int] = {repr(one): 0 for one in run.plan.watch}
         self._first: dict[str, dict[str, Any]] = {}
 
@@ -80,11 +82,5 @@ class Drill:
 
 
 def _leaks(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of a leak meter: every measurement of the first client, which is attacked, and the highest over clients."""
-    if not reports:
-        return {}
-    names = sorted({name for one in reports for name in one["leak_so_far"]})
-    worst = {name: max(one["leak_so_far"].get(name, -1.0) for one in reports) for name in names}
-    over = [one["exceeded"] for one in reports]
-    exceeded = None if None in over else any(over)
-    return {"leak": reports[0]["leak"], "leak_so_far": worst, "exceeded": exceeded}
+    """Of a leak meter: what the first client measured, which is attacked."""
+    return {name: reports[0][name] for name in ("leak", "leak_so_far", "exceeded")} if reports else {}

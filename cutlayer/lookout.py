@@ -38,6 +38,7 @@ class Lookout:
         for one in detectors:
             one.refuse_unfit(self._ground)
         self._gradients = any(one.reads_gradients for one in detectors)
+        self.meters = True  # whether those that only say how much leaks are at work, which is dear
         self._made: list[tuple[Detector, Watch]] | None = None
         self._kept: Mapping[str, Tensor] = {}  # what they remembered when the client was last put down
         self._courses: list[list[tuple[int, float]]] = []
@@ -60,8 +61,9 @@ class Lookout:
                 client.split.guard = watch.guard
         fakes = (watch.probe(client.steps, batch.y) for _, watch in self.watches)
         values, look = _look(client, batch, next((fake for fake in fakes if fake is not None), None), self._gradients)
-        for (_, watch), course in zip(self.watches, self._courses, strict=True):
-            watch.look(look)
+        for (one, watch), course in zip(self.watches, self._courses, strict=True):
+            if self.meters or one.suspects:
+                watch.look(look)
             if watch.score is not None and (not course or course[-1][1] != watch.score):
                 course.append((look.step, watch.score))
         return ({} if look.fake else values) | self.scores()

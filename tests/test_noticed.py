@@ -279,6 +279,16 @@ def test_a_meter_on_trial_changes_nothing_of_what_is_measured():
     assert "policy='strengthen'" not in found[1].rows[0]["watch"][0]["detector"]
 
 
+def test_only_the_client_that_is_attacked_measures_its_leak():
+    run = the_same_run(MEASURED)
+    drill = Drill(run)
+    run.train()
+    drill.finish()
+    first, other = (worker.lookout.report()[0]["leak"] for worker in run.workers)
+    assert first and not other
+    assert drill.honest()[0]["leak"] == first
+
+
 def test_alarms_before_an_attack_begins_are_no_detections():
     plan = tiny_plan(epochs=1, batch=8, watch=(OUTLIERS,), private_seed=1)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
