@@ -7,15 +7,15 @@ __version__ = "0.1.0"
 
 # Loaded when first used, so that `import cutlayer` and `cutlayer --help` stay light.
 _HOMES = {
-    "Batch": "batch",
-    "Bypass": "split",
-    "Plan": "plan",
-    "Remote": "remote",
-    "Server": "server",
-    "UShaped": "split",
-    "Vanilla": "split",
+    "Batch": "core.batch",
+    "Bypass": "core.split",
+    "Plan": "training.plan.plan",
+    "Remote": "core.remote",
+    "Server": "core.server",
+    "UShaped": "core.split",
+    "Vanilla": "core.split",
     "cut": "nets",
-    "spec": "spec",
+    "spec": "core.spec",
 }
 __all__ = sorted([*_HOMES, "__version__"])
 

@@ -16,12 +16,12 @@ Neither paper runs `Adversarial` or `Shredder`; their settings are ours.
 
 from dataclasses import replace
 
+from cutlayer.core.split import Vanilla
 from cutlayer.data import CIFAR10
 from cutlayer.guards import DPSGD, Adversarial, Disco, Noise, NoPeek, Shredder
 from cutlayer.nets import MobileNet, ResNet18
-from cutlayer.optimizers import SGD
-from cutlayer.plan import Plan
-from cutlayer.split import Vanilla
+from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.plan import Plan
 
 
 # ------------------------------------------------------------------ FORA, Table 7: CIFAR-10, MobileNet, 64x16x16

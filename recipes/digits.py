@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from cutlayer.data import Digits
+from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import WCC, Chain, LightSplit
 from cutlayer.nets import SimpleCNN
-from cutlayer.partitions import Dirichlet
-from cutlayer.plan import Plan
+from cutlayer.training.plan.plan import Plan
 
 
 def demo() -> Plan:

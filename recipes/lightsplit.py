@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from cutlayer.data import CIFAR10, MNIST, FashionMNIST
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
-from cutlayer.guards.projection import Dense
+from cutlayer.guards.parts.projection import Dense
 from cutlayer.nets import MnistNet, ResNet18, SimpleCNN
-from cutlayer.optimizers import Adam
-from cutlayer.plan import Plan
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.plan.plan import Plan
 
 # The text draws R from a Gaussian, Alg. 1 from U(0,1): Dense(uniform=True) is the latter.
 FIXED = LightSplit(ratio=8, projection=Dense())

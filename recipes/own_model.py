@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from cutlayer.data import Digits
 from cutlayer.guards import LightSplit
 from cutlayer.nets import Own
-from cutlayer.plan import Plan
+from cutlayer.training.plan.plan import Plan
 
 
 class MyNet(nn.Module):

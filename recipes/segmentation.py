@@ -9,8 +9,8 @@ from dataclasses import replace
 from cutlayer.data import Scenes
 from cutlayer.guards import LFQ, Chain, LightSplit, Quantize
 from cutlayer.nets import Segmenter
-from cutlayer.plan import Plan
-from cutlayer.schedules import Cosine
+from cutlayer.training.plan.lr_schedules import Cosine
+from cutlayer.training.plan.plan import Plan
 
 
 def scenes() -> Plan:

@@ -37,7 +37,7 @@ def double() -> Iterator[None]:
 @pytest.fixture
 def command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """`command("train", ...)` -> (exit code, standard output, standard error)."""
-    from cutlayer.cli import main
+    from cutlayer.cli.app import main
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["cutlayer", *map(str, arguments)])

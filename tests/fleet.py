@@ -3,9 +3,9 @@
 import torch
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
-from cutlayer.engines.local import LocalRun
-from cutlayer.optimizers import SGD
-from cutlayer.plan import Plan
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.plan import Plan
 
 PLAIN = SGD(lr=0.05, momentum=0.0)
 GROUPED = TinyNet(norm="group")

@@ -14,13 +14,15 @@ import pytest
 import torch
 from typer.main import get_command
 
-from cutlayer import __version__, bench, cli
+from cutlayer import __version__
 from cutlayer.attacks import Attack
-from cutlayer.cli_options import PLAN_OPTIONS
+from cutlayer.audit.compare.variants import variants
+from cutlayer.bench import run as bench
+from cutlayer.cli import app as cli
+from cutlayer.cli.options import PLAN_OPTIONS
+from cutlayer.core.spec import HOMES, names, spec
 from cutlayer.guards import Guard
-from cutlayer.spec import HOMES, names, spec
-from cutlayer.typed import change, read_guards, read_plan
-from cutlayer.variants import variants
+from cutlayer.training.plan.plan_text import change, read_guards, read_plan
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from cutlayer.cli.demo import demo_guards, demo_plan
+from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data import CIFAR10, MNIST, SVHN, Digits, Faces, FashionMNIST, Reviews, Scenes, TinyImageNet
 from cutlayer.data.base import Source, parts
-from cutlayer.demo import demo_guards, demo_plan
-from cutlayer.engines.local import LocalRun
+from cutlayer.data.partitions import IID
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.nets import count_parameters
-from cutlayer.optimizers import SGD
-from cutlayer.parties import build_client, build_server
-from cutlayer.partitions import IID
-from cutlayer.plan import Plan, Task, cut_shapes
-from cutlayer.privacy import privacy
-from cutlayer.roles import Role
-from cutlayer.rounds import Relay, SplitFed
 from cutlayer.rules import FedAvg
-from cutlayer.split import UShaped, Vanilla
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.facts.privacy import privacy
+from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.plan import Plan, Task, cut_shapes
+from cutlayer.training.plan.roles import Role
+from cutlayer.training.plan.schedule import Relay, SplitFed
 
 ROOT = Path(__file__).parents[1]
 
@@ -296,7 +296,7 @@ def test_the_demos_plan_is_a_recipe_too():
 
 def test_a_recipe_runs_from_the_command_line(tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/digits.py:quick", "--out", str(out)]
+    command = [sys.executable, "-m", "cutlayer.cli.app", "train", "recipes/digits.py:quick", "--out", str(out)]
     done = subprocess.run(
         [*command, "--threads", "1", "--json"],
         cwd=ROOT,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cutlayer.batch import Batch
+from cutlayer.core.batch import Batch
 from cutlayer.data.base import Parts, Samples
 from cutlayer.guards import (
     BF16,
@@ -39,11 +39,11 @@ from cutlayer.guards import (
     Subset,
     TopK,
 )
-from cutlayer.guards.projection import Dense
+from cutlayer.guards.parts.projection import Dense
 from cutlayer.nets.base import Net, normalise
-from cutlayer.optimizers import SGD
-from cutlayer.parties import build_client, build_server
-from cutlayer.plan import Plan, Task
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.plan import Plan, Task
 
 SECRET = 0x5EC2_E75E_ED12_3456  # a private seed long enough to be looked for in bytes
 TASK = Task((1, 12, 12), 3, {"odd": 2})

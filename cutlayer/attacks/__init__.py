@@ -1,6 +1,6 @@
 """Attacks, one idea a file: what a server can find out from what it sees."""
 
-from ..batch import Task
+from ..core.batch import Task
 from .attribute import AttributeInference
 from .base import Attack as Attack
 from .base import Attacker as Attacker

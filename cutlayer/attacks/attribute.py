@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from ..batch import Task
-from ..message import Message
-from ..readers import Before, best_reader, fit, ridge
+from ..core.batch import Task
+from ..core.message import Message
+from ..metrics.readers import Before, best_reader, fit, ridge
 from .base import Attack, Attacker, Knowledge, smashed
-from .keyed import Keyed, made
+from .parts.keyed import Keyed, made
 
 READERS = ("ridge", "conv", "mlp")
 FEW_PLACES, WIDEST = 4, 256  # a side, and channels: where convolutions stop

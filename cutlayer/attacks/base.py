@@ -7,11 +7,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ..batch import Task
+from ..core.batch import Task
+from ..core.message import Handler, Kind, Message
+from ..core.spec import Spec
 from ..guards.base import Guard, GuardModule, Shape
-from ..message import Handler, Kind, Message
 from ..nets.base import Net
-from ..spec import Spec
 
 FORMS = ("oblivious", "lift", "matched")
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference

@@ -7,11 +7,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from ..message import Message
-from ..metrics import ncc, ssim
-from ..readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, best_reader, fit, ridge
+from ..core.message import Message
+from ..metrics.images import ncc, ssim
+from ..metrics.readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, best_reader, fit, ridge
 from .base import Attacker, Knowledge, smashed
-from .keyed import Keyed, made
+from .parts.keyed import Keyed, made
 
 READERS = ("ridge", "conv", "mlp")
 

@@ -7,15 +7,15 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from ..core.message import Message
 from ..guards.base import Shape
-from ..message import Message
-from ..readers import ConvReader, MLPReader, Standardised, fit
+from ..metrics.readers import ConvReader, MLPReader, Standardised, fit
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
-from .critic import Critic, gradient_penalty
-from .mmd import mk_mmd
-from .prior import Drawn, learn_to_draw
-from .substitute import BLOCKS, Substitute
-from .view import View
+from .parts.critic import Critic, gradient_penalty
+from .parts.mmd import mk_mmd
+from .parts.prior import Drawn, learn_to_draw
+from .parts.substitute import BLOCKS, Substitute
+from .parts.view import View
 
 READERS = ("auto", "conv", "mlp")
 BUDGETS = ("quick", "standard", "paper")

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.message import Message
+from ..core.seeds import derive
 from ..guards.base import Shape
-from ..message import Message
-from ..seeds import derive
-from .autoencoder import INVERSES, Autoencoder, some
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
-from .critic import Critic, gradient_penalty
-from .view import View
+from .parts.autoencoder import INVERSES, Autoencoder, some
+from .parts.critic import Critic, gradient_penalty
+from .parts.view import View
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..message import Handler, Kind, Message
-from ..seeds import derive, seeded
-from .autoencoder import INVERSES, Autoencoder, some
+from ..core.message import Handler, Kind, Message
+from ..core.seeds import derive, seeded
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
-from .critic import Critic, gradient_penalty
-from .view import View
+from .parts.autoencoder import INVERSES, Autoencoder, some
+from .parts.critic import Critic, gradient_penalty
+from .parts.view import View
 
 PROBED = 1.5  # times the usual length of a gradient: of a batch whose labels are wrong
 KEPT = 1024  # answers

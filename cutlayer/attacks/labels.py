@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 from torch.nn.functional import cross_entropy
 
-from ..batch import Task
-from ..message import Kind, Message
-from ..seeds import derive, generator, seeded
+from ..core.batch import Task
+from ..core.message import Kind, Message
+from ..core.seeds import derive, generator, seeded
 from .base import Attack, Attacker, Knowledge
 
 READS = ("gradients", "features")

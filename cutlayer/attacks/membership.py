@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..batch import Task
+from ..core.batch import Task
+from ..core.message import Kind, Message
 from ..guards.base import Guard
-from ..message import Kind, Message
-from ..readers import Before, fit
+from ..metrics.readers import Before, fit
 from .base import Attack, Attacker, Knowledge
 
 SMALLEST = 1e-12  # a gradient of exactly zero still has a logarithm

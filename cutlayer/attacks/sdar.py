@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
-from ..batch import Task
+from ..core.batch import Task
+from ..core.message import Kind, Message
 from ..guards.base import Guard, Shape
-from ..message import Kind, Message
-from ..metrics import ssim
+from ..metrics.images import ssim
+from ..metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
 from ..nets.base import check_choice
-from ..readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge
-from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
-from .view import KEYS, View
+from .parts.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
+from .parts.view import KEYS, View
 
 READERS = ("auto", "conv", "mlp")
 CLASSIFIERS = ("server", "own")

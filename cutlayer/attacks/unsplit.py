@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from ..core.message import Message
+from ..core.seeds import derive, seeded
 from ..guards.base import Guard, GuardModule, Shape
 from ..guards.chain import Chain
-from ..message import Message
-from ..metrics import minmax
-from ..seeds import derive, seeded
+from ..metrics.images import minmax
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
-from .view import View
+from .parts.view import View
 
 CLONES = ("shared", "own")
 AT_ONCE = 64  # images that are guessed together

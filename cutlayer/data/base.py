@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..seeds import derive
-from ..spec import Spec
+from ..core.seeds import derive
+from ..core.spec import Spec
 from .about import About
 from .files import CorruptData, MissingData, find
 from .holdout import Parts, carve, distinct, overlap, parts, stratified

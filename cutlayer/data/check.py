@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..spec import names
+from ..core.spec import names
 from .base import Loaded, MissingData, Source
 from .files import SUMS, digest, read_sums, verify
 from .npz import Npz

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..seeds import derive, generator
+from ..core.seeds import derive, generator
 from .base import About, CorruptData, Loaded, MissingData, Samples, Source, stratified
 
 SIDE = 28

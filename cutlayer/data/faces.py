@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..seeds import derive
+from ..core.seeds import derive
 from .base import About, Loaded, MissingData, Source, carve
-from .columns import read_columns
+from .csv_columns import read_columns
 from .files import own_file, own_folder
-from .pictures import Listing, check_size, decode
+from .image_files import Listing, check_size, decode
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from .base import About, CorruptData, Loaded, Samples, Source, find
-from .columns import read_columns
+from .csv_columns import read_columns
 from .files import home
+from .image_files import Listing, decode
 from .image_folder import by_folder
-from .pictures import Listing, decode
 from .sheets import read_sheet
 
 SIDE = 32

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..seeds import derive, generator
+from ..core.seeds import derive, generator
 from .samples import Loaded, Samples
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from ..seeds import derive
+from ..core.seeds import derive
 from .base import About, Loaded, Source, carve
 from .files import own_folder
-from .pictures import SUFFIXES, Listing, check_size, decode
+from .image_files import SUFFIXES, Listing, check_size, decode
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..seeds import derive
+from ..core.seeds import derive
 from .base import About, CorruptData, Loaded, Samples, Source, carve
 from .files import own_file
 

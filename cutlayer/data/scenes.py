@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..seeds import derive, generator
+from ..core.seeds import derive, generator
 from .base import About, Loaded, Samples, Source
 from .digits import SIDE as DIGIT
 from .digits import Digits

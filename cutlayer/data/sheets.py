@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .files import CorruptData
-from .pictures import opened
+from .image_files import opened
 
 
 def read_sheet(picture: Path, words: Path, side: int) -> tuple[Tensor, "Words"]:

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..seeds import derive
+from ..core.seeds import derive
 from .base import About, Loaded, Samples, Source, carve
-from .columns import Columns, read_columns
+from .csv_columns import Columns, read_columns
 from .faces import check_attributes
 from .files import own_file
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import torch
 
-from ..seeds import derive
+from ..core.seeds import derive
 from .base import About, CorruptData, Loaded, Samples, Source, carve, find
 from .files import home
+from .image_files import Listing, check_size, decode
 from .image_folder import by_folder
-from .pictures import Listing, check_size, decode
 from .sheets import read_sheet
 
 SIDE, KINDS = 32, 200

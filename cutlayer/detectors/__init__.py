@@ -7,12 +7,12 @@ from .base import Own as Own
 from .base import Sent as Sent
 from .base import Watch as Watch
 from .consensus import ConsensusCosine
-from .council import Council as Council
-from .council import ServerDetector as ServerDetector
-from .council import ServerWatch as ServerWatch
-from .ladder import replaced as replaced
 from .leak_meter import LeakMeter
 from .outliers import OutlierGradients
+from .parts.guard_swap import replaced as replaced
+from .parts.server_context import Council as Council
+from .parts.server_context import ServerDetector as ServerDetector
+from .parts.server_context import ServerWatch as ServerWatch
 from .scrutinizer import GradientScrutinizer
 from .splitguard import SplitGuard
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from ..batch import Task
+from ..core.batch import Task
+from ..core.spec import Spec
 from ..guards.base import Guard, GuardModule
-from ..spec import Spec
 
 
 class Sent(NamedTuple):

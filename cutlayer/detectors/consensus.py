@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..message import Handler, Kind, Message
-from ..seeds import derive, generator
-from .council import Council, ServerDetector, ServerWatch
+from ..core.message import Handler, Kind, Message
+from ..core.seeds import derive, generator
+from .parts.server_context import Council, ServerDetector, ServerWatch
 
 CONSISTENT = 1.4826  # times the median absolute deviation is a Gaussian's standard deviation
 LEAST = 3  # clients: of two, neither is the odd one out

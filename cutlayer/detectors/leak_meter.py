@@ -12,10 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from ..core.seeds import derive, generator, seeded
 from ..guards.base import Guard
-from ..metrics import ncc, ssim
-from ..readers import SMALLEST_FOR_SSIM, Before, Chosen, ConvReader, MLPReader, Reader, best_reader, fit, ridge
-from ..seeds import derive, generator, seeded
+from ..metrics.images import ncc, ssim
+from ..metrics.readers import (
+    SMALLEST_FOR_SSIM,
+    Before,
+    Chosen,
+    ConvReader,
+    MLPReader,
+    Reader,
+    best_reader,
+    fit,
+    ridge,
+)
 from .base import Detector, Ground, Look, Sent, Watch
 
 log = logging.getLogger("cutlayer.watch")

@@ -7,7 +7,7 @@ from math import acos, exp
 import torch
 from torch import Tensor
 
-from ..seeds import derive, generator
+from ..core.seeds import derive, generator
 from .base import Detector, Ground, Look, Watch
 
 

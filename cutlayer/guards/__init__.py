@@ -3,6 +3,7 @@
 from .adversarial import Adversarial
 from .base import Guard as Guard
 from .base import NoGuard
+from .bf16 import BF16
 from .bottleneck import Bottleneck1x1
 from .c3 import C3
 from .chain import Chain
@@ -12,13 +13,12 @@ from .disco import Disco
 from .dpsgd import DPSGD
 from .entropic import EntropicStudent
 from .fedlite import FedLite
-from .half import BF16
+from .image_files import HEVC, JPEG
 from .kanonymous import KAnonymous
 from .lfq import LFQ
 from .lightsplit import LightSplit
 from .noise import Gaussian, Laplace, Noise
 from .nopeek import NoPeek
-from .pictures import HEVC, JPEG
 from .prism import Prism
 from .quantize import Quantize
 from .rate import RateBottleneck

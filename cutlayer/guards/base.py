@@ -7,8 +7,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..spec import Spec
+from ..core.batch import Batch, Task
+from ..core.spec import Spec
 
 Shape = tuple[int, ...]  # of one sample, without the batch
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import derive, seeded
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, seeded
 from .base import Guard, Guarded, GuardModule, Shape, kept_width, need_maps
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import derive
+from ..core.batch import Batch, Task
+from ..core.seeds import derive
 from .base import Bound, Guard, Guarded, GuardModule, NoGuard, Shape, behind
 
 

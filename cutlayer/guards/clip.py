@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Task
-from ..errors import NonFinite
+from ..core.batch import Batch, Task
+from ..core.errors import NonFinite
 from .base import Bound, Guard, Guarded, GuardModule, Shape
 
 

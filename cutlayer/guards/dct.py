@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
+from ..core.batch import Batch, Task
 from .base import Bound, Guard, Guarded, GuardModule, Shape, Support
-from .periodic import Transform, check_energy, dct_basis, kept_by_energy, prefix, sides, similarity
+from .parts.periodic import Transform, check_energy, dct_basis, kept_by_energy, prefix, sides, similarity
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import seeded
-from .adversary import Opponent, check_opponent, opponent
+from ..core.batch import Batch, Task
+from ..core.seeds import seeded
 from .base import Guard, Guarded, GuardModule, Shape, Support, need_maps
+from .parts.adversary import Opponent, check_opponent, opponent
 
 TEMPERATURE = 1 / 30  # of the soft mask that the scores learn by
 

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..batch import Batch, Task
+from ..core.batch import Batch, Task
 from .base import Guard, Guarded, GuardModule, Shape
 from .noise import draw
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from ..batch import Batch, Task
-from ..seeds import derive, generator, seeded
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, generator, seeded
 from .base import Guard, Guarded, GuardModule, Shape
-from .latents import Encoder, check_sizes, check_weight, decoder, latent_shape
+from .parts.latents import Encoder, check_sizes, check_weight, decoder, latent_shape
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..batch import Batch, Task
-from ..codecs.codebook import MOST_WORDS, Worded, book_of
-from ..seeds import derive, generator
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, generator
+from ..wire.codecs.codebook import MOST_WORDS, Worded, book_of
 from .base import Guard, Guarded, GuardModule, Shape
 from .quantize import _Straight
 

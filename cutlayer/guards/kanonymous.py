@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..batch import Batch, Task
-from ..seeds import derive, generator
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, generator
 from .base import Bound, Guard, Guarded, GuardModule, Shape
-from .grouping import Groups, consecutive, mdav, mdav_within_classes, squared_distances
-from .projection import Fast
+from .parts.grouping import Groups, consecutive, mdav, mdav_within_classes, squared_distances
+from .parts.projection import Fast
 
 GROUPINGS = ("mdav", "random", "sorted", "class")
 

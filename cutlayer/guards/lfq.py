@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
 
-from ..batch import Batch, Task
-from ..codecs.grid import Gridded
-from ..seeds import derive, seeded
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, seeded
+from ..wire.codecs.grid import Gridded
 from .base import Guard, Guarded, GuardModule, Shape, need_maps
 
 LEVELS = ("fixed", "learned")

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import seeded
+from ..core.batch import Batch, Task
+from ..core.seeds import seeded
 from .base import Bound, Guard, Guarded, GuardModule, Shape, kept_width
-from .projection import Dense, Fast, Projection
+from .parts.projection import Dense, Fast, Projection
 
 
 @dataclass(frozen=True, repr=False)

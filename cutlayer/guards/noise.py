@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Task
-from ..seeds import derive
+from ..core.batch import Batch, Task
+from ..core.seeds import derive
 from .base import Bound, Guard, Guarded, GuardModule, Release, Shape
 from .clip import Clip
 
@@ -23,7 +23,7 @@ class Gaussian(Guard):
     """Gaussian noise on every number that leaves: of a given scale, or of the scale that gives (epsilon, delta).
 
     An ε is meant per release. A sample is released once an epoch and once with every prediction, so a run costs more:
-    `cutlayer.privacy` adds it up. Calibrated after Balle & Wang (2018), to how far Clip lets a sample move the batch.
+    the privacy ledger adds it up. Calibrated after Balle & Wang (2018), to how far Clip lets a sample move the batch.
     """
 
     scale: float | None = None

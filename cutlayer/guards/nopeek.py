@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Task
-from .adversary import scale_gradient
+from ..core.batch import Batch, Task
 from .base import Guard, Guarded, GuardModule, Shape
+from .parts.adversary import scale_gradient
 
 LEAST = 4  # below that the unbiased figure does not exist, and two rows always correlate perfectly
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import log_softmax, one_hot
 
-from ..batch import Batch, Task
-from ..seeds import seeded
-from .adversary import Opponent, check_opponent, deviations, opponent
+from ..core.batch import Batch, Task
+from ..core.seeds import seeded
 from .base import Guard, Guarded, GuardModule, Shape, Support, need_maps
-from .masking import SCORES, THRESHOLDS, Mask, Masker, kept_scores
 from .nopeek import LEAST, distance_correlation
+from .parts.adversary import Opponent, check_opponent, deviations, opponent
+from .parts.masking import SCORES, THRESHOLDS, Mask, Masker, kept_scores
 
 PRIVACY = ("adversary", "dcor", "information")
 SALIENT = ("server", "home")

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Task
-from ..codecs.entropy import MOST_BITS as MOST_CODED
-from ..codecs.entropy import Coded
-from ..codecs.grid import MOST_BITS, Gridded
-from ..seeds import derive, generator
-from ..squeeze import Squeeze
+from ..core.batch import Batch, Task
+from ..core.compressor import Squeeze
+from ..core.seeds import derive, generator
+from ..wire.codecs.entropy import MOST_BITS as MOST_CODED
+from ..wire.codecs.entropy import Coded
+from ..wire.codecs.grid import MOST_BITS, Gridded
 from .base import Guard, Guarded, GuardModule, Shape
 
 ROUNDINGS = ("nearest", "stochastic")

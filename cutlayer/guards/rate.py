@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import derive, generator, seeded
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, generator, seeded
 from .base import Guard, Guarded, GuardModule, Shape, need_task
-from .latents import Encoder, check_sizes, check_weight, decoder, latent_shape
+from .parts.latents import Encoder, check_sizes, check_weight, decoder, latent_shape
 
 UNITS = ("feature", "pixel")
 

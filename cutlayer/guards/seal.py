@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Task
-from ..seeds import derive, generator
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, generator
 from .base import Bound, Guard, Guarded, GuardModule, Shape
-from .periodic import (
+from .parts.periodic import (
     GRAMS,
     WAVES,
     Transform,

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import derive, generator
+from ..core.batch import Batch, Task
+from ..core.seeds import derive, generator
 from .base import Guard, Guarded, GuardModule, Shape
 
 

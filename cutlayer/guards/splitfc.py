@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..codecs.columns import MOST_ENDS, MOST_WIDTH, Columned, between, fixed_bits
-from ..seeds import derive, generator
-from ..squeeze import Squeeze
+from ..core.batch import Batch, Task
+from ..core.compressor import Squeeze
+from ..core.seeds import derive, generator
+from ..wire.codecs.columns import MOST_ENDS, MOST_WIDTH, Columned, between, fixed_bits
 from .base import Guard, Guarded, GuardModule, Shape
 from .quantize import _Straight
 

@@ -6,8 +6,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import generator
+from ..core.batch import Batch, Task
+from ..core.seeds import generator
 from .base import Bound, Guard, Guarded, GuardModule, Shape, kept_width
 
 

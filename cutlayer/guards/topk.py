@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Task
-from ..seeds import derive, generator
-from ..squeeze import Squeeze
+from ..core.batch import Batch, Task
+from ..core.compressor import Squeeze
+from ..core.seeds import derive, generator
 from .base import Guard, Guarded, GuardModule, Shape
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..batch import Batch, Task
+from ..core.batch import Batch, Task
 from .base import Guard, Guarded, GuardModule, Shape
 
 

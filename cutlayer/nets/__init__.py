@@ -9,8 +9,8 @@ from .base import out_shape as out_shape
 from .base import shapes as shapes
 from .cut import Parts as Parts
 from .cut import cut as cut
-from .fsa import FSAClient
-from .fsha import FSHAClient
+from .fsa_victim import FSAClient
+from .fsha_victim import FSHAClient
 from .lenet import LeNet
 from .micron_net import MicronNet
 from .mlp import MLP

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..spec import Spec
+from ..core.spec import Spec
 
 Shape = tuple[int, ...]  # one sample: the batch dimension is left out everywhere
 

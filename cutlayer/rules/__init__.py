@@ -4,12 +4,12 @@ from .adaptive import FedAdagrad, FedAdam, FedYogi
 from .base import Rule as Rule
 from .base import Update as Update
 from .base import sound as sound
-from .correction import Correction as Correction
 from .diloco import DiLoCo
 from .fedavg import FedAvg, FedAvgM
 from .fedmuon import FedMuon
 from .fedprox import FedProx
 from .latest import Latest
+from .parts.correction import Correction as Correction
 from .robust import Krum, Median, TrimmedMean
 from .rollback import Rollback
 from .scaffold import Scaffold

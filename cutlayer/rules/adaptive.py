@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .base import NET, check_number
-from .merging import Merging, State, like, remembered, to_remember
+from .parts.merging import Merging, State, like, remembered, to_remember
 
 
 @dataclass(frozen=True, repr=False)

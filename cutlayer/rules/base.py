@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..spec import Spec
-from .correction import Correction
+from ..core.spec import Spec
+from .parts.correction import Correction
 
 NET, STAT, OPTIMIZER, MEMORY, CONTROL = "net.", "stat.", "optimizer.", "rule.", "control."
 

@@ -7,7 +7,7 @@ from math import inf
 from torch import Tensor
 
 from .base import NET, check_number
-from .merging import Merging, State, like, momentum
+from .parts.merging import Merging, State, like, momentum
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import NET, check_number
-from .merging import Merging, State, like, momentum
+from .parts.merging import Merging, State, like, momentum
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # K. Jordan et al. 2024: steep at zero, at the price of a band around one
 SCALES = ("none", "kj", "rms")

@@ -7,8 +7,8 @@ from math import inf
 from torch import Tensor, nn
 
 from .base import NET, check_number
-from .correction import Correction, add_to_gradient
-from .merging import Merging, State, like
+from .parts.correction import Correction, add_to_gradient
+from .parts.merging import Merging, State, like
 
 
 @dataclass(frozen=True, repr=False)

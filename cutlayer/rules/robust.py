@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .base import NET, Update, check_number
-from .merging import Merging
+from .parts.merging import Merging
 
 AT_ONCE = 2**22  # numbers of all clients side by side, so that a thousand clients need no more memory than ten
 

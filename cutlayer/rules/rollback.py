@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import NET, Update, check_number
-from .merging import Merging
+from .parts.merging import Merging
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .base import CONTROL, NET, STAT, Update, check_number
-from .correction import Correction, add_to_gradient
-from .merging import Merging, State, like
+from .parts.correction import Correction, add_to_gradient
+from .parts.merging import Merging, State, like
 
 OWN = "own."
 

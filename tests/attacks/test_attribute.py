@@ -5,11 +5,11 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import AttributeInference, Knowledge
-from cutlayer.batch import Task
-from cutlayer.engines.local import LocalRun
+from cutlayer.audit.judge import Victim, judge
+from cutlayer.core.batch import Task
+from cutlayer.core.message import Kind, Message
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, NoGuard
-from cutlayer.judge import Victim, judge
-from cutlayer.message import Kind, Message
 
 TINY = {"steps": 150, "width": 8, "hidden": 32}
 

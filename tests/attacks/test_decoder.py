@@ -6,13 +6,13 @@ from torch import nn
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder, Knowledge, KnownGuard
-from cutlayer.attacks.keyed import made
-from cutlayer.engines.local import LocalRun
+from cutlayer.attacks.parts.keyed import made
+from cutlayer.audit.judge import Victim, judge
+from cutlayer.core.message import Kind, Message
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, LightSplit
-from cutlayer.judge import Victim, judge
-from cutlayer.message import Kind, Message
-from cutlayer.metrics import ncc
-from cutlayer.readers import ConvReader, MLPReader, ridge
+from cutlayer.metrics.images import ncc
+from cutlayer.metrics.readers import ConvReader, MLPReader, ridge
 
 torch.manual_seed(3)
 MIX = torch.linalg.qr(torch.randn(144, 144)).Q

@@ -11,16 +11,16 @@ from toys import TASK, samples
 
 from cutlayer.attacks import FORA, Knowledge, KnownGuard, fora
 from cutlayer.attacks.base import smashed
-from cutlayer.attacks.critic import Critic, gradient_penalty
 from cutlayer.attacks.fora import Scale
-from cutlayer.attacks.mmd import mk_mmd
-from cutlayer.attacks.prior import learn_to_draw
-from cutlayer.attacks.substitute import BLOCKS, Substitute
-from cutlayer.batch import Batch
+from cutlayer.attacks.parts.critic import Critic, gradient_penalty
+from cutlayer.attacks.parts.mmd import mk_mmd
+from cutlayer.attacks.parts.prior import learn_to_draw
+from cutlayer.attacks.parts.substitute import BLOCKS, Substitute
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import seeded
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
-from cutlayer.message import Kind, Message
-from cutlayer.metrics import ncc
-from cutlayer.seeds import seeded
+from cutlayer.metrics.images import ncc
 
 SMALL = FORA(steps=100, reader_steps=100, width=8, reader_width=16, hidden=128, critic_width=8)
 CUT = (4, 5, 5)

@@ -5,13 +5,13 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FeatureSniffer, Knowledge, KnownGuard
-from cutlayer.attacks.autoencoder import Autoencoder, Encoder, Inverse
 from cutlayer.attacks.fsa import Standard, Translator, _ToClient
-from cutlayer.attacks.view import View
+from cutlayer.attacks.parts.autoencoder import Autoencoder, Encoder, Inverse
+from cutlayer.attacks.parts.view import View
+from cutlayer.audit.judge import Victim, judge
 from cutlayer.data import Digits
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
-from cutlayer.judge import Victim, judge
 
 SMALL = FeatureSniffer(steps=6, width=4, hidden=16, warm=10, batch=8)
 CUT = (4, 5, 5)

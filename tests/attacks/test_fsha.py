@@ -9,16 +9,16 @@ from torch import nn
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FSHA, Knowledge, KnownGuard
-from cutlayer.audit import audit
+from cutlayer.audit.judge import Victim, hijack, judge
+from cutlayer.audit.matrix import audit
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data import Digits
 from cutlayer.data.base import Loaded
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
-from cutlayer.judge import Victim, hijack, judge
-from cutlayer.message import Kind, Message
-from cutlayer.metrics import ncc
-from cutlayer.plan import Task
-from cutlayer.split import Bypass, UShaped, Vanilla
+from cutlayer.metrics.images import ncc
+from cutlayer.training.plan.plan import Task
 
 SMALL = FSHA(steps=8, width=4, hidden=16, warm=20, batch=8)
 CUT = (4, 5, 5)

@@ -22,14 +22,14 @@ from cutlayer.attacks.labels import (
     spherical_kmeans,
     unit,
 )
-from cutlayer.audit import audit
+from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.matrix import audit
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.data.base import Loaded
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard
-from cutlayer.judge import Victim, judge
-from cutlayer.message import Kind, Message
-from cutlayer.plan import Task
-from cutlayer.split import Bypass, Vanilla
+from cutlayer.training.plan.plan import Task
 
 BOTH = [LabelClustering(), TailEnumeration(starts=6, steps=60, rate=1e-2, batch=32)]
 attacks = pytest.mark.parametrize("attack", BOTH, ids=repr)

@@ -9,13 +9,13 @@ from torch.nn.functional import cross_entropy
 from toys import TASK, samples, tiny_plan
 
 from cutlayer.attacks import Knowledge, Membership
+from cutlayer.audit.judge import Victim, judge
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data.base import Parts
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import KAnonymous, NoGuard
-from cutlayer.judge import Victim, judge
-from cutlayer.message import Kind, Message
-from cutlayer.optimizers import Adam
-from cutlayer.split import UShaped, Vanilla
+from cutlayer.training.plan.optimizers import Adam
 
 
 def noisy(count, seed):

@@ -12,20 +12,20 @@ from torch import nn
 from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, SDARLabels, sdar
+from cutlayer.attacks.parts.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
 from cutlayer.attacks.sdar import OwnServer, Pool, flipped, verdict
-from cutlayer.attacks.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
+from cutlayer.audit.judge import CONTROL_MARGIN, Victim, judge, known, uploads
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import seeded
+from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data import Digits
 from cutlayer.data.base import Loaded, Samples, parts
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DCT, SEAL, Bottleneck1x1, Chain, KAnonymous, LightSplit, NoGuard, Noise, Prism, Subset
-from cutlayer.judge import CONTROL_MARGIN, Victim, judge, known, uploads
-from cutlayer.message import Kind, Message
-from cutlayer.metrics import ncc
+from cutlayer.metrics.images import ncc
 from cutlayer.nets.mnist_net import MnistNet
-from cutlayer.optimizers import Adam
-from cutlayer.plan import Plan
-from cutlayer.seeds import seeded
-from cutlayer.split import Bypass, UShaped, Vanilla
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.plan.plan import Plan
 
 NONE = NoGuard()
 TINY = {"steps": 3, "width": 4, "hidden": 16, "batch": 8}

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cutlayer.attacks.seal_keys import install, recover, recoverable, spans
-from cutlayer.batch import Batch
+from cutlayer.attacks.parts.seal_keys import install, recover, recoverable, spans
+from cutlayer.core.batch import Batch
 from cutlayer.guards import SEAL, WCC, Chain, Clip, Gaussian, LightSplit, Noise
 
 SECRET = 20240229

@@ -9,14 +9,14 @@ from toys import GUARDS, TASK, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Knowledge, KnownGuard, UnSplit
 from cutlayer.attacks.unsplit import Clone, Clones, variation
-from cutlayer.engines.local import LocalRun
+from cutlayer.audit.judge import Victim, judge
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import seeded
+from cutlayer.core.split import Bypass
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Bottleneck1x1, Chain, KAnonymous, LightSplit, NoGuard, Noise
-from cutlayer.judge import Victim, judge
-from cutlayer.message import Kind, Message
-from cutlayer.metrics import minmax, ncc
-from cutlayer.plan import Task
-from cutlayer.seeds import seeded
-from cutlayer.split import Bypass
+from cutlayer.metrics.images import minmax, ncc
+from cutlayer.training.plan.plan import Task
 
 FEW = {"rounds": 2, "input_steps": 3, "clone_steps": 3, "rate": 1e-2}
 NET, CUT = TinyNet(), (4, 5, 5)

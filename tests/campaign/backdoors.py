@@ -4,20 +4,20 @@ from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Any
 
+from cutlayer.audit.poison_trial import watched
 from cutlayer.data import CIFAR10, Digits
 from cutlayer.data.base import parts
+from cutlayer.data.partitions import Dirichlet
+from cutlayer.data.poisons import BadNets
 from cutlayer.detectors import ConsensusCosine
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Bottleneck1x1, Guard, LightSplit, NoGuard
 from cutlayer.nets import LeNet, ResNet18
-from cutlayer.optimizers import SGD
-from cutlayer.partitions import Dirichlet
-from cutlayer.plan import Plan
-from cutlayer.poison import BadNets
-from cutlayer.rounds import Relay, SplitFed, Wave
 from cutlayer.rules import FedAvg, Krum, Median, Rollback, TrimmedMean
-from cutlayer.schedules import Cosine
-from cutlayer.vigil import watched
+from cutlayer.training.plan.lr_schedules import Cosine
+from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
 
 USUAL = {"threshold": 3.0, "sides": 2, "leave_one_out": False}  # as the paper has it, as far as it says
 WATCH = {

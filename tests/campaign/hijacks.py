@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import torch
 
+from cutlayer.audit.detector_trial import Drill
+from cutlayer.audit.judge import Victim, hijack, judge
+from cutlayer.core.seeds import generator
 from cutlayer.data import CIFAR10
 from cutlayer.data.base import parts
 from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
-from cutlayer.drill import Drill
-from cutlayer.engines.local import LocalRun
-from cutlayer.judge import Victim, hijack, judge
-from cutlayer.metrics import scores
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.metrics.images import scores
 from cutlayer.nets import ResNet18
-from cutlayer.plan import Plan
-from cutlayer.seeds import generator
-from cutlayer.worker import task_of
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.worker import task_of
 
 WATCH = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
 IMAGES = 128

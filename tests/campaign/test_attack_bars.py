@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from cutlayer.attacks import FORA, FSHA, Decoder, UnSplit
-from cutlayer.audit import audit
+from cutlayer.audit.matrix import audit
 from cutlayer.guards import LightSplit
 from cutlayer.nets import MnistNet
-from cutlayer.plan import Plan
+from cutlayer.training.plan.plan import Plan
 
 pytestmark = pytest.mark.campaign
 RECORD = Path(__file__).parents[2] / "docs" / "evidence" / "attacks-bars.json"

@@ -10,11 +10,11 @@ from test_split_equals_whole import FROZEN, PROTOCOLS, check
 from toys import GUARDS, tiny_plan
 
 from cutlayer.attacks import Decoder
-from cutlayer.audit import audit
+from cutlayer.audit.matrix import audit
+from cutlayer.audit.report.files import as_data
 from cutlayer.guards import LightSplit, Subset
 from cutlayer.nets import MnistNet
-from cutlayer.plan import Plan
-from cutlayer.report import as_data
+from cutlayer.training.plan.plan import Plan
 
 pytestmark = pytest.mark.campaign
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from cutlayer.attacks import Decoder
-from cutlayer.audit import why_unfit
+from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.matrix import why_unfit
 from cutlayer.data import Digits
 from cutlayer.data.base import parts
 from cutlayer.detectors import LeakMeter
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import NoGuard, every
-from cutlayer.judge import Victim, judge
-from cutlayer.plan import Plan, cut_shapes
+from cutlayer.training.plan.plan import Plan, cut_shapes
 
 pytestmark = pytest.mark.campaign
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence" / "leakmeter.json"

@@ -11,11 +11,11 @@ from statistics import mean
 import pytest
 import torch
 
-from cutlayer import wire
+from cutlayer.core.message import Kind, Message
 from cutlayer.data.base import parts
-from cutlayer.engines.local import LocalRun
-from cutlayer.message import Kind, Message
-from cutlayer.plan import cut_shapes
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.wire import frames as wire
 
 pytestmark = pytest.mark.campaign
 ROOT = Path(__file__).parents[2]

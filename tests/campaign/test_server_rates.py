@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cutlayer.data import Digits
-from cutlayer.partitions import Dirichlet
+from cutlayer.data.partitions import Dirichlet
 from cutlayer.rules import DiLoCo, FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMuon, FedYogi, Update
 
 pytestmark = pytest.mark.campaign

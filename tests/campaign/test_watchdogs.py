@@ -8,8 +8,8 @@ import torch
 from hijacks import WATCH, digits, hijacked, honest
 
 from cutlayer.attacks import FSHA
+from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.nets import MnistNet, SimpleCNN
-from cutlayer.split import UShaped, Vanilla
 
 pytestmark = pytest.mark.campaign
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"

@@ -22,13 +22,13 @@ from cutlayer.attacks import (
     UnSplit,
 )
 from cutlayer.attacks.base import IN_WORDS
-from cutlayer.engines.local import LocalRun
+from cutlayer.audit.judge import Victim, hijack, judge, known
+from cutlayer.core.seeds import derive, seeded
+from cutlayer.core.spec import spec
+from cutlayer.core.split import UShaped, Vanilla
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, Noise
-from cutlayer.judge import Victim, hijack, judge, known
-from cutlayer.metrics import ncc
-from cutlayer.seeds import derive, seeded
-from cutlayer.spec import spec
-from cutlayer.split import UShaped, Vanilla
+from cutlayer.metrics.images import ncc
 
 FEW = {"steps": 6, "reader_steps": 6, "warm": 6, "rounds": 2, "input_steps": 4, "clone_steps": 4, "starts": 2}
 ATTACKS = [

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutlayer import wire
-from cutlayer.codecs import BY_TAG, Half, Prefix, Raw, Sparse
-from cutlayer.message import Kind, Message
-from cutlayer.seeds import generator
-from cutlayer.spec import spec
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import generator
+from cutlayer.core.spec import spec
+from cutlayer.wire import frames as wire
+from cutlayer.wire.codecs import BY_TAG, Half, Prefix, Raw, Sparse
 
 CODECS = [Raw(), Sparse(), Prefix(), Half()]
 all_codecs = pytest.mark.parametrize("codec", CODECS, ids=repr)

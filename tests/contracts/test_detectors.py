@@ -6,18 +6,18 @@ import pytest
 import torch
 from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
 
-from cutlayer import checkpoint
 from cutlayer.attacks import FORA
+from cutlayer.audit.judge import told
+from cutlayer.core.message import Kind
+from cutlayer.core.seeds import seeded
+from cutlayer.core.spec import names, spec, summary
+from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD
-from cutlayer.judge import told
-from cutlayer.message import Kind
-from cutlayer.rounds import SplitFed, Wave
-from cutlayer.seeds import seeded
-from cutlayer.spec import names, spec, summary
-from cutlayer.split import Bypass, Vanilla
-from cutlayer.transcript import Recorder
+from cutlayer.training import checkpoint
+from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.wire.transcript import Recorder
 
 # One line a detector, in a size for a dozen steps; none of them calls, so that every law sees all steps.
 DETECTORS = [

@@ -7,14 +7,14 @@ import pytest
 import torch
 from toys import GUARDS, SECRET, TASK, batches, split_and_whole, states, tiny_plan
 
+from cutlayer.core.message import Kind
+from cutlayer.core.seeds import derive
+from cutlayer.core.spec import spec
+from cutlayer.core.split import each
 from cutlayer.guards import WCC, Chain, LightSplit, NoGuard
-from cutlayer.message import Kind
-from cutlayer.parties import build_client, build_server
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import derive
-from cutlayer.spec import spec
-from cutlayer.split import each
-from cutlayer.turn import learn
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.step import learn
 
 CUT = (4, 5, 5)
 all_guards = pytest.mark.parametrize("guard", GUARDS, ids=repr)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from cutlayer.core.spec import names, spec
 from cutlayer.rules import (
     DiLoCo,
     FedAdagrad,
@@ -26,7 +27,6 @@ from cutlayer.rules import (
     Update,
     sound,
 )
-from cutlayer.spec import names, spec
 
 RELAYS = [Latest()]
 AVERAGES = [

@@ -4,15 +4,15 @@ import pytest
 import torch
 from toys import GUARDS, TASK, Here, batches, split_and_whole, states, tiny_plan
 
-from cutlayer.batch import Batch
+from cutlayer.core.batch import Batch
+from cutlayer.core.seeds import seeded
+from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.nets.mnist_net import MnistNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.nets.simple_cnn import SimpleCNN
-from cutlayer.optimizers import SGD, Adam
-from cutlayer.plan import Task
-from cutlayer.seeds import seeded
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import learn
+from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.plan.plan import Task
+from cutlayer.training.step import learn
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]
 FROZEN = [(), ("head",), ("body",), ("head", "tail")]

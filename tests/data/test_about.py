@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from cutlayer.core.spec import names
 from cutlayer.data.base import About
-from cutlayer.spec import names
 
 KINDS = names("data")
 OWN = {"Faces", "ImageFolder", "Npz", "Table"}  # what they hold is the user's

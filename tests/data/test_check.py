@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
+from cutlayer.core.spec import names
 from cutlayer.data import MNIST, Npz, UTKFace
 from cutlayer.data.base import About, MissingData
 from cutlayer.data.check import check
-from cutlayer.spec import names
 
 FIELDS = {"name", "found", "ok", "detail", "train", "test", "shape"}
 NAMED = {name for name, kind in names("data").items() if kind.about.forms}

@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from cutlayer.core.spec import spec
 from cutlayer.data import cifar10
 from cutlayer.data.base import CorruptData, MissingData
 from cutlayer.data.cifar10 import CIFAR10, read_batches
-from cutlayer.spec import spec
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (200, 3, 32, 32), dtype=np.uint8)

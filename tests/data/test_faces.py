@@ -4,7 +4,7 @@ import torch
 
 from cutlayer.data import Faces
 from cutlayer.data.base import CorruptData, MissingData, overlap
-from cutlayer.partitions import ByIdentity
+from cutlayer.data.partitions import ByIdentity
 
 ROWS = 40
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cutlayer import data
+from cutlayer.core.spec import names, spec, summary
 from cutlayer.data import (
     CIFAR10,
     CIFAR100,
@@ -27,7 +28,6 @@ from cutlayer.data import (
     UTKFace,
 )
 from cutlayer.data.base import MissingData, Source, overlap, parts
-from cutlayer.spec import names, spec, summary
 
 SOURCES = [
     Digits(),
@@ -156,7 +156,7 @@ def test_reading_is_quick_and_small(data_folder, source, size):
         pytest.skip(f"{data_folder} has no {source}")
     code = (
         "import re, sys, time, torch; from pathlib import Path; torch.set_num_threads(1)\n"
-        "from cutlayer.spec import spec; import PIL.WebPImagePlugin\n"
+        "from cutlayer.core.spec import spec; import PIL.WebPImagePlugin\n"
         "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) * 1024\n"
         "source = spec(sys.argv[1], 'data'); before, began = peak(), time.perf_counter()\n"
         "loaded = source.load(Path(sys.argv[2])); print(time.perf_counter() - began, peak() - before)"

@@ -7,16 +7,16 @@ import pytest
 import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.split import Federated, Vanilla
 from cutlayer.data.base import Parts
+from cutlayer.data.partitions import Dirichlet
+from cutlayer.data.poisons import BadNets
 from cutlayer.detectors import ConsensusCosine, Council, GradientScrutinizer
 from cutlayer.detectors.consensus import Consensus, exceeded_by, f1, in_units, scores
-from cutlayer.engines.local import LocalRun
-from cutlayer.message import Kind, Message
-from cutlayer.partitions import Dirichlet
-from cutlayer.plan import Plan
-from cutlayer.poison import BadNets
-from cutlayer.rounds import SplitFed, Wave
-from cutlayer.split import Federated, Vanilla
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.plan.schedule import SplitFed, Wave
 
 CLIENTS = 10
 

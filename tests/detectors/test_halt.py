@@ -8,15 +8,17 @@ import torch
 from toys import TASK, tiny_parts, tiny_plan
 from typer.testing import CliRunner
 
-from cutlayer import checkpoint, cli, runs
 from cutlayer.attacks import FSHA
-from cutlayer.audit import audit
+from cutlayer.audit.matrix import audit
+from cutlayer.audit.report.detectors import watchdogs
+from cutlayer.cli import app as cli
+from cutlayer.core.errors import Halt
+from cutlayer.core.message import Kind
 from cutlayer.data.base import Loaded
 from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
-from cutlayer.engines.local import LocalRun
-from cutlayer.errors import Halt
-from cutlayer.message import Kind
-from cutlayer.noticed import watchdogs
+from cutlayer.engines.local import start as runs
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.training import checkpoint
 
 # On a network of a few hundred weights: warm within a dozen steps.
 OUTLIERS = OutlierGradients(rehearsal=20, window=3)
@@ -135,8 +137,10 @@ def test_what_cannot_be_watched_is_refused_and_leaves_nothing(words, match, tmp_
 
 def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
     marks = dict.fromkeys(("ssim", "ncc"), 0.1)
-    monkeypatch.setattr("cutlayer.audit.floors", lambda *given: {"mean": marks, "class_mean": marks})  # takes long
-    monkeypatch.setattr("cutlayer.audit.CONTROL_TRIES", 1)
+    monkeypatch.setattr(
+        "cutlayer.audit.matrix.floors", lambda *given: {"mean": marks, "class_mean": marks}
+    )  # takes long
+    monkeypatch.setattr("cutlayer.audit.matrix.CONTROL_TRIES", 1)
     loaded = Loaded(tiny_parts(120).private, tiny_parts().test, ("a", "b", "c"))
     plan = tiny_plan(epochs=2, batch=6, aux=40, watch=(OUTLIERS, SplitGuard(warm=2, vote=2)))
     attack = FSHA(steps=20, width=4, hidden=8, warm=10, scale=30.0)
@@ -156,12 +160,12 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
 
 def test_a_slice_of_the_campaign():
     """MNIST-5000: the defaults are silent in honest training, and all of them call within 120 steps of FSHA."""
+    from cutlayer.audit.detector_trial import Drill
+    from cutlayer.audit.judge import hijack
     from cutlayer.data.base import parts
-    from cutlayer.drill import Drill
-    from cutlayer.judge import hijack
     from cutlayer.nets import MnistNet
-    from cutlayer.plan import Plan
-    from cutlayer.worker import task_of
+    from cutlayer.training.plan.plan import Plan
+    from cutlayer.training.worker import task_of
 
     watch = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
     plan = Plan(net=MnistNet(), epochs=1, aux=2000, seed=3, private_seed=3, watch=watch)

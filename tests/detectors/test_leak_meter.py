@@ -9,20 +9,21 @@ import pytest
 import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
-from cutlayer import bench, runs
 from cutlayer.attacks import Decoder
+from cutlayer.audit.judge import Victim, judge
+from cutlayer.bench import run as bench
+from cutlayer.core.errors import Halt
+from cutlayer.core.message import Kind
 from cutlayer.data import Digits
 from cutlayer.data.base import Parts, parts
 from cutlayer.detectors import LeakMeter, Sent, leak_meter, replaced
 from cutlayer.detectors.base import Ground, Look, Own
 from cutlayer.detectors.leak_meter import floors
-from cutlayer.engines.local import LocalRun
-from cutlayer.errors import Halt
+from cutlayer.engines.local import start as runs
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, Bottleneck1x1, Gaussian, KAnonymous, LightSplit, NoGuard, Noise, NoPeek
-from cutlayer.judge import Victim, judge
-from cutlayer.message import Kind
-from cutlayer.metrics import ncc, ssim
-from cutlayer.plan import Plan
+from cutlayer.metrics.images import ncc, ssim
+from cutlayer.training.plan.plan import Plan
 
 SMALL = LeakMeter(every=6, samples=64, steps=8)
 

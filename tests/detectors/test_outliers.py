@@ -8,7 +8,7 @@ from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer.detectors import Ground, Look, OutlierGradients
 from cutlayer.detectors.outliers import LocalOutlierFactor
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 
 
 def ground(rows):
@@ -73,7 +73,7 @@ def test_the_rehearsal_changes_nothing_and_its_server_learns():
 
 
 def _rehearsed(worker, steps):
-    from cutlayer.turn import learn
+    from cutlayer.training.step import learn
 
     for client, batch in worker._honest(steps):
         yield learn(client, batch)["task"]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
-from cutlayer.batch import Task
+from cutlayer.core.batch import Task
 from cutlayer.detectors import Detector, GradientScrutinizer, Ground, Look
 from cutlayer.detectors.scrutinizer import score, similarities
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import C3, KAnonymous
 
 NOWHERE = Ground(TASK, 6, 0, lambda steps: iter(()))

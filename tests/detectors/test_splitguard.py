@@ -5,13 +5,13 @@ import pytest
 import torch
 from toys import TASK, tiny_parts, tiny_plan
 
-from cutlayer.batch import Task
+from cutlayer.core.batch import Task
+from cutlayer.core.message import Kind
+from cutlayer.core.seeds import derive, generator
+from cutlayer.core.split import Vanilla
 from cutlayer.detectors import Ground, Look, SplitGuard
-from cutlayer.engines.local import LocalRun
-from cutlayer.message import Kind
-from cutlayer.optimizers import Adam
-from cutlayer.seeds import derive, generator
-from cutlayer.split import Vanilla
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.training.plan.optimizers import Adam
 
 PROBES = SplitGuard(threshold=1e-6, share=0.4, warm=2)
 GROUND = Ground(Task((1, 4, 4), 10, {}), 6, 7, lambda steps: iter(()))

@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from toys import TASK, batches, samples, tiny_parts, tiny_plan
 
-from cutlayer.batch import Batch, Task
-from cutlayer.engines.local import LocalRun, as_batch
+from cutlayer.core.batch import Batch, Task
+from cutlayer.core.seeds import seeded
+from cutlayer.engines.local.run import LocalRun, as_batch
 from cutlayer.guards import Adversarial, Chain, LightSplit, NoGuard
-from cutlayer.guards.adversary import (
+from cutlayer.guards.parts.adversary import (
     AttributeAdversary,
     ImageAdversary,
     Opponent,
@@ -22,9 +23,8 @@ from cutlayer.guards.adversary import (
     reverse,
     scale_gradient,
 )
-from cutlayer.optimizers import Adam
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import seeded
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.plan.plan import cut_shapes
 
 CUT = (4, 5, 5)
 

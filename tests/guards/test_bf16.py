@@ -6,11 +6,11 @@ import pytest
 import torch
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
-from cutlayer.batch import Batch
-from cutlayer.engines.local import LocalRun
+from cutlayer.core.batch import Batch
+from cutlayer.core.seeds import generator
+from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import BF16
-from cutlayer.seeds import generator
-from cutlayer.split import Bypass, UShaped, Vanilla
 
 Z = torch.randn(6, 3, 4, 4, generator=generator(3))
 

@@ -5,17 +5,17 @@ import pytest
 import torch
 from toys import SECRET, TASK, batches, tiny_parts, tiny_plan
 
-from cutlayer.batch import Batch
-from cutlayer.engines.door import Door
-from cutlayer.engines.local import LocalRun
-from cutlayer.engines.session import Refused
+from cutlayer.audit.judge import Victim
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import generator
+from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.engines.grpc.session import Refused
+from cutlayer.engines.grpc.validation import Door
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import C3, Chain, KAnonymous, LightSplit, Quantize, Subset, TopK
-from cutlayer.judge import Victim
-from cutlayer.message import Kind, Message
-from cutlayer.parties import build_client, build_server, sides
-from cutlayer.seeds import generator
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import learn, predict
+from cutlayer.training.build import build_client, build_server, sides
+from cutlayer.training.step import learn, predict
 
 Z = torch.randn(7, 2, 3, 5, generator=generator(1), dtype=torch.float64)
 

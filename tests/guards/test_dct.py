@@ -9,11 +9,11 @@ import torch
 from test_seal import SHAPES, activations, walk
 from toys import TASK, batches, split_and_whole, tiny_plan
 
+from cutlayer.core.message import Kind
 from cutlayer.guards import DCT, SEAL, Chain, LightSplit
-from cutlayer.guards.periodic import sides
-from cutlayer.message import Kind
-from cutlayer.plan import cut_shapes
-from cutlayer.turn import learn
+from cutlayer.guards.parts.periodic import sides
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.step import learn
 
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 

@@ -5,11 +5,11 @@ import torch
 from torch.nn.functional import interpolate
 from toys import TASK, batches, split_and_whole, tiny_plan
 
+from cutlayer.core.message import Kind
+from cutlayer.core.seeds import generator
 from cutlayer.guards import WCC, Chain, Disco, LightSplit
 from cutlayer.guards.disco import TEMPERATURE, kept, soften
-from cutlayer.message import Kind
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import generator
+from cutlayer.training.plan.plan import cut_shapes
 
 CUT = (4, 5, 5)
 

@@ -11,18 +11,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from toys import TASK, Here, TinyNet, batches, split_and_whole, tiny_parts, tiny_plan
 
-from cutlayer.batch import Batch
-from cutlayer.engines.local import LocalRun
+from cutlayer.audit.judge import WhiteBox
+from cutlayer.core.batch import Batch
+from cutlayer.core.seeds import derive
+from cutlayer.core.spec import spec
+from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, WCC, Bottleneck1x1, Chain, Clip, Gaussian, KAnonymous, LightSplit
 from cutlayer.guards.dpsgd import PerSample, Use, clipped_sum, per_sample_gradients, units
-from cutlayer.judge import WhiteBox
-from cutlayer.memory import client_memory
-from cutlayer.parties import build_client, sides
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import derive
-from cutlayer.spec import spec
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import learn, predict
+from cutlayer.training.build import build_client, sides
+from cutlayer.training.facts.memory import client_memory
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.step import learn, predict
 
 NET = TinyNet(norm="group")
 PROTOCOLS = [Vanilla, UShaped, Bypass]

@@ -7,16 +7,16 @@ import torch
 from torch.nn.functional import mse_loss
 from toys import TASK, batches, tiny_parts, tiny_plan
 
-from cutlayer.batch import Batch
-from cutlayer.codecs.latents import Latents
-from cutlayer.engines.local import LocalRun
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind
+from cutlayer.core.seeds import generator
+from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, Chain, EntropicStudent
-from cutlayer.message import Kind
-from cutlayer.optimizers import Adam
-from cutlayer.parties import build_client, build_server
-from cutlayer.seeds import generator
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import export, learn, load
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.step import export, learn, load
+from cutlayer.wire.codecs.latents import Latents
 
 CUT = (4, 5, 5)
 Z = torch.randn(6, *CUT, generator=generator(3)).relu() * 3

@@ -5,14 +5,14 @@ import torch
 from scipy.cluster.vq import kmeans2
 from toys import TASK, batches, tiny_plan
 
-from cutlayer import wire
-from cutlayer.batch import Batch
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import generator
 from cutlayer.guards import Chain, FedLite, KAnonymous
 from cutlayer.guards.fedlite import k_means, nearest
-from cutlayer.message import Kind, Message
-from cutlayer.parties import build_client, build_server
-from cutlayer.seeds import generator
-from cutlayer.turn import learn
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.step import learn
+from cutlayer.wire import frames as wire
 
 Z = torch.randn(24, 4, 5, 6, generator=generator(3))
 

@@ -7,21 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import TASK, samples, split_and_whole, tiny_parts, tiny_plan
 
-from cutlayer import wire
-from cutlayer.batch import Batch
-from cutlayer.bench import textbook_mdav
+from cutlayer.bench.run import textbook_mdav
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind
+from cutlayer.core.split import Bypass, UShaped, Vanilla, each
 from cutlayer.data.base import Parts
-from cutlayer.engines.local import LocalRun
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Chain, KAnonymous, LightSplit, NoGuard
 from cutlayer.guards.base import Bound, Release
 from cutlayer.guards.clip import Clip
-from cutlayer.guards.grouping import consecutive, mdav, mdav_within_classes, squared_distances
 from cutlayer.guards.kanonymous import GROUPINGS
 from cutlayer.guards.noise import Gaussian
-from cutlayer.message import Kind
-from cutlayer.plan import cut_shapes
-from cutlayer.split import Bypass, UShaped, Vanilla, each
-from cutlayer.turn import learn, predict
+from cutlayer.guards.parts.grouping import consecutive, mdav, mdav_within_classes, squared_distances
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.step import learn, predict
+from cutlayer.wire import frames as wire
 
 CUT = (4, 5, 5)
 EVERY = [KAnonymous(k=3, grouping=grouping) for grouping in GROUPINGS] + [KAnonymous(k=3, sketch=16)]

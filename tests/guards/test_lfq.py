@@ -9,20 +9,20 @@ import torch
 from torch import nn
 from toys import TASK, batches, tiny_parts, tiny_plan
 
-from cutlayer import wire
-from cutlayer.batch import Batch
-from cutlayer.codecs import BY_TAG
-from cutlayer.engines.local import LocalRun
-from cutlayer.errors import ProtocolError
+from cutlayer.core.batch import Batch
+from cutlayer.core.errors import ProtocolError
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import generator
+from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.core.state import unnamed
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, WCC, Bottleneck1x1, Chain, TopK
 from cutlayer.guards.lfq import Levels, entropy_term
-from cutlayer.message import Kind, Message
-from cutlayer.parties import build_client, build_server
-from cutlayer.plan import Plan, Task, cut_shapes
-from cutlayer.seeds import generator
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.state import unnamed
-from cutlayer.turn import export, learn
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.plan import Plan, Task, cut_shapes
+from cutlayer.training.step import export, learn
+from cutlayer.wire import frames as wire
+from cutlayer.wire.codecs import BY_TAG
 
 CUT = (4, 5, 5)
 Z = torch.randn(6, *CUT, generator=generator(3)).relu()

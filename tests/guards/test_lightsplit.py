@@ -5,7 +5,7 @@ import torch
 from toys import batches
 
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, NoGuard, Subset
-from cutlayer.guards.projection import Dense
+from cutlayer.guards.parts.projection import Dense
 from cutlayer.nets.base import count_parameters
 
 

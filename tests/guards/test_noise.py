@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from scipy.stats import beta, kstest, norm
 from toys import GUARDS, TASK, batches, tiny_plan
 
-from cutlayer.batch import Batch
-from cutlayer.errors import NonFinite
+from cutlayer.core.batch import Batch
+from cutlayer.core.errors import NonFinite
 from cutlayer.guards import Chain, Clip, Gaussian, KAnonymous, Laplace, LightSplit, NoGuard, Noise, Prism, Subset
 from cutlayer.guards.base import Bound, Release, behind
 from cutlayer.guards.clip import clipped
 from cutlayer.guards.noise import draw, gaussian_delta, gaussian_epsilon, gaussian_multiplier
-from cutlayer.parties import build_client
-from cutlayer.plan import cut_shapes
+from cutlayer.training.build import build_client
+from cutlayer.training.plan.plan import cut_shapes
 
 inf, nan = float("inf"), float("nan")
 

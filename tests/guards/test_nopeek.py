@@ -7,14 +7,14 @@ import pytest
 import torch
 from toys import TASK, batches, split_and_whole, tiny_parts, tiny_plan
 
-from cutlayer.batch import Batch
-from cutlayer.engines.local import LocalRun
+from cutlayer.core.batch import Batch
+from cutlayer.core.seeds import generator
+from cutlayer.core.split import UShaped, Vanilla
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import NoPeek
 from cutlayer.guards.nopeek import distance_correlation
-from cutlayer.optimizers import Adam
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import generator
-from cutlayer.split import UShaped, Vanilla
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.plan.plan import cut_shapes
 
 
 def normal(*shape, seed=0):

@@ -13,18 +13,18 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, one_hot
 from toys import TASK, Here, batches, split_and_whole, states, tiny_plan
 
-from cutlayer.batch import Batch, Task
+from cutlayer.core.batch import Batch, Task
+from cutlayer.core.seeds import seeded
+from cutlayer.core.split import FUSIONS, Bypass, UShaped, Vanilla
 from cutlayer.guards import Chain, LightSplit, Prism
-from cutlayer.guards.adversary import deviations
 from cutlayer.guards.base import Support
-from cutlayer.guards.masking import SCORES, THRESHOLDS, Mask, Masker
 from cutlayer.guards.nopeek import distance_correlation
+from cutlayer.guards.parts.adversary import deviations
+from cutlayer.guards.parts.masking import SCORES, THRESHOLDS, Mask, Masker
 from cutlayer.guards.prism import PRIVACY, information
-from cutlayer.parties import build_client, build_server
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import seeded
-from cutlayer.split import FUSIONS, Bypass, UShaped, Vanilla
-from cutlayer.turn import learn
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.step import learn
 
 CUT = (4, 5, 5)
 every_mask = pytest.mark.parametrize(("score", "threshold"), list(product(SCORES, THRESHOLDS)))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cutlayer.guards.projection import Dense, Fast, factors
+from cutlayer.guards.parts.projection import Dense, Fast, factors
 
 SIZES = [(4096, 512), (2880, 360), (1152, 144), (5684, 710), (1009, 100), (12, 12), (7, 1)]
 KINDS = [Dense(), Fast()]

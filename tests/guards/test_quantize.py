@@ -7,17 +7,17 @@ import pytest
 import torch
 from toys import TASK, TinyNet, batches, tiny_parts, tiny_plan
 
-from cutlayer import wire
-from cutlayer.batch import Batch
-from cutlayer.engines.local import LocalRun
+from cutlayer.core.batch import Batch
+from cutlayer.core.seeds import generator
+from cutlayer.core.spec import spec
+from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Chain, LightSplit, NoGuard, Quantize, TopK
 from cutlayer.nets.simple_cnn import SimpleCNN
-from cutlayer.parties import build_client, build_server
-from cutlayer.plan import Plan
-from cutlayer.seeds import generator
-from cutlayer.spec import spec
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import learn
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.step import learn
+from cutlayer.wire import frames as wire
 
 Z = torch.randn(6, 3, 4, 4, generator=generator(3))
 

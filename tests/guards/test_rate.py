@@ -8,19 +8,19 @@ import torch
 from scipy.stats import norm
 from toys import TASK, TinyNet, batches, tiny_parts, tiny_plan
 
-from cutlayer import wire
-from cutlayer.batch import Batch
-from cutlayer.codecs.latents import LIMIT, SMALLEST, STEP, TABLES, UNIT, Latents
-from cutlayer.engines.local import LocalRun
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import generator
+from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Chain, NoGuard, Quantize, RateBottleneck, TopK
-from cutlayer.guards.latents import _Between, _bits
-from cutlayer.message import Kind, Message
-from cutlayer.optimizers import Adam
-from cutlayer.parties import build_client, build_server
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import generator
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import learn
+from cutlayer.guards.parts.latents import _Between, _bits
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.step import learn
+from cutlayer.wire import frames as wire
+from cutlayer.wire.codecs.latents import LIMIT, SMALLEST, STEP, TABLES, UNIT, Latents
 
 CUT = (4, 9, 7)
 Z = torch.randn(6, *CUT, generator=generator(3)).relu() * 3

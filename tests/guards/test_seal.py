@@ -9,15 +9,15 @@ import scipy.fft
 import torch
 from toys import SECRET, TASK, batches, split_and_whole, tiny_plan
 
+from cutlayer.core.seeds import derive
+from cutlayer.core.spec import spec
 from cutlayer.guards import DCT, SEAL, Chain, LightSplit
-from cutlayer.guards import periodic as maths
 from cutlayer.guards.base import Bound, Release
-from cutlayer.guards.periodic import WAVES, basis, prefix, sampled, secret_bases, secret_wave, sides, zigzag
-from cutlayer.parties import build_client
-from cutlayer.plan import cut_shapes
-from cutlayer.seeds import derive
-from cutlayer.spec import spec
-from cutlayer.turn import export, learn
+from cutlayer.guards.parts import periodic as maths
+from cutlayer.guards.parts.periodic import WAVES, basis, prefix, sampled, secret_bases, secret_wave, sides, zigzag
+from cutlayer.training.build import build_client
+from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.step import export, learn
 
 GOOD = [name for name in WAVES if name not in ("sine", "sawtooth")]
 SHAPES = [(4, 5, 5), (3, 4, 7), (2, 7, 4), (6, 9), (13,), (2, 3, 5, 4), (3, 1, 6)]

@@ -5,12 +5,12 @@ import torch
 from scipy import stats
 from toys import TASK, batches, states, tiny_parts, tiny_plan
 
-from cutlayer.batch import Batch
-from cutlayer.engines.local import LocalRun
+from cutlayer.core.batch import Batch
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Chain, Disco, LightSplit, Shredder
 from cutlayer.guards.base import Bound, Release
-from cutlayer.optimizers import Adam
-from cutlayer.turn import export
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.step import export
 
 CUT = (4, 5, 5)
 ALL = ("head", "body", "tail")

@@ -6,16 +6,16 @@ import torch
 from scipy.optimize import brentq
 from toys import TASK, batches, tiny_plan
 
-from cutlayer import wire
-from cutlayer.batch import Batch
-from cutlayer.codecs import BY_TAG
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import generator
 from cutlayer.guards import Chain, LightSplit, SplitFC
 from cutlayer.guards.splitfc import allocate, keep_probabilities, levels, spreads, whole_bits
-from cutlayer.message import Kind, Message
-from cutlayer.parties import build_client, build_server
-from cutlayer.plan import Plan
-from cutlayer.seeds import generator
-from cutlayer.turn import learn
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.step import learn
+from cutlayer.wire import frames as wire
+from cutlayer.wire.codecs import BY_TAG
 
 DRAW = generator(1)
 Z = torch.relu(torch.randn(32, 6, 8, 8, generator=DRAW) * torch.rand(6, 8, 8, generator=DRAW) * 3)

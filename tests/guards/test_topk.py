@@ -4,13 +4,13 @@ import pytest
 import torch
 from toys import TASK, batches, tiny_plan
 
-from cutlayer import wire
-from cutlayer.batch import Batch
+from cutlayer.core.batch import Batch
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.seeds import generator
 from cutlayer.guards import RandTopK, TopK
-from cutlayer.message import Kind, Message
-from cutlayer.parties import build_client, build_server
-from cutlayer.seeds import generator
-from cutlayer.turn import learn
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.step import learn
+from cutlayer.wire import frames as wire
 
 Z = torch.randn(5, 2, 6, 6, generator=generator(1))
 

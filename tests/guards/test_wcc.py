@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cutlayer.batch import Batch
+from cutlayer.core.batch import Batch
 from cutlayer.guards import WCC, Chain, Subset
 from cutlayer.guards.wcc import scatter_ratio, within_class_scatter
 

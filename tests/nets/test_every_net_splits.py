@@ -7,7 +7,10 @@ import torch
 from torch import nn
 from toys import Here, split_and_whole, states, tiny_plan
 
-from cutlayer.batch import Batch
+from cutlayer.core.batch import Batch
+from cutlayer.core.seeds import derive, seeded
+from cutlayer.core.spec import names
+from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.guards import LightSplit, NoGuard
 from cutlayer.nets import (
     MLP,
@@ -27,12 +30,9 @@ from cutlayer.nets import (
     SimpleCNN,
     Whole,
 )
-from cutlayer.optimizers import SGD
-from cutlayer.plan import Task
-from cutlayer.seeds import derive, seeded
-from cutlayer.spec import names
-from cutlayer.split import Bypass, UShaped, Vanilla
-from cutlayer.turn import learn, predict
+from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.plan import Task
+from cutlayer.training.step import learn, predict
 
 PLAIN = NoGuard()
 SMALL, COLOUR = Task((1, 28, 28), 10), Task((3, 32, 32), 10)

@@ -6,15 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cutlayer.nets import (
-    VGG16,
-    MobileNetV3Large,
-    ResNet18,
-    ResNet50,
-    count_macs,
-    count_parameters,
-    out_shape,
-)
+from cutlayer.nets import VGG16, MobileNetV3Large, ResNet18, ResNet50, count_macs, count_parameters, out_shape
 
 # layer, one sample, multiply-accumulates by hand
 BY_HAND = [

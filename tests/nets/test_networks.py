@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cutlayer.core.spec import names, spec, summary
 from cutlayer.nets import (
     MLP,
     VGG16,
@@ -29,7 +30,6 @@ from cutlayer.nets import (
     count_parameters,
     shapes,
 )
-from cutlayer.spec import names, spec, summary
 
 DIGIT, COLOUR, FACE = (1, 28, 28), (3, 32, 32), (3, 218, 178)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from cutlayer.core.spec import spec
 from cutlayer.nets import MLP, LeNet, ResNet20, SimpleCNN, Whole, load_weights, shapes, whole_state
-from cutlayer.spec import spec
 
 COLOUR = (3, 32, 32)
 

@@ -7,11 +7,11 @@ from scipy.fft import dct
 from toys import TASK, samples, tiny_plan
 
 from cutlayer.data.base import Parts
-from cutlayer.engines.local import LocalRun
-from cutlayer.poison import BadNets
-from cutlayer.rounds import SplitFed
+from cutlayer.data.poisons import BadNets
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.rules import FedAvg, Rollback, Update
 from cutlayer.rules.rollback import low_frequencies
+from cutlayer.training.plan.schedule import SplitFed
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 16])

@@ -1,0 +1,1 @@
+"""Critics, priors, substitutes and keyed views that several attacks share."""

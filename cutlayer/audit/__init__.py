@@ -1,0 +1,1 @@
+"""Many runs in one table: victims, attackers, judges, verdicts and reports."""

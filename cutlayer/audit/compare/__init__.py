@@ -1,0 +1,1 @@
+"""Variants of one plan side by side."""

@@ -1,0 +1,218 @@
+"""Several variants of one plan, trained with the same seeds: how each converges, at what cost, and for whom."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from ...core.errors import NonFinite
+from ...core.message import Kind
+from ...core.seeds import derive
+from ...data.base import Loaded, parts
+from ...engines.local.run import LocalRun
+from ...training import checkpoint
+from ...training.facts.fairness import by_client
+from ...training.plan.plan import Plan
+from ...training.worker import refuse_too_few
+from ...wire.ledger import DOWN, UP, Ledger
+from ..parallel import claimer
+from ..store import Cells
+from .variants import Variant
+
+SCHEMA = 1
+_LEARNING = {kind.name for kind in Kind} - {Kind.PREDICT.name, Kind.EVALUATE.name}
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a comparison is doing, for whoever shows progress."""
+
+    what: str
+    done: float
+
+
+# ------------------------------------------------------------------------------ before anything is trained
+def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None) -> None:
+    """Build every variant and share out its data with every seed: what cannot work says so now."""
+    shelf = Shelf(data_dir)
+    for one in chosen:
+        try:
+            loaded = shelf(one.plan)
+            _ready(one.plan, loaded, seeds[0], "cpu")
+            for seed in seeds[1:]:
+                _share_out(replace(one.plan, seed=seed), loaded)
+        except ValueError as error:
+            raise ValueError(f"{one.name}: {error}") from error
+
+
+def _share_out(plan: Plan, loaded: Loaded) -> None:
+    private = parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed).private
+    shares = plan.partition.assign(private, plan.clients, derive(plan.seed, "partition"))
+    refuse_too_few(plan, {f"client {number}": len(share) for number, share in enumerate(shares)})
+
+
+class Shelf:
+    """Data sets that were read once."""
+
+    def __init__(self, data_dir: Path | None):
+        self._folder = data_dir
+        self._loaded: dict[str, Loaded] = {}
+
+    def __call__(self, plan: Plan) -> Loaded:
+        key = repr(plan.data)
+        if key not in self._loaded:
+            self._loaded[key] = plan.data.load(self._folder)
+        return self._loaded[key]
+
+
+def _ready(plan: Plan, loaded: Loaded, seed: int, device: str) -> LocalRun:
+    own = replace(plan, seed=seed, private_seed=derive(seed, "compare"))
+    data = parts(loaded, aux=own.aux, val=own.val, seed=seed)
+    return LocalRun(own, data, classes=len(loaded.classes), device=device)
+
+
+# ------------------------------------------------------------------------------ training
+def compare(
+    chosen: Sequence[Variant],
+    *,
+    seeds: Sequence[int],
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    cells: Cells | None = None,
+    claim: Callable[[str], bool] = lambda name: True,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> list[dict[str, Any]]:
+    """A row for every variant and seed. What is in `cells` already is not trained again, and a run that was
+    interrupted goes on after its last whole epoch. Where several processes fill them, `claim` says what is this
+    one's to do."""
+    shelf, cells = Shelf(data_dir), cells or Cells()
+    rows, total, done = [], len(chosen) * len(seeds), 0
+    for seed in seeds:
+        for one in chosen:
+            name = f"{seed} | {one.plan!r}"
+            what = f"{one.name}, seed {seed}"
+            cell = cells.get(name)
+            if cell is None and claim(name):
+
+                def show(step: int, steps: int, what: str = what, before: int = done) -> None:
+                    on_event(Event(what, (before + step / max(1, steps)) / total))
+
+                half = cells.folder / f"{derive(0, name):016x}.half" if cells.folder is not None else None
+                cells.open()
+                cells.put(name, _train(_ready(one.plan, shelf(one.plan), seed, device), half, show))
+                if half is not None:
+                    half.unlink(missing_ok=True)
+                cell = cells.get(name)
+            if cell is not None:  # with the names of now: a folder may be resumed with variants typed in another way
+                rows.append({"variant": one.name, "seed": seed, **cell[0]})
+            done += 1
+    return sorted(rows, key=lambda row: [one.name for one in chosen].index(row["variant"]))
+
+
+def compare_cells(
+    claims: Path,
+    threads: int,
+    chosen: Sequence[Variant],
+    seeds: Sequence[int],
+    data_dir: Path | None,
+    device: str,
+    folder: Path,
+    identity: str,
+) -> None:
+    """One of several processes that fill the cells."""
+    torch.set_num_threads(threads)
+    cells = Cells(folder, identity)
+    compare(chosen, seeds=seeds, data_dir=data_dir, device=device, cells=cells, claim=claimer(claims))
+
+
+def _train(run: LocalRun, half: Path | None, show: Callable[[int, int], None]) -> dict[str, Any]:
+    if half is not None and half.exists():
+        run.restore(*checkpoint.load(half))
+
+    def keep() -> None:
+        row = run.history[-1]
+        row["bytes"] = crossed(run.ledger)
+        if "val" not in row:  # nothing was held out to choose by, so nothing is chosen by this either
+            row["test"] = mean(run.accuracies("test"))
+        if half is not None:
+            checkpoint.save(half, *run.snapshot())
+
+    try:
+        run.train(on_step=lambda p: show(p.step, p.steps), on_epoch=keep)
+        last = run.evaluate(run.parts.test)
+        run.use_best()
+        used = run.evaluate(run.parts.test)
+    except NonFinite as error:  # a rate that is too high is a result, and the others go on
+        return {**_facts(run), "accuracy": None, "accuracy_last": None, "failed": str(error)}
+    return {**_facts(run), "accuracy": mean(used), "accuracy_last": mean(last), "failed": None, **by_client(run)}
+
+
+def _facts(run: LocalRun) -> dict[str, Any]:
+    return {
+        "plan": repr(run.plan),
+        "val": _validated(run),
+        "best_epoch": run.best.epoch,
+        "epochs": run.epoch,
+        "steps": run.step,
+        "seconds": round(run.seconds, 3),
+        "bytes": crossed(run.ledger),
+        "bytes_up": run.ledger.per_sample(UP),
+        "bytes_down": run.ledger.per_sample(DOWN),
+        "bytes_weights": run.ledger.weights_per_sample(),
+        "rejected": len(run.rejected),
+        "why_rejected": run.rejected[:20],
+        "rule_memory": run.plan.rule.memory({**run.shared, **run.memory}),
+        "history": run.history,
+    }
+
+
+def _validated(run: LocalRun) -> float | None:
+    """The validation accuracy of the network that is tested: what settings may be chosen by."""
+    if run.best.tensors:
+        return run.best.accuracy
+    return run.history[-1].get("val") if run.history else None
+
+
+def crossed(ledger: Ledger) -> int:
+    """Bytes that training took so far, both ways, weights included; predictions are not training."""
+    return sum(count for (kind, _), count in ledger.bytes.items() if kind in _LEARNING)
+
+
+# ------------------------------------------------------------------------------ over the seeds
+def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line a variant: mean and standard deviation over its seeds. Runs that were lost count as lost."""
+    return [_summary([row for row in rows if row["variant"] == name]) for name in _names(rows)]
+
+
+def _names(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["variant"] for row in rows))
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    whole = [row for row in rows if row["failed"] is None]
+    fair = [row["fairness"] for row in whole if row.get("fairness")]
+    accuracies = [row["accuracy"] for row in whole]
+
+    def over(name: str) -> float | None:
+        return mean(one[name] for one in fair) if fair else None
+
+    return {
+        "variant": rows[0]["variant"],
+        "seeds": len(rows),
+        "lost": len(rows) - len(whole),
+        "accuracy": mean(accuracies) if accuracies else None,
+        "val": mean(validated) if (validated := [row["val"] for row in whole if row["val"] is not None]) else None,
+        "deviation": (stdev(accuracies) if len(accuracies) > 1 else 0.0) if accuracies else None,
+        "best_client": over("best"),
+        "worst_client": over("worst"),
+        "worst_tenth": over("worst_tenth"),
+        "spread_of_clients": over("spread"),
+        "deviation_of_clients": over("deviation"),
+        "bytes": mean(row["bytes"] for row in rows),
+        "seconds": mean(row["seconds"] for row in rows),
+        "rule_memory": max(row["rule_memory"] for row in rows),
+        "rejected": sum(row["rejected"] for row in rows),
+    }

@@ -1,0 +1,86 @@
+"""Detectors on trial: alarms are noted, nobody stops, and the judge says how much had leaked by then."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..engines.local.run import LocalRun
+
+
+@contextmanager
+def on_trial() -> Iterator[None]:
+    """Meters do not warn where nobody is to act on it: an audit says in the end what they saw."""
+    log = logging.getLogger("cutlayer.watch")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+class Drill:
+    """Called after every step of a run. Under attack the first alarm counts, in honest training every one."""
+
+    def __init__(
+        self, run: LocalRun, damage: Callable[[int], dict[str, Any]] = lambda client: {}, honest_steps: int = 0
+    ):
+        """`damage` says what an attacker would make of a client's data now; it begins after `honest_steps`."""
+        self._run, self._damage, self._honest_steps = run, damage, honest_steps
+        for worker in run.workers[1:]:  # the first one is attacked: nobody asks how much leaks of the others
+            worker.lookout.meters = False
+        self._alarms: dict[str, int] = {repr(one): 0 for one in run.plan.watch}
+        self._first: dict[str, dict[str, Any]] = {}
+
+    def __call__(self) -> None:
+        for worker in self._run.workers:
+            for name, why in worker.lookout.alarms():
+                self._alarms[name] += 1
+                if name not in self._first and self._run.step > self._honest_steps:
+                    self._first[name] = {"client": worker.number, "why": why, **self._damage(worker.number)}
+                    self._first[name]["steps"] = self._run.step - self._honest_steps
+
+    @property
+    def all_sounded(self) -> bool:
+        return len(self._first) == len(self._alarms)
+
+    def finish(self) -> None:
+        """The training is over: what the detectors of the client that is attacked have to say in the end."""
+        self._run.workers[0].lookout.finish()
+        self()
+
+    def honest(self) -> list[dict[str, Any]]:
+        """Of a run without an attacker, a row a detector."""
+        rows = self._rows("lowest")
+        steps = max(1, self._run.step)
+        return [
+            {**row, "steps": steps, "false_alarms": count, "false_alarms_per_1000": 1000 * count / steps}
+            for row, count in zip(rows, self._alarms.values(), strict=True)
+        ]
+
+    def attacked(self) -> list[dict[str, Any]]:
+        """Of a run with one: whether it was noticed, how long after it began, and what had leaked by then."""
+        return [
+            {**row, "detected": row["detector"] in self._first, "delay": None, **self._delay(row["detector"])}
+            for row in self._rows("score")
+        ]
+
+    def _delay(self, name: str) -> dict[str, Any]:
+        first = dict(self._first.get(name, {}))
+        return {"delay": first.pop("steps"), **first} if first else {}
+
+    def _rows(self, figure: str) -> list[dict[str, Any]]:
+        """The lowest over clients of what each says at the end."""
+        reports = [worker.lookout.report() for worker in self._run.workers]
+        rows = []
+        for place, one in enumerate(self._run.plan.watch):
+            found = [report[place][figure] for report in reports if report and report[place][figure] is not None]
+            rows.append({"detector": repr(one), figure: min(found, default=None)})
+            rows[-1] |= _leaks([report[place] for report in reports if report and "leak" in report[place]])
+        return rows
+
+
+def _leaks(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of a leak meter: what the first client measured, which is attacked."""
+    return {name: reports[0][name] for name in ("leak", "leak_so_far", "exceeded")} if reports else {}

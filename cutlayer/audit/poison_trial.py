@@ -1,0 +1,94 @@
+"""What a run's server noticed of its clients, beside what malicious ones achieved."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ..engines.local.run import LocalRun
+
+
+def watched(run: LocalRun) -> dict[str, Any]:
+    """`server_watch`, one report a detector, and `poison`: what the attack of malicious clients came to."""
+    found: dict[str, Any] = {}
+    if run.watches:
+        found["server_watch"] = [watch.report(malicious(run)) for watch in run.watches]
+    if run.plan.poison is not None:
+        found["poison"] = achieved(run)
+    return found
+
+
+def malicious(run: LocalRun) -> tuple[int, ...] | None:
+    poison, plan = run.plan.poison, run.plan
+    return None if poison is None else poison.members(plan.clients, plan.seed)
+
+
+def achieved(run: LocalRun) -> dict[str, Any]:
+    """What malicious clients want of the network, and how often they get it now."""
+    poison, test = run.plan.poison, run.parts.test
+    assert poison is not None
+    return {
+        "attack": repr(poison),
+        "clients": list(malicious(run) or ()),
+        "success_rate": _mean(run.evaluate(poison.attacked(test))),
+        "success_without": _mean(run.evaluate(poison.plain(test))),
+        "clean_accuracy": _mean(run.evaluate(test)),
+    }
+
+
+def honest(run: LocalRun) -> list[dict[str, Any]]:
+    """Of a run without malicious clients, a row a detector of the server: every alarm is a false one."""
+    return [_rates(watch.report(), "alarms") for watch in run.watches]
+
+
+class Vigil:
+    """Called between the turns of a run with malicious clients. Nobody is left out, whoever is flagged: at each
+    detector's first true alarm it is written down how well the attack went by then."""
+
+    def __init__(self, run: LocalRun):
+        self._run, self._bad = run, set(malicious(run) or ())
+        self._first: dict[int, dict[str, Any]] = {}
+
+    def __call__(self) -> None:
+        poison, run = self._run.plan.poison, self._run
+        assert poison is not None
+        for place, watch in enumerate(run.watches):
+            if place not in self._first and (rounds := first_true(watch.flagged(), self._bad)):
+                rate = _mean(run.evaluate(poison.attacked(run.parts.test)))
+                self._first[place] = {"delay": rounds, "success_then": rate}
+
+    def told(self) -> dict[str, Any]:
+        """What the attack came to, and what each detector of the server noticed of it."""
+        return {**achieved(self._run), "watched": [self._row(place) for place in range(len(self._run.watches))]}
+
+    def _row(self, place: int) -> dict[str, Any]:
+        report = self._run.watches[place].report(self._bad)
+        against = report["against"]
+        wrong = {**report, "wrong": round((against["false_alarms"] or 0.0) * report["rounds"])}
+        return {
+            **_rates(wrong, "wrong"),
+            "detected": place in self._first,
+            **self._first.get(place, {"delay": None, "success_then": None}),
+            "suspects": report["suspects"],
+            "z": against["z"],
+            "f1": against["f1"],
+        }
+
+
+def first_true(flagged: Sequence[Collection[int]], bad: Collection[int]) -> int | None:
+    """How many rounds it took to flag a malicious client, the last of them included; None: it never was."""
+    return next((place for place, found in enumerate(flagged, 1) if set(found) & set(bad)), None)
+
+
+def _rates(report: dict[str, Any], alarms: str) -> dict[str, Any]:
+    """How often it called for nothing."""
+    rounds, count = report["rounds"], report[alarms]
+    return {
+        "detector": report["detector"],
+        "rounds": rounds,
+        "false_alarms": count,
+        "false_alarms_per_1000": 1000 * count / rounds if rounds else None,
+        "threshold": report["threshold"],
+    }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,92 @@
+"""Attack a recording: the same bytes for every attack, and the run that made them long over."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attacks import Attack
+from ..core.message import Kind, Message
+from ..engines.local.run import LocalRun
+from ..engines.local.start import TRANSCRIPT, load_plan, ready
+from ..metrics.lpips import LPIPS
+from ..training import checkpoint
+from ..training.plan.plan import cut_shapes
+from ..training.step import load
+from ..wire.transcript import read
+from .judge import Victim, WhiteBox, floors, judge, uploads, why_invalid, why_untold
+
+
+class Recorded(Victim):
+    """One client as a recording shows it: the newest batches are judged, all of them may be studied."""
+
+    def __init__(self, run: LocalRun, messages: Sequence[Message], images: int, client: int = 0):
+        if run.plan.guard.mixes_samples:
+            raise ValueError(
+                f"which samples stand behind a row of {run.plan.guard} is not in the messages: judge it with an audit"
+            )
+        self.run, self.client = run, run.clients[client]
+        if run.shared:
+            load(self.client, run.shared)
+        own = [m for m in messages if m.client == client and m.kind is not Kind.PREDICT]
+        forward = uploads(own)
+        if not forward:
+            raise ValueError(f"the recording has no training messages of client {client}")
+        first, count = len(forward), 0
+        while first and count < images:
+            first -= 1
+            count += len(forward[first]["z"])
+        steps = {message.step for message in forward[first:]}
+        self.messages = [message for message in own if message.step in steps]
+        self.rows = [None] * (len(forward) - first)
+        self.observed = self.history = own
+        samples = run.samples[client]
+        pick = torch.cat([run.batch_of(client, message.step) for message in forward[first:]])
+        self.unscored = (~torch.isin(torch.arange(len(samples)), pick.cpu())).nonzero().flatten()
+        self.y = samples.y[pick]
+        self.s = {name: values[pick] for name, values in samples.s.items()}
+        self.truth = samples.images(pick.to(samples.y.device))
+        self.box = WhiteBox(self.client.split, run.plan.batch)
+
+
+def attack_recording(
+    folder: Path,
+    attacks: Sequence[Attack],
+    *,
+    images: int = 256,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    lpips: LPIPS | None = None,
+) -> tuple[dict[str, Any], Victim, dict[str, Tensor]]:
+    """(what attack.json holds, the victim with the truth, pictures by attack).
+
+    There is no unguarded run beside it, so no control: an attack that fails here may simply be weak. An audit tells.
+    """
+    plan = load_plan(folder)
+    run = ready(plan, data_dir, device)
+    run.restore(*checkpoint.load(folder / "last.safetensors"))
+    victim = Recorded(run, read(folder / TRANSCRIPT), images)
+    if not len(run.parts.aux):
+        raise ValueError(f"{folder} set no auxiliary images aside: train with --aux N, they are the attacker's own")
+    for attack in attacks:
+        why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
+        if why is not None:
+            raise ValueError(why)
+    rows, pictures = [], {}
+    for attack in attacks:
+        for form in attack.against(plan.guard, cut_shapes(plan, run.task).shared):
+            row, guess = judge(form, victim, run.parts, seed, lpips)
+            rows.append({**row, "why_invalid": why_invalid(row, None)})
+            if guess is not None:
+                pictures[repr(form)] = guess
+    found = {
+        "plan": repr(plan),
+        "messages": len(victim.observed),
+        "control": "none: run an audit to see whether these attacks succeed on the unguarded cut",
+        "floors": floors(victim, run.parts, seed, lpips),
+        "rows": rows,
+    }
+    return found, victim, pictures

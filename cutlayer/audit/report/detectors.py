@@ -1,0 +1,270 @@
+"""What the detectors of an audit noticed, as tables and in words: pure functions from its rows."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..verdict import Floors, Row, strongest
+from .plots import INK, SOFT, png, pyplot
+
+NAMED = 3  # trainings in a sentence, at most
+TOO_LOW = -0.05  # SSIM below the best attack, down to which a LeakMeter keeps its promise
+
+
+# ------------------------------------------------------------------ clients that watch the server
+def watchdogs(rows: Sequence[Row]) -> list[Row]:
+    """A row for each guard, seed and detector: how it did in honest training, and under each active attack."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        active = row.get("watched") or [{"detected": False}] * len(row.get("watch", ()))
+        for honest, evil in zip(row.get("watch", ()), active, strict=True):
+            if _meters(honest):
+                continue
+            attack = row["attack"] if row.get("watched") else None
+            key = (row["guard"], row["seed"], honest["detector"], attack)
+            end = {"end_ssim": row["ssim"], "end_ncc": row["ncc"]}
+            found[key] = {**honest, "guard": row["guard"], "seed": row["seed"], "attack": attack, **end, **evil}
+    under_attack = {key[:3] for key in found if key[3] is not None}
+    return [one for key, one in found.items() if key[3] is not None or key[:3] not in under_attack]
+
+
+def _meters(watched: Row) -> bool:
+    """Whether this detector says how much leaks, and nothing of the server."""
+    return "leak" in watched
+
+
+class Floor(NamedTuple):
+    """The best picture that a label alone gives, or none at all, where images have no class."""
+
+    name: str
+    ssim: float
+    ncc: float
+
+
+def picture_floor(floors: Floors) -> Floor:
+    name = "class_mean" if "class_mean" in floors else "mean"
+    return Floor(name.replace("_", " "), floors[name]["ssim"] or 0.0, floors[name]["ncc"] or 0.0)
+
+
+def missed(rows: Sequence[Row], floors: Floors) -> list[str]:
+    """Which detectors missed which active attack, and whether its pictures were worth anything."""
+    floor, by_attack = picture_floor(floors), dict[str, list[list[Row]]]()
+    for told in _trainings(watchdogs(rows)):
+        by_attack.setdefault(told[0]["attack"], []).append(told)
+    said = []
+    for attack, trainings in by_attack.items():
+        silent = [told for told in trainings if not any(one["detected"] for one in told)]
+        if silent:
+            where = _some(len(silent), len(trainings))
+            said.append(f"No detector noticed {attack}{where}, {_worth(silent, floor)}.")
+        heard = [told for told in trainings if told not in silent]
+        said += _some_missed(attack, heard)
+        late = [told for told in heard if _ssim_at_first(told) > floor.ssim]
+        if late:
+            best = max(map(_ssim_at_first, late))
+            said.append(
+                f"The first alarm about {attack}{_some(len(late), len(trainings))} came too late: its pictures had "
+                f"SSIM {best:.2f} by then; {floor.name} {floor.ssim:.2f}."
+            )
+    said += called_for_nothing(watchdogs(rows), "steps")
+    if by_attack and not said:
+        said = ["Every detector noticed every active attack, and one of them always before its pictures beat "
+                f"the {floor.name} (SSIM {floor.ssim:.2f})."]  # fmt: skip
+    return said
+
+
+def _trainings(shown: Sequence[Row]) -> list[list[Row]]:
+    """What all detectors said of the same training with an attacker."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for one in shown:
+        if one["attack"] is not None:
+            found.setdefault((one["guard"], one["seed"], one["attack"]), []).append(one)
+    return list(found.values())
+
+
+def _ssim_at_first(told: Sequence[Row]) -> float:
+    """What the pictures were worth when the first of these called."""
+    first: Row = min((one for one in told if one["detected"]), key=lambda one: one["delay"])
+    return float(first["ssim"])
+
+
+def called_for_nothing(honest: Sequence[Row], unit: str) -> list[str]:
+    """Detectors that raised alarms about an honest side, the worst of their trainings."""
+    worst: dict[str, Row] = {}
+    for one in honest:
+        if (
+            one["false_alarms"]
+            and one["false_alarms"] > worst.get(one["detector"], {"false_alarms": 0})["false_alarms"]
+        ):
+            worst[one["detector"]] = one
+    return [
+        f"{name} called for nothing, {one['false_alarms_per_1000']:.0f} times in 1,000 honest {unit} "
+        f"({_where({**one, 'hijacked_by': None})})."
+        for name, one in worst.items()
+    ]
+
+
+def _some_missed(attack: str, heard: Sequence[Sequence[Row]]) -> list[str]:
+    """Of trainings in which somebody called: who did not."""
+    names = list(dict.fromkeys(one["detector"] for told in heard for one in told))
+    count = {name: sum(not one["detected"] for told in heard for one in told if one["detector"] == name)
+             for name in names}  # fmt: skip
+    silent = [name + _some(count[name], len(heard)) for name in names if count[name]]
+    called = [name for name in names if count[name] < len(heard)]
+    return [f"{_and(silent)} missed {attack}; {_and(called)} noticed it."] if silent else []
+
+
+def _worth(trainings: Sequence[Sequence[Row]], floor: Floor) -> str:
+    """What was made of trainings that nobody stopped."""
+    best = max((told[0]["end_ssim"] for told in trainings if told[0]["end_ssim"] is not None), default=None)
+    if best is None:
+        return "which makes no pictures"
+    if best > floor.ssim:
+        return f"whose pictures reached SSIM {best:.2f}; {floor.name} {floor.ssim:.2f}"
+    return f"but its pictures, at SSIM {best:.2f}, are no better than the {floor.name} ({floor.ssim:.2f})"
+
+
+def _some(count: int, all_of_them: int) -> str:
+    return "" if count == all_of_them else f" in {count} of {all_of_them} trainings"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+# --------------------------------------------------------------------- clients that measure the leak
+def meters(rows: Sequence[Row]) -> list[Row]:
+    """A row for each training and LeakMeter: its estimate, beside the best attack on that same training."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        told = [(None, one) for one in row.get("watch", ())] + [(row, one) for one in row.get("watched", ())]
+        for active, one in told:
+            key = (row["guard"], row["seed"], None if active is None else row["attack"], one["detector"])
+            if _meters(one) and key not in found:
+                rivals = [other for other in rows if (other["guard"], other["seed"]) == key[:2]]
+                passive = [other for other in rivals if "hijacked" not in other]
+                found[key] = _metered(key, one, strongest(passive if active is None else [active], row["guard"]))
+    return list(found.values())
+
+
+def _metered(key: tuple[Any, ...], told: Row, attack: Row | None) -> Row:
+    estimate = _highest(told["leak"])
+    names = ("step", "reader", "ssim", "ncc", "plus_minus", "floor", "accuracy", "accuracy_plus_minus", "chance")
+    shown = {name: None if estimate is None else estimate.get(name) for name in names}
+    best = None if attack is None else attack["ssim"]
+    return {
+        **dict(zip(("guard", "seed", "hijacked_by", "detector"), key, strict=True)),
+        **shown,
+        "attack": None if attack is None else attack["attack"],
+        "attack_ssim": best,
+        "margin": None if best is None or shown["ssim"] is None else shown["ssim"] - best,
+        "leak_so_far": told["leak_so_far"],
+        "exceeded": told["exceeded"],
+        "course": [[one["step"], one["ssim"], one["plus_minus"], one["floor"]] for one in told["leak"]],
+    }
+
+
+def _highest(leak: Sequence[Row]) -> Row | None:
+    """The one that counts: what was sent cannot be taken back. Those before the guard was changed tell of another."""
+    changed = max((place + 1 for place, one in enumerate(leak) if "guard" in one), default=0)
+    return max(leak[changed:] or leak, key=lambda one: one["ssim"], default=None)
+
+
+def metered(rows: Sequence[Row]) -> list[str]:
+    """What the meters said, in words: budgets that were exceeded, and estimates that an attack surpassed."""
+    found, said = meters(rows), []
+    for name in dict.fromkeys(one["detector"] for one in found):
+        own = [one for one in found if one["detector"] == name]
+        if over := [one for one in own if one["exceeded"]]:
+            said.append(f"The budget of {name} was exceeded {_in(over, own)}.")
+        compared = [one for one in own if one["margin"] is not None]
+        if low := [one for one in compared if one["margin"] < TOO_LOW]:
+            worst = min(low, key=lambda one: one["margin"])
+            said.append(
+                f"The estimate of {name} was too low {_in(low, compared)}: {worst['attack']} reached SSIM "
+                f"{worst['attack_ssim']:.2f}, {-worst['margin']:.2f} more. Give the readers more steps or samples."
+            )
+        elif compared:
+            least, most = (_signed(pick(one["margin"] for one in compared)) for pick in (min, max))
+            span = least if least == most else f"{least} to {most}"
+            said.append(f"The estimates of {name}, less the best attack on the same training: {span} SSIM.")
+    return said
+
+
+def _in(some: Sequence[Row], of: Sequence[Row]) -> str:
+    """In which trainings; where it is not all of them, by name."""
+    if len(some) == len(of):
+        return "in every training"
+    more = f"; and {len(some) - NAMED} more" if len(some) > NAMED else ""
+    return f"in {len(some)} of {len(of)} trainings ({'; '.join(map(_where, some[:NAMED]))}{more})"
+
+
+def _where(one: Row) -> str:
+    guard = "no guard" if one["guard"] == "none" else one["guard"]
+    return f"{guard}, seed {one['seed']}" + (f", hijacked by {one['hijacked_by']}" if one["hijacked_by"] else "")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def leak_plot(rows: Sequence[Row]) -> bytes | None:
+    """The estimates over the steps of honest training, a line a guard; None where there is no course to draw."""
+    found = [one for one in meters(rows) if one["hijacked_by"] is None and len(one["course"]) > 1]
+    first = {one["guard"]: one for one in reversed(found)}  # of several seeds the first
+    if not first:
+        return None
+    plt = pyplot()
+    figure, axes = plt.subplots(figsize=(9.6, 3.4))
+    for place, one in enumerate(reversed(first.values())):
+        steps, ssim, spread, floor = zip(*one["course"], strict=True)
+        colour = "#c2452d" if one["guard"] == "none" else plt.cm.viridis(0.1 + 0.75 * place / len(first))
+        axes.plot(steps, ssim, marker="o", ms=4, color=colour, label=one["guard"])
+        low, high = ([s + sign * e for s, e in zip(ssim, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
+        axes.plot(steps, floor, color=SOFT, lw=1, ls=":", label=None if place else "class mean")
+    axes.set_xlabel("the client's steps")
+    axes.set_ylabel("estimated SSIM")
+    axes.set_ylim(0, 1)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
+    return png(figure, plt)
+
+
+# ------------------------------------------------------------------ a server that watches clients
+def servers(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[Row]:
+    """A row for each guard, seed and detector of the server: honest training, and that with malicious clients."""
+    found: dict[tuple[Any, ...], Row] = {}
+    evil = {(one["guard"], one["seed"], told["detector"]): told for one in poisoned for told in one["watched"]}
+    for row in rows:
+        for honest in row.get("server_watch", ()):
+            key = (row["guard"], row["seed"], honest["detector"])
+            found[key] = {"guard": row["guard"], "seed": row["seed"], **honest, "poisoned": evil.get(key)}
+    return list(found.values())
+
+
+def noticed_poison(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[str]:
+    """Whether the server noticed malicious clients, and what they had achieved by then; and whom else it flagged."""
+    said = called_for_nothing(servers(rows, poisoned), "rounds")
+    for one in poisoned:
+        guard = "Without a guard" if one["guard"] == "none" else f"With {one['guard']}"
+        end = f"success rate {_number(one['success_rate'])} in the end"
+        if not one["attack"].startswith("LabelFlip"):  # which shows nothing to the network
+            end += f", {_number(one['success_without'])} without the patch"
+        for told in one["watched"]:
+            said.append(f"{guard}, seed {one['seed']}: " + (
+                f"{told['detector']} flagged a malicious client in round {told['delay']}, at a success rate of "
+                f"{_number(told['success_then'])}; nobody was stopped: {end}."
+                if told["detected"]
+                else f"{told['detector']} noticed no malicious client of {one['attack']}: {end}."
+            ))  # fmt: skip
+        if not one["watched"]:
+            said.append(f"{guard}, seed {one['seed']}: {one['attack']}, {end}; no detector watched.")
+    return said
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}"
+
+
+def in_words(rows: Sequence[Row], poisoned: Sequence[Row], floors: Floors) -> list[str]:
+    """All of it, for who reads no tables."""
+    return [*missed(rows, floors), *metered(rows), *noticed_poison(rows, poisoned)]

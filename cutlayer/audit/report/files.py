@@ -1,0 +1,278 @@
+"""An audit as files: audit.json, one self-contained report.html, and its plots as PNG."""
+
+import base64
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import __version__
+from ...training.facts.compression import RATES, compared, crossing
+from ...training.facts.privacy import lines
+from ..matrix import Audit, picture_key
+from ..verdict import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
+from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
+from .plots import INK, SOFT, png, pyplot
+from .sweep import figure, points, table
+
+SHOWN = 10  # pictures in a line of the grid
+
+
+def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None:
+    """All files at once: they are made beside the folder and moved in when the last one is whole.
+
+    A `sweep` has one more figure and the table behind it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
+    files: dict[str, bytes] = {}
+    if (course := leak_plot(audit.rows)) is not None:
+        pictures["leakmeter.png"] = course
+    if sweep:
+        found = points(audit.rows, audit.floors)
+        pictures["sweep.png"], files["sweep.svg"] = figure(found)
+        files["sweep.csv"] = table(found)
+    files |= {
+        "audit.json": json.dumps(as_data(audit, command), indent=1).encode(),
+        "report.html": html(audit, pictures, command).encode(),
+        **pictures,
+    }
+    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+        for name, content in files.items():
+            (Path(beside) / name).write_bytes(content)
+        folder.mkdir(exist_ok=True)
+        for name in files:
+            (Path(beside) / name).replace(folder / name)
+
+
+def as_data(audit: Audit, command: str) -> dict[str, Any]:
+    """What audit.json holds."""
+    return {
+        **audit.as_dict(),
+        "leak_meters": meters(audit.rows),
+        "noticed": noticed(audit),
+        "version": __version__,
+        "command": command,
+    }
+
+
+def noticed(audit: Audit) -> list[str]:
+    """What detectors noticed, in sentences."""
+    return in_words(audit.rows, audit.poisoned, audit.floors)
+
+
+def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
+    """The report. Everything is inside the one file."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("cutlayer.audit.report", "templates"), autoescape=True, undefined=StrictUndefined
+    )
+    names = guards_of(audit.rows)
+    guards = [
+        {"number": number, "guard": name, "verdict": verdict(audit.rows, audit.floors, name)}
+        for number, name in enumerate(names)
+    ]
+    return environment.get_template("report.html.j2").render(
+        audit=audit,
+        guards=guards,
+        ranked=sorted(guards, key=lambda item: _leak(item["verdict"])),
+        images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
+        command=command,
+        version=__version__,
+        torch_version=torch.__version__,
+        total_bytes=total_bytes,
+        claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
+        counted=[row for name in names if (row := _counted(audit, name)) is not None],
+        pictured=[row for row in audit.rows if row["metric"] == "ssim"],
+        watchdogs=watchdogs(audit.rows),
+        missed=missed(audit.rows, audit.floors),
+        picture_floor=picture_floor(audit.floors),
+        meters=meters(audit.rows),
+        metered=metered(audit.rows),
+        servers=servers(audit.rows, audit.poisoned),
+        noticed_poison=noticed_poison(audit.rows, audit.poisoned),
+        others=[row for row in audit.rows if row["metric"] != "ssim"],
+        several=len(audit.rows) > len(guards),
+        by_form=[forms for name in names for forms in by_form(audit.rows, name)],
+        wide_gap=WIDE_GAP,
+        rate_names=RATES,
+        crossing=crossing,
+        compared=compared,
+        measured=audit.rows[0]["rates"]["total ratio"] is not None,
+    )
+
+
+def _counted(audit: Audit, guard: str) -> dict[str, Any] | None:
+    """The row of a guard; where no attack on it is valid, the first one, which is shown as failed."""
+    tried = [row for row in audit.rows if row["guard"] == guard and row["metric"] == "ssim"]
+    return strongest(audit.rows, guard) or next(iter(tried), None)
+
+
+def _leak(judged: Verdict) -> float:
+    """For ranking: what cannot be said comes last."""
+    return judged.leak if judged.leak is not None else float("inf")
+
+
+def print_table(audit: Audit) -> None:
+    """The table for a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for column in ("guard", "accuracy", "SSIM", "PSNR", "NCC", "LPIPS", "bytes up", "down", "verdict"):
+        table.add_column(column, justify="left" if column in ("guard", "verdict") else "right")
+    for guard in guards_of(audit.rows):
+        judged = verdict(audit.rows, audit.floors, guard)
+        row = judged.row or _counted(audit, guard)
+        if row is None:
+            continue
+        lpips = "-" if row["lpips"] is None else f"{row['lpips']:.3f}"
+        table.add_row(
+            guard, f"{row['accuracy']:.3f}", f"{row['ssim']:.3f}", f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", lpips,
+            f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}", judged.grade,
+        )  # fmt: skip
+    for name, floor in audit.floors.items():
+        label = "unaligned decoder" if name == "unaligned" else f"floor: {name.replace('_', ' ')}"
+        lpips = "-" if floor["lpips"] is None else f"{floor['lpips']:.3f}"
+        table.add_row(
+            label, "", f"{floor['ssim']:.3f}", f"{floor['psnr']:.1f}",
+            f"{floor['ncc']:.3f}", lpips, "", "", "", style="dim",
+        )  # fmt: skip
+    for row in audit.rows:
+        if row["metric"] != "ssim":
+            against = f"{row['value']:.3f} (chance {row['chance']:.3f})"
+            table.add_row(
+                f"{row['guard']}: {row['attack']}", "", against, "", "", "", "", "", row["secret"], style="dim"
+            )
+    # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
+    console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 140)
+    console.print(table)
+    if audit.lpips_missing:
+        console.print(f"LPIPS: {audit.lpips_missing}", style="dim", highlight=False)
+
+
+def tradeoff(audit: Audit) -> bytes:
+    """Accuracy against leakage; the area of a mark is the bytes it costs. Numbered, so that 15 rows stay legible."""
+    plt = pyplot()
+    names = guards_of(audit.rows)
+    many = len(names) > 8
+    figure, axes = plt.subplots(figsize=(9.6, max(4.4, 0.3 * len(names))))
+    floor = blind_guess(audit.floors)
+    axes.axvspan(0, floor, color="#e9f3ec", lw=0)
+    axes.text(
+        floor / 2,
+        0.03,
+        "no better than\nguessing",
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        color=SOFT,
+        size=9,
+    )
+    # Numbers are those of the table: a guard without a valid attack has one too, and no mark.
+    found = [(number, strongest(audit.rows, name)) for number, name in enumerate(names)]
+    numbered = [(number, row) for number, row in found if row is not None]
+    known = [row for _, row in numbered]
+    most = max((total_bytes(row) for row in known), default=1.0)
+    for number, row in numbered:
+        total = total_bytes(row)
+        colour = "#c2452d" if row["guard"] == "none" else plt.cm.viridis(0.1 + 0.75 * number / max(1, len(names) - 1))
+        kilobytes = f"{total / 1000:.1f} kB"
+        label = f"{number}  {_short(row['guard'], 40)}  {kilobytes}"
+        if not many:
+            label = f"{number}  {_wrapped(row['guard'], 34)}\n     {kilobytes} a sample"
+        axes.scatter(
+            row["ssim"],
+            row["accuracy"],
+            s=(60 if many else 80) + (350 if many else 900) * total / most,
+            color=colour,
+            alpha=0.55,
+            lw=0,
+            label=label,
+        )
+        axes.text(
+            row["ssim"], row["accuracy"], str(number), ha="center", va="center", size=9, color=INK, weight="bold"
+        )
+    accuracies = [row["accuracy"] for row in known] or [0.0, 1.0]
+    middle, half = (min(accuracies) + max(accuracies)) / 2, max(0.03, (max(accuracies) - min(accuracies)) * 0.9)
+    axes.set_ylim(max(0.0, middle - half), min(1.03, middle + half))
+    axes.set_xlim(0, 1.05)
+    axes.set_xlabel("leakage: SSIM of the best reconstruction (left is better)")
+    axes.set_ylabel("test accuracy (up is better)")
+    if not known:
+        axes.text(0.5, 0.5, "no valid attack", transform=axes.transAxes, ha="center", color=SOFT, size=14)
+        return png(figure, plt)
+    legend = axes.legend(
+        loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelspacing=0.5 if many else 0.9
+    )
+    for handle in legend.legend_handles:
+        handle.set_sizes([60])
+    return png(figure, plt)
+
+
+def reconstructions(audit: Audit) -> bytes:
+    """Originals on top, then what the strongest attacker makes of each guard's messages."""
+    lines: list[tuple[str, Tensor]] = [("original", audit.truth)]
+    for guard in guards_of(audit.rows):
+        row = _counted(audit, guard)
+        if row is None:
+            continue
+        mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"
+        lines.append((f"{_wrapped(guard)}\n{mark}", audit.pictures[picture_key(row)]))
+    return grid(lines, audit.labels)
+
+
+def write_attack(
+    found: dict[str, Any], truth: Tensor, labels: Tensor, pictures: dict[str, Tensor], folder: Path
+) -> None:
+    """What an attack on a recording found: attack.json, and the pictures where there are some."""
+    marks = {row["attack"]: row["ssim"] for row in found["rows"]}
+    folder.mkdir(parents=True, exist_ok=True)
+    if pictures:
+        lines = [("original", truth)]
+        lines += [(f"{_wrapped(name)}\nSSIM {marks[name]:.2f}", guess) for name, guess in pictures.items()]
+        (folder / "reconstructions.png").write_bytes(grid(lines, labels))
+    (folder / "attack.json").write_text(json.dumps(found, indent=1))
+
+
+def grid(lines: list[tuple[str, Tensor]], labels: Tensor) -> bytes:
+    """Rows of pictures with a label each; where attacks saw fewer images, only those that all saw."""
+    plt = pyplot()
+    shown = min(len(images) for _, images in lines)
+    chosen = _one_of_each(labels[:shown])[:SHOWN]
+    wide = len(chosen) * 0.85 + 2.2
+    figure, cells = plt.subplots(len(lines), len(chosen), figsize=(wide, len(lines) * 0.9), squeeze=False)
+    for (label, images), line in zip(lines, cells, strict=True):
+        for index, axes in zip(chosen, line, strict=True):
+            picture = images[index].clamp(0, 1).permute(1, 2, 0).squeeze(-1)
+            axes.imshow(picture, cmap="gray" if picture.dim() == 2 else None, vmin=0, vmax=1, interpolation="nearest")
+            axes.set_axis_off()
+        line[0].text(-0.15, 0.5, label, transform=line[0].transAxes, ha="right", va="center", size=8, color=INK)
+    figure.subplots_adjust(left=2.1 / wide, right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.08)
+    return png(figure, plt, tight=False)
+
+
+def _one_of_each(labels: Tensor) -> list[int]:
+    """Row numbers, ordered so that the first ones show every class once."""
+    if labels.dim() > 1:  # of pixels
+        return list(range(len(labels)))
+    times: dict[int, int] = {}
+    order = []
+    for row, label in enumerate(labels.tolist()):
+        times[label] = times.get(label, 0) + 1
+        order.append((times[label], label, row))
+    return [row for _, _, row in sorted(order)]
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _wrapped(text: str, width: int = 28) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False))

@@ -1,0 +1,1 @@
+"""The command line: one file a group of commands; heavy imports stay inside the commands."""

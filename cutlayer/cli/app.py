@@ -1,0 +1,280 @@
+"""The command `cutlayer`. Heavy imports happen inside commands: `--help` loads no torch."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import audit as cli_audit
+from . import compare as cli_compare
+from . import deploy as cli_deploy
+from .options import (
+    AsJson,
+    DataDir,
+    Device,
+    LinkOption,
+    OneGuard,
+    Out,
+    PrivateSeed,
+    Recipe,
+    Record,
+    Resume,
+    Threads,
+    plan_options,
+)
+from .terminal import Bar, Stop, figures, halt_told, prepare, say
+
+if TYPE_CHECKING:
+    pass
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Split learning that trains, guards, attacks and audits the cut.\n\n"
+    "A network is cut: clients keep the first layers (head) and, in the U shape, the last (tail) with the labels; a "
+    "server runs the body. Start with [bold]cutlayer demo[/bold].",
+)
+
+
+cli_audit.register(app)
+
+
+@app.command()
+@plan_options
+def train(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    guard: OneGuard = None,
+    private_seed: PrivateSeed = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    resume: Resume = None,
+    record: Record = 0,
+    link: LinkOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a split model in this process and write history, checkpoints and the result.
+
+    [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
+    Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
+    """
+    own = {"guard": guard, "private_seed": private_seed}
+    changes |= {name: value for name, value in own.items() if value is not None}
+    prepare(threads, device)
+    from ..engines.local import start as runs
+    from ..training.facts import compression as rates
+    from ..training.facts.forecast import in_words
+    from ..training.facts.link import Link
+    from ..training.facts.privacy import lines
+    from ..training.plan.plan_text import change, read_plan
+
+    over = Link.parse(link) if link is not None else None
+    if resume is not None:
+        # Who watches the server is the client's own business: that alone may be another from here on.
+        others = {"watch": changes.pop("watch")} if plan is None and "watch" in changes else {}
+        chosen = runs.load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
+        chosen = change(chosen, others)
+    else:
+        chosen = change(read_plan(plan), changes)
+    folder = resume or runs.new_folder(out, "train")
+    with Bar() as bar, Stop() as stop, halt_told(as_json, folder):
+        result = runs.train(
+            chosen,
+            folder,
+            data_dir=data_dir,
+            device=device,
+            resume=resume is not None,
+            record=record << 20,
+            link=over,
+            on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
+            on_epoch=bar.note,
+            stop=stop,
+        )
+    if as_json:
+        print(json.dumps({**result, "out": str(folder)}))
+        return
+    what = "test accuracy"
+    if "mean_iou" in result:
+        what = f"test mIoU {result['mean_iou']:.4f}, pixel accuracy"
+    say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
+    say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+    if result["bytes_weights"]:
+        say(f"weights that travel: {result['bytes_weights']:,.0f} bytes a sample")
+    if fair := len(result.get("clients", ())) > 1 and result["fairness"]:
+        best, worst = (f"{fair[name]:.3f} (client {fair[name + '_client']})" for name in ("best", "worst"))
+        say(f"clients on data like their own: best {best}, worst {worst}, worst tenth {fair['worst_tenth']:.3f}")
+    for line in rates.lines(result["rates"]):
+        say(line)
+    for line in in_words(result["link"]) if result.get("link") else ():
+        say(line)
+    for side in ("client", "server"):
+        own = result["sides"][side]
+        say(f"{side}: {own['parameters']:,} parameters, {own['macs']:,} multiply-accumulates a sample")
+    for line in [*lines(result["privacy"]), *runs.leaks(result)]:
+        say(line)
+    say(f"results in {folder}")
+
+
+@app.command()
+@plan_options
+def memory(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    guard: OneGuard = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a client of a plan needs in memory: parameters, gradients, optimizer state and activations, counted.
+
+    [bold]cutlayer memory --net 'ResNet18(depth=4)' --data CIFAR10[/bold]
+    One row for a client that learns, one for the same with activation checkpointing (the head runs again for its
+    backward pass), one for a frozen client (forward only). Nothing is trained. Writes memory.json and memory.png.
+    """
+    changes |= {"guard": guard} if guard is not None else {}
+    prepare(1, "cpu")
+    from ..engines.local import start as runs
+    from ..engines.local.run import task_of
+    from ..training.facts import memory as room
+    from ..training.plan.plan_text import change, read_plan
+
+    chosen = change(read_plan(plan), changes)
+    folder = runs.new_folder(out, "memory")
+    loaded = chosen.data.load(data_dir)
+    found = room.breakdown(chosen, task_of(loaded.train, len(loaded.classes)))
+    result = {"plan": repr(chosen), "client_memory": found}
+    drawn = room.picture(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.json").write_text(json.dumps(result, indent=1))
+    (folder / "memory.png").write_bytes(drawn)
+    if as_json:
+        print(json.dumps({**result, "out": str(folder)}))
+        return
+    for line in room.table(found):
+        say(line)
+    say("working: what the largest layer reads and writes; of it and the activations only the larger is in the total")
+    say(f"open {folder / 'memory.png'}")
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which entries; default: all. A prefix is enough: inproc")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
+    prepare(1, "cpu")
+    from ..bench import run as room
+    from ..engines.local import start as runs
+
+    folder = runs.new_folder(out, "bench")
+    with Bar() as bar:
+        rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(rows, indent=1))
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        say(
+            f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
+            f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
+        )
+    say(f"written to {folder / 'bench.json'}")
+
+
+@app.command("list")
+def list_things(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="guards, attacks, nets, data, partitions, optimizers, protocols, rounds, rules, roles, codecs, "
+            "detectors, poisons, projections or bench"
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """What can be typed where a spec is asked for, with one line about each."""
+    from ..core.spec import HOMES, names, summary
+
+    if kind == "bench":
+        from ..bench.run import ENTRIES
+
+        things: dict[str, Any] = dict(ENTRIES)
+    elif kind in HOMES:
+        things = names(kind)
+    else:
+        raise ValueError(f"there is no list of {kind!r}; there is {', '.join([*HOMES, 'bench'])}")
+    rows = [{"name": name, "summary": summary(thing)} for name, thing in things.items()]
+    if as_json:
+        print(json.dumps(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        print(f"{row['name']:{width}}  {row['summary']}")
+        about = getattr(things[row["name"]], "about", None)
+        for line in about.lines() if about is not None else ():
+            print(f"{'':{width}}    {line}")
+
+
+cli_compare.register(app)
+cli_deploy.register(app)
+
+data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
+app.add_typer(data_app, name="data")
+
+
+@data_app.callback()
+def _data() -> None:
+    """Look after data sets on disk."""
+
+
+@data_app.command("check")
+def data_check(
+    folder: Annotated[Path, typer.Argument(help="A folder with data sets, as --data-dir takes it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Verify a data folder: which sets are there, counts, shapes, and checksums where they are known.
+
+    Exits with 1 if a set that is there is not what it should be.
+    """
+    from ..data.check import check
+
+    rows = check(folder)
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            mark = "ok     " if row["ok"] else "DAMAGED" if row["found"] else "absent "
+            print(f"{mark}  {row['name']:16} {row['detail']}")
+    if any(row["found"] and not row["ok"] for row in rows):
+        raise SystemExit(1)
+
+
+def main() -> None:
+    """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
+    from ..core.errors import USER_ERRORS
+
+    try:
+        app()
+    except KeyboardInterrupt:
+        say("interrupted; nothing was left half-written")
+        sys.exit(130)
+    except USER_ERRORS as error:
+        say(f"error: {error}")
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Commands that judge a cut: demo, audit, sweep, attack. Heavy imports happen inside."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import (
+    CELLS,
+    AsJson,
+    Attacks,
+    AuxData,
+    AuxWithout,
+    Budget,
+    DataDir,
+    Device,
+    GoOn,
+    Guards,
+    Jobs,
+    LinkOption,
+    Out,
+    Recipe,
+    Threads,
+    options_of,
+    plan_options,
+)
+from .terminal import Bar, as_typed, prepare, say
+
+if TYPE_CHECKING:
+    from ..training.plan.plan import Plan
+
+
+def demo(out: Out = None, as_json: AsJson = False, threads: Threads = None) -> None:
+    """Train a small split model with and without guards, attack each, and write a report. About two minutes.
+
+    Needs no data and no network: it uses 5,000 MNIST digits that come inside an installed package.
+    """
+    from .demo import demo_attacks, demo_guards, demo_plan
+
+    _audit(
+        demo_plan(), demo_guards(), demo_attacks(), out=out, as_json=as_json, threads=threads, command="cutlayer demo"
+    )
+
+
+def _typed_audit(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    guard: Guards = None,
+    attack: Attacks = None,
+    budget: Budget = None,
+    seeds: Annotated[int | None, typer.Option(help="Repeat everything with this many seeds. Default: 1.")] = None,
+    images: Annotated[int, typer.Option(help="Private images to reconstruct and score.")] = 256,
+    aux_data: AuxData = None,
+    aux_without: AuxWithout = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    resume: GoOn = None,
+    jobs: Jobs = 1,
+    link: LinkOption = None,
+    as_json: AsJson = False,
+    *,
+    is_sweep: bool = False,
+) -> None:
+    """From what was typed for an audit or a sweep to the audit."""
+    prepare(threads, device)
+    from ..attacks import suite
+    from ..audit.report.sweep import USUAL
+    from ..core.spec import spec
+    from ..data.auxiliary import Auxiliary
+    from ..guards import every
+    from ..training.plan.plan_text import change, read_guards, read_plan
+
+    if (seeds is not None and seeds < 1) or images < 2:
+        raise ValueError("--seeds is at least 1 and --images at least 2")
+    chosen = change(read_plan(plan), changes)
+    guards = [chosen.guard, *read_guards(text for text in guard or [] if text != "all")]
+    attacks = [spec(text, "attacks") for text in attack or []]
+    usual = read_guards(USUAL) if is_sweep and not guard else []
+    other = spec(aux_data, "data").load(data_dir) if aux_data else None
+    _audit(
+        chosen, guards, attacks, if_they_fit=usual + (every() if "all" in (guard or []) else []),
+        more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
+        seeds=seeds or (3 if budget == "standard" else 1), images=images, device=device, threads=threads,
+        data_dir=data_dir, out=out, resume=resume, jobs=jobs, link=link, as_json=as_json, is_sweep=is_sweep,
+        auxiliary=Auxiliary(other, tuple(aux_without or ())), command=as_typed(),
+    )  # fmt: skip
+
+
+@plan_options
+@options_of(_typed_audit)
+def audit(**typed: Any) -> None:
+    """Train with each guard, attack what the server saw, and put accuracy, leakage, bytes and cost side by side.
+
+    [bold]cutlayer audit --guard 'LightSplit(ratio=8)' --guard 'Chain(LightSplit(ratio=8), WCC(weight=0.01))'[/bold]
+    [bold]cutlayer audit --guard all[/bold] takes every guard there is, in its usual setting.
+    Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG. Ctrl-C keeps finished cells;
+    the same command with --resume FOLDER goes on.
+    """
+    _typed_audit(**typed)
+
+
+@plan_options
+@options_of(_typed_audit)
+def sweep(**typed: Any) -> None:
+    """Accuracy against bytes, coloured by leakage, over the settings of some guards: an audit with one more figure.
+
+    [bold]cutlayer sweep --guard 'Quantize(bits={1,2,4,8})' --guard 'LightSplit(ratio={2,8,32})'[/bold]
+    Braces stand for one guard each, several braces for all combinations, also inside a Chain. A family (the same
+    guard with other numbers) is a line in the figure. Without --guard: bits, projections, top-k, and bits behind a
+    projection, thirteen guards in all.
+    Writes sweep.png, sweep.svg and sweep.csv beside the files of an audit; report.html has the figure on top.
+    Ctrl-C keeps finished cells; the same command with --resume FOLDER goes on. --jobs 2 uses two processes.
+    """
+    _typed_audit(**typed, is_sweep=True)
+
+
+def attack(
+    run: Annotated[Path, typer.Argument(help="A folder of `cutlayer train --record`.")],
+    attack: Attacks = None,
+    images: Annotated[int, typer.Option(help="Newest recorded samples to attack and score.")] = 256,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack what a training run recorded: the same bytes for every attack, judged against the truth.
+
+    [bold]cutlayer train --record 64 --aux 1000 --out runs/a[/bold], then [bold]cutlayer attack runs/a[/bold]
+    Each attack runs in every form of knowledge about the guard. There is no unguarded control here: an audit has one.
+    """
+    prepare(threads, device)
+    from ..attacks import Decoder
+    from ..audit.recording import attack_recording
+    from ..audit.report import files as report
+    from ..audit.verdict import blind_guess
+    from ..core.spec import spec
+    from ..engines.local import start as runs
+    from ..metrics.lpips import find_weights, load_lpips
+
+    chosen = [spec(text, "attacks") for text in attack or []] or [Decoder()]
+    folder = runs.new_folder(out, "attack")
+    weights = find_weights(data_dir)
+    found, victim, pictures = attack_recording(
+        run, chosen, images=images, data_dir=data_dir, device=device,
+        lpips=load_lpips(weights).to(device) if weights else None,
+    )  # fmt: skip
+    report.write_attack(found, victim.truth.cpu(), victim.y.cpu(), pictures, folder)
+    if as_json:
+        print(json.dumps({**found, "out": str(folder)}))
+        return
+    for row in found["rows"]:
+        reached = f"SSIM {row['ssim']:.3f}, NCC {row['ncc']:.3f}" if row["metric"] == "ssim" else (
+            f"{row['metric']} {row['value']:.3f} (chance {row['chance']:.3f})"
+        )  # fmt: skip
+        say(f"{row['attack']}: {reached}" + (f"; {row['why_invalid']}" if row["why_invalid"] else ""))
+    say(f"a blind guess: SSIM {blind_guess(found['floors']):.3f}")
+    say(f"results in {folder}")
+
+
+def _audit(
+    plan: "Plan",
+    guards: list[Any],
+    attacks: list[Any],
+    *,
+    command: str,
+    out: Path | None,
+    as_json: bool,
+    if_they_fit: list[Any] | None = None,
+    more: "Callable[[Any], list[Any]] | None" = None,
+    seeds: int = 1,
+    images: int = 256,
+    device: str = "cpu",
+    threads: int | None = None,
+    data_dir: Path | None = None,
+    resume: Path | None = None,
+    jobs: int = 1,
+    auxiliary: Any = None,
+    is_sweep: bool = False,
+    link: str | None = None,
+) -> None:
+    prepare(threads, device)
+    from ..attacks import Decoder
+    from ..audit.matrix import audit as run_audit
+    from ..audit.report import files as report
+    from ..audit.store import Cells
+    from ..engines.local import start as runs
+    from ..engines.local.run import task_of
+    from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
+    from ..training.facts.forecast import in_words
+    from ..training.facts.link import Link
+
+    over = Link.parse(link) if link is not None else None
+    if over is not None:
+        runs.refuse_side_by_side(plan)
+    folder = resume or runs.new_folder(out, "sweep" if is_sweep else "audit")
+    loaded = plan.data.load(data_dir)
+    maps = loaded.train.y.dim() > 1
+    weights = find_weights(data_dir)
+    found = more(task_of(loaded.train, len(loaded.classes))) if more else []
+    # Of a suite, what has nothing to find in labels of pixels is left out; what was asked for by name is refused.
+    attacks = attacks + [one for one in found if not (maps and one.reads_classes)]
+    if jobs < 1:
+        raise ValueError(f"--jobs is at least 1; got {jobs}")
+    options: dict[str, Any] = {
+        "plan": plan,
+        "loaded": loaded,
+        "guards": guards,
+        "if_they_fit": if_they_fit or [],
+        "attacks": attacks or [Decoder()],
+        "seeds": range(plan.seed, plan.seed + seeds),
+        "images": images,
+        "device": device,
+        "auxiliary": auxiliary,
+        "lpips": load_lpips(weights).to(device) if weights else None,
+        "lpips_missing": None if weights else why_no_lpips(),
+        "link": over,
+    }
+    identity = f"{plan} {images} {auxiliary and auxiliary.without}" + (f" {over}" if over else "")
+    try:
+        with Bar() as bar:
+            if jobs > 1:
+                from ..audit.parallel import spread, threads_each
+
+                spread(
+                    jobs,
+                    threads_each(threads, jobs),
+                    folder / CELLS,
+                    identity,
+                    lambda n: bar.show(f"{n} cells", 0.0),
+                    **options,
+                )
+            result = run_audit(
+                **options,
+                cells=Cells(folder / CELLS, identity),
+                on_event=lambda event: bar.show(event.what, event.done),
+            )
+    except KeyboardInterrupt:
+        say(f"interrupted; finished cells are kept: the same command with --resume {folder} goes on")
+        sys.exit(130)
+    report.write(result, folder, command, sweep=is_sweep)
+    shutil.rmtree(folder / CELLS)
+    if as_json:
+        print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
+        return
+    report.print_table(result)
+    if maps:
+        say("accuracy is the share of right pixels; audit.json also has mean_iou")
+    for told in {row["guard"]: row for row in result.rows if row.get("link")}.values():
+        say(f"{told['guard']} {in_words(told['link'])[0]}")
+    for sentence in report.noticed(result):
+        say(sentence)
+    for left_out, why in result.left_out.items():
+        say(f"left out {left_out}: {why}")
+    say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
+
+
+def register(app: typer.Typer) -> None:
+    for command in (demo, audit, sweep, attack):
+        app.command()(command)

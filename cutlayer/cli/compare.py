@@ -1,0 +1,102 @@
+"""`cutlayer compare`: several variants of one plan on one chart."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import CELLS, AsJson, DataDir, Device, Jobs, OneGuard, Out, Recipe, Threads, plan_options
+from .terminal import Bar, as_typed, prepare, say
+
+With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        help="A variant: one field=value of the plan, or several with ; between. Repeatable; braces stand for one "
+        "variant each: 'rule=FedMuon(lr={0.01,0.05,0.2})'. The word plan is the plan as it is.",
+    ),
+]
+Seeds = Annotated[int, typer.Option(help="Train each variant with this many seeds.")]
+GoOn = Annotated[
+    Path | None, typer.Option("--resume", help="Go on with an interrupted comparison: only what is missing.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(plan_options(compare))
+
+
+def compare(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    with_: With = None,
+    guard: OneGuard = None,
+    seeds: Seeds = 1,
+    device: Device = "cpu",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    resume: GoOn = None,
+    jobs: Jobs = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Train variants of one plan with the same seeds, and put their convergence on one chart.
+
+    [bold]cutlayer compare --clients 10 --partition 'Dirichlet(alpha=0.1)' --rounds SplitFed --turn 5
+    --with rule=FedAvg --with 'rule=FedMuon(lr={0.01,0.05,0.2})' --seeds 3[/bold]
+    Every variant is built and checked before the first is trained. Writes report.html (one file, opens anywhere),
+    compare.json, compare.csv and the charts as PNG: accuracy against epochs and against MiB, what each client holds
+    and gets, and accuracy against a number in braces. Ctrl-C keeps what is finished; the same command with --resume
+    FOLDER goes on.
+    """
+    prepare(threads, device)
+    from ..audit.compare import report as compare_report
+    from ..audit.compare.run import check, compare_cells
+    from ..audit.compare.run import compare as run_compare
+    from ..audit.compare.variants import variants
+    from ..audit.parallel import share, threads_each
+    from ..audit.store import Cells
+    from ..engines.local import start as runs
+    from ..training.plan.plan_text import change, read_plan
+
+    if seeds < 1 or jobs < 1:
+        raise ValueError(f"--seeds and --jobs are at least 1; got {seeds} and {jobs}")
+    base = change(read_plan(plan), changes | ({"guard": guard} if guard is not None else {}))
+    chosen = variants(base, with_ or [])
+    if resume is not None and not (resume / CELLS).is_dir():
+        raise FileNotFoundError(f"{resume} holds no interrupted comparison")
+    folder = resume or runs.new_folder(out, "compare")
+    every = range(base.seed, base.seed + seeds)
+    cells = Cells(folder / CELLS, repr(base))
+    check(chosen, every, data_dir)
+    count = len(chosen) * seeds
+    try:
+        with Bar() as bar:
+            if jobs > 1:
+                each = threads_each(threads, jobs)
+                cells.open()
+                share(
+                    min(jobs, count), folder / CELLS, lambda n: bar.show(f"{n} of {count} runs", n / count),
+                    compare_cells, each, chosen, every, data_dir, device, folder / CELLS, repr(base),
+                )  # fmt: skip
+            rows = run_compare(
+                chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
+                on_event=lambda event: bar.show(event.what, event.done),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        say(f"interrupted; what is finished is kept: the same command with --resume {folder} goes on")
+        sys.exit(130)
+    command = as_typed()
+    compare_report.write(repr(base), chosen, rows, folder, command)
+    shutil.rmtree(folder / CELLS)
+    if as_json:
+        print(json.dumps({**compare_report.as_data(repr(base), rows, command), "out": str(folder)}))
+        return
+    compare_report.print_table(rows)
+    for row in rows:
+        if row["failed"]:
+            say(f"{row['variant']}, seed {row['seed']} was lost: {row['failed']}")
+    say(f"open {folder / 'report.html'} or {folder / 'convergence.png'}")

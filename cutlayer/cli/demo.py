@@ -1,0 +1,23 @@
+"""What `cutlayer demo` shows: one small model, unguarded and guarded, on digits that come with a package."""
+
+from ..attacks import Attack, Decoder
+from ..data.digits import Digits
+from ..guards import WCC, Chain, Guard, LightSplit, Subset
+from ..nets.simple_cnn import SimpleCNN
+from ..training.plan.plan import Plan
+
+
+def demo_plan() -> Plan:
+    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux=2000)
+
+
+def demo_guards() -> list[Guard]:
+    return [
+        Subset(ratio=8),
+        LightSplit(ratio=8),
+        Chain(LightSplit(ratio=8), WCC(weight=0.01)),
+    ]
+
+
+def demo_attacks() -> list[Attack]:
+    return [Decoder(steps=300)]

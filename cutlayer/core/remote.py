@@ -1,0 +1,115 @@
+"""The server as a client sees it: a differentiable function that happens to be far away."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from .compressor import Squeeze
+from .errors import NonFinite
+from .message import Handler, Kind, Message
+
+
+class Remote:
+    """`body(z)` and `loss(z, y)` behave like local modules; gradients cross by themselves.
+
+    Under `torch.no_grad()` the same calls are PREDICT messages: evaluation mode on the server, nothing held.
+    """
+
+    def __init__(self, client: int, send: Handler, back: Squeeze | None = None):
+        self.client, self._send, self._back = client, send, back or Squeeze()
+        self.forward_only = False  # a frozen client wants no gradient back
+        self.heard: Tensor | None = None  # the last gradient that came back
+        self.careful = False  # send nothing that is not a number: others would have to live with it
+        self.continue_at(0)
+
+    def continue_at(self, step: int) -> None:
+        """Number the coming steps from `step` on: a resumed run replays the same conversation."""
+        self._steps: Iterator[int] = count(step)
+
+    def body(self, z: Tensor, packed: Any = None) -> Tensor:
+        """u = body(z), computed by the server. `packed` are the bytes z may travel in (codecs.Prepared)."""
+        if not torch.is_grad_enabled():
+            return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z)["u"]
+        self.refuse_lost_numbers(z, "what the guard lets out")
+        return _Body.apply(_crossing(z), self, packed)
+
+    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: Any = None) -> Tensor:
+        """The task loss, computed by the server, which therefore learns y (vanilla split learning).
+
+        `rows` says for each label which row of z it belongs to, where guards let samples share rows.
+        """
+        if not torch.is_grad_enabled():
+            logits = self.body(z, packed)  # nothing to learn, so the labels need not travel
+            return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
+        self.refuse_lost_numbers(z, "what the guard lets out")
+        if self.forward_only:  # the server takes it from here: no BACKWARD, no dz
+            return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **labels(y, rows))["loss"]
+        return _Loss.apply(_crossing(z), y, rows, self, packed)
+
+    @contextmanager
+    def through(self, send: Handler) -> Iterator[None]:
+        """For a while, send by another way."""
+        before, self._send = self._send, send
+        try:
+            yield
+        finally:
+            self._send = before
+
+    def next_step(self) -> int:
+        return next(self._steps)
+
+    def refuse_lost_numbers(self, tensor: Tensor, what: str) -> None:
+        if self.careful and not bool(torch.isfinite(tensor).all()):
+            raise NonFinite(f"{what} holds NaN or infinity, and is not sent")
+
+    def ask(self, kind: Kind, step: int, packed: Mapping[str, Any], /, **tensors: Tensor) -> Message:
+        """Send one message and return the answer, which must belong to it."""
+        bare = {name: tensor.detach() for name, tensor in tensors.items()}
+        ready = {name: one for name, one in packed.items() if one is not None}
+        return self._send(Message(kind, self.client, step, bare, ready))
+
+    def gradient(self, step: int, du: Tensor) -> Tensor | None:
+        """dz for du, both as small as the plan says; a frozen client owes du and gets nothing back."""
+        self.refuse_lost_numbers(du, "the gradient at u")
+        du, packed = self._back.squeeze(du)
+        answer = self.ask(Kind.BACKWARD, step, {"du": packed}, du=du)
+        self.heard = None if self.forward_only else answer["dz"]
+        return self.heard
+
+
+def labels(y: Tensor, rows: Tensor | None) -> dict[str, Tensor]:
+    return {"y": y} if rows is None else {"y": y, "rows": rows}
+
+
+def _crossing(z: Tensor) -> Tensor:
+    # A frozen client still owes the server a backward pass.
+    return z if z.requires_grad else z.detach().requires_grad_()
+
+
+class _Body(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, remote: Remote, packed: Any) -> Tensor:
+        ctx.remote, ctx.step = remote, remote.next_step()
+        return remote.ask(Kind.FORWARD, ctx.step, {"z": packed}, z=z)["u"]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (du,) = grads
+        return ctx.remote.gradient(ctx.step, du), None, None
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, y: Tensor, rows: Tensor | None, remote: Remote, packed: Any) -> Tensor:
+        ctx.remote, ctx.step = remote, remote.next_step()
+        return remote.ask(Kind.LOSS, ctx.step, {"z": packed}, z=z, **labels(y, rows))["loss"]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (du,) = grads
+        return ctx.remote.gradient(ctx.step, du), None, None, None, None

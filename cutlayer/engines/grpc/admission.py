@@ -1,0 +1,150 @@
+"""Where clients are received: who they are, what they say of their data, and what a server puts up with."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from ...core.batch import Task
+from ...training.plan.plan import Plan, cut_shapes
+from .connection import Bell, Line
+from .service import GREETING, QUIET, REVIEW
+from .session import LARGEST, Refused
+
+STRIKES = 3  # refusals in the middle of a conversation before a client is left out
+LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
+MOST_BATCHES = 1 << 20  # of a client in an epoch
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server puts up with."""
+
+    message: int = LARGEST  # bytes of one message
+    deadline: float = 300.0  # seconds without a sign of a client whose turn it is, before its turn is skipped
+    every: int = 50  # steps between two snapshots, at the end of a turn
+    visitors: int = 16  # connections that only predict or ask how things are
+    connections: int | None = None  # of a client within ten seconds; None: 30
+    frame: float = 600.0  # seconds from the first piece of a message to its last
+    greeting: float = GREETING  # seconds a new connection has to say who it is
+    review: float = REVIEW  # seconds between two looks at the certificate of an open connection
+    quiet: float = QUIET  # seconds without a byte before a client is asked whether it is still there
+
+
+class Lobby:
+    """Before and beside the course: who the clients are, what they say of their data, and where they are now."""
+
+    def __init__(self, plan: Plan, names: Sequence[str], limits: Limits):
+        if len(names) != plan.clients or len(set(names)) != len(names):
+            raise ValueError(f"the plan has {plan.clients} clients, and names are {', '.join(names) or 'missing'}")
+        self.plan, self.limits = plan.public(), limits
+        self.fingerprint = plan.fingerprint()
+        self.lines = [Line(name, number, limits.message, frame=limits.frame) for number, name in enumerate(names)]
+        self.bell = Bell()
+        for line in self.lines:
+            line.bell = self.bell
+        self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
+        self.task: Task | None = None
+        self.predictor: Callable[[Line], None] | None = None
+        self._visitors: list[Line] = []
+
+    def enrol(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """Which client this is, if its plan is ours. Asked before a client reads its data."""
+        self._refuse_other_plan(facts)
+        return {"number": self._line(name).number, "clients": self.plan.clients}
+
+    def admit(self, name: str, facts: dict[str, Any]) -> Line:
+        """The line of a client that has come, with what it says of itself checked."""
+        self._refuse_other_plan(facts)
+        line = self._line(name)
+        if facts.get("purpose") == "predict":
+            return self._visit(line)
+        if line.strikes >= STRIKES:
+            raise Refused("banned", f"{name} was refused {STRIKES} times: the run goes on without it")
+        task = _task(facts)
+        told = {
+            "batches": _whole(facts, "batches", MOST_BATCHES),
+            "own_data": bool(facts.get("own_data")),
+            "task": task,
+        }
+        if self.task is None:
+            self._refuse_unfit(task)
+        elif task != self.task:
+            raise Refused("data", f"{name} has data of shape and classes {task}, others have {self.task}")
+        if self.known[line.number] not in ({}, told):
+            raise Refused("data", f"{name} came with {self.known[line.number]} before, now with {told}")
+        snapshots = facts.get("snapshots")
+        if not isinstance(snapshots, list) or not all(
+            isinstance(one, int) and 0 <= one < 1 << 53 for one in snapshots
+        ):
+            raise Refused("garbage", "snapshots is a list of numbers")
+        self.task, self.known[line.number] = task, told
+        self.bell.ring()
+        return line
+
+    def missing(self) -> list[str]:
+        """Clients that have never come."""
+        return [line.name for line in self.lines if not self.known[line.number]]
+
+    def _refuse_unfit(self, task: Task) -> None:
+        """The first client says what the data are like. Nothing is built for what the plan cannot be about."""
+        try:
+            sent = cut_shapes(self.plan, task).sent
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise Refused("data", f"the plan does not fit data of {task.shape}, {task.classes} classes") from error
+        bytes_up = self.plan.batch // self.plan.pieces * prod(sent) * torch.get_default_dtype().itemsize
+        if bytes_up > self.limits.message:
+            raise Refused("data", f"{bytes_up} bytes of activations are over the limit of {self.limits.message}")
+
+    def _visit(self, line: Line) -> Line:
+        self._visitors = [one for one in self._visitors if one.connected]
+        if self.predictor is None:
+            raise Refused("busy", "this server does not predict yet: it waits for its clients")
+        if len(self._visitors) >= self.limits.visitors:
+            raise Refused("busy", f"{self.limits.visitors} connections predict already")
+        visitor = Line(line.name, line.number, self.limits.message, visitor=True, frame=self.limits.frame)
+        self._visitors.append(visitor)
+        threading.Thread(target=self.predictor, args=(visitor,), daemon=True).start()
+        return visitor
+
+    def _line(self, name: str) -> Line:
+        for line in self.lines:
+            if line.name == name:
+                return line
+        raise Refused("unknown client", f"{name!r} is none of the clients of this run")
+
+    def _refuse_other_plan(self, facts: Mapping[str, Any]) -> None:
+        if facts.get("plan") == self.fingerprint:
+            return
+        theirs = facts.get("fields")
+        theirs = theirs if isinstance(theirs, dict) else {}
+        ours = self.plan.agreed()
+        differ = [
+            f"{name} is {ours[name]} here, {theirs.get(name)} there"
+            for name in ours
+            if ours[name] != theirs.get(name)
+        ]
+        raise Refused("plan", "the plans differ: " + ("; ".join(differ) or "by no name that can be told"))
+
+
+def _whole(facts: Mapping[str, Any], name: str, most: int) -> int:
+    value = facts.get(name)
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise Refused("garbage", f"{name} is a whole number up to {most}")
+    return value
+
+
+def _task(facts: Mapping[str, Any]) -> Task:
+    try:
+        shape, classes, attributes = facts["task"]
+        task = Task(tuple(int(side) for side in shape), int(classes), {str(k): int(v) for k, v in attributes.items()})
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise Refused("garbage", "task is [shape, classes, attributes]") from error
+    if not (
+        1 <= len(task.shape) <= 4 and all(0 < side <= 1 << 16 for side in task.shape) and 1 < task.classes <= 1 << 16
+    ):
+        raise Refused("data", f"no network is built for {task}")
+    return task

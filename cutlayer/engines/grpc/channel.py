@@ -1,0 +1,232 @@
+"""A client's way to the server: where it is, how it is known, and a conversation that no broken connection ends."""
+
+import contextlib
+import ipaddress
+import json
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+
+from ...core.errors import ProtocolError
+from . import certs
+from .service import CONVERSE, QUIET, STATUS, transport
+from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_note
+
+log = logging.getLogger("cutlayer.join")
+Told = TypeVar("Told")
+PERSISTENT = ("busy", "internal", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+RETRY = 5.0  # seconds between two tries to connect, at most
+LINGER = 10.0  # seconds a client that is done waits for a server that is away
+
+
+class NewSession(Exception):
+    """The server does not know our conversation any more: it will say where to go on from."""
+
+
+class GaveUp(OSError):
+    """No server for too long."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server is, and how it is known to be the server."""
+
+    target: str
+    identity: certs.Identity | None = None
+    quiet: float = QUIET  # seconds without a byte before the server is asked whether it is still there
+
+    def __post_init__(self) -> None:
+        if self.identity is None:
+            require_loopback(self.target)
+
+    def channel(self) -> grpc.Channel:
+        options = [
+            *transport(self.quiet),
+            ("grpc.enable_retries", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+        ]
+        if self.identity is None:
+            return grpc.insecure_channel(self.target, options=options)
+        own = self.identity
+        return grpc.secure_channel(
+            self.target, grpc.ssl_channel_credentials(own.ca, own.key, own.cert), options=options
+        )
+
+
+def require_loopback(target: str) -> None:
+    """Without certificates nobody is who they say they are: only inside one machine."""
+    host = target.rsplit(":", 1)[0].strip("[]")
+    try:
+        inside = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        inside = False
+    if not inside:
+        raise ValueError(f"--insecure is for loopback only, not for {host}: make certificates with `cutlayer certs`")
+
+
+def call(address: Address, method: str, request: bytes, timeout: float) -> bytes:
+    """One question, one answer."""
+    with address.channel() as channel:
+        try:
+            return bytes(channel.unary_unary(method)(request, timeout=timeout, wait_for_ready=True))
+        except grpc.RpcError as error:
+            raise GaveUp(f"no answer from {address.target}: {_why(error)}") from error
+
+
+def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:
+    """How the run on that server stands."""
+    answer = call(address, STATUS, b"", timeout)
+    if answer[:2] == b"CP":
+        read_note(answer)
+    return dict(json.loads(answer))
+
+
+class Wire:
+    """The client's end of the conversation: it reconnects by itself and loses nothing on the way."""
+
+    def __init__(
+        self, address: Address, hello: Callable[[], dict[str, Any]], *, give_up: float, limit: int = LARGEST
+    ):
+        self._address, self._hello, self.give_up = address, hello, give_up
+        self._session, self.session_id = Session(limit), ""
+        self.limit = limit
+        self._incoming: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._channel: grpc.Channel | None = None
+        self.connections = 0
+
+    def send(self, frame: bytes | bytearray) -> None:
+        for packet in self._session.send(frame):
+            self._outgoing.put(packet)
+
+    def receive(self) -> Frame:
+        """The next frame, however many connections it takes."""
+        while True:
+            packet = self._incoming.get() if self._channel is not None else NotConnected()
+            try:
+                if isinstance(packet, Exception):
+                    raise packet
+                if head(packet)[0] is Type.BYE:
+                    raise NotConnected
+                if head(packet)[0] is Type.REFUSED:
+                    read_note(packet)
+                frame = self._session.take(packet)
+            except NotConnected:
+                self._reconnect()
+                continue
+            except Refused as error:
+                if error.name not in PERSISTENT:
+                    raise
+                self._reconnect()
+                continue
+            if frame is not None:
+                return frame
+
+    def open(self) -> None:
+        """Connect, if only to see whether the server lets us in."""
+        with contextlib.suppress(NewSession):
+            self._reconnect()
+
+    def leave(self, patience: float) -> None:
+        """Go once the server has heard everything, or has been gone for `patience` seconds."""
+        until = time.monotonic() + patience
+        with contextlib.suppress(queue.Empty, GaveUp, Refused):
+            while self._session.waiting and time.monotonic() < until:
+                packet = self._incoming.get(timeout=patience)
+                if isinstance(packet, NotConnected):
+                    self._reconnect(until - time.monotonic())
+                elif isinstance(packet, bytes) and head(packet)[0] is Type.BYE:
+                    break
+        self.close()
+
+    def close(self) -> None:
+        self._outgoing.put(None)
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _reconnect(self, patience: float | None = None) -> None:
+        """Until the server is back, or for as long as we are patient. Raises NewSession if it has forgotten us."""
+        began, wait = time.monotonic(), 0.1
+        patience = self.give_up if patience is None else patience
+        while True:
+            try:
+                welcome = self._connect()
+                break
+            except NotConnected as error:
+                if time.monotonic() - began > patience:
+                    raise GaveUp(f"no server at {self._address.target} for {patience:.0f} s: {error}") from None
+                log.info("waiting", extra={"facts": {"for": self._address.target, "why": str(error)}})
+                time.sleep(wait * random.uniform(0.7, 1.3))
+                wait = min(2 * wait, RETRY)
+            except Refused as error:
+                if error.name not in PERSISTENT or time.monotonic() - began > patience:
+                    raise
+                time.sleep(wait * random.uniform(0.7, 1.3))
+                wait = min(2 * wait, RETRY)
+        heard, session = told(welcome, "heard", int), told(welcome, "session", str)
+        if session == self.session_id:
+            for packet in self._session.again(heard):
+                self._outgoing.put(packet)
+            return
+        self._session, self.session_id = Session(self.limit), session
+        raise NewSession
+
+    def _connect(self) -> dict[str, Any]:
+        self.close()
+        self._session.broken()
+        self._incoming, self._outgoing = queue.SimpleQueue(), queue.SimpleQueue()
+        facts = {**self._hello(), "session": self.session_id, "heard": self._session.heard}
+        self._outgoing.put(note(Type.HELLO, facts))
+        self._channel = self._address.channel()
+        stream = self._channel.stream_stream(CONVERSE)(_until_none(self._outgoing))
+        threading.Thread(target=_pump, args=(stream, self._incoming), daemon=True).start()
+        try:
+            first = self._incoming.get(timeout=30.0)
+        except queue.Empty:
+            raise NotConnected("no welcome within 30 seconds") from None
+        if isinstance(first, Exception):
+            raise first
+        self.connections += 1
+        return read_note(first, Type.WELCOME)
+
+
+class NotConnected(Exception):
+    """The connection is gone."""
+
+
+def _pump(stream: Any, incoming: "queue.SimpleQueue[bytes | Exception]") -> None:
+    try:
+        for packet in stream:
+            incoming.put(packet)
+        incoming.put(NotConnected("the server closed the connection"))
+    except grpc.RpcError as error:
+        incoming.put(NotConnected(_why(error)))
+
+
+def _until_none(packets: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
+    while (packet := packets.get()) is not None:
+        yield packet
+
+
+def _why(error: Any) -> str:
+    code = getattr(error, "code", lambda: None)()
+    details = getattr(error, "details", lambda: "")() or ""
+    return f"{code.name.lower() if code else error}: {details.splitlines()[0] if details else 'no details'}"
+
+
+def told(facts: Mapping[str, Any], name: str, kind: type[Told]) -> Told:
+    value = facts.get(name)
+    if not isinstance(value, kind):
+        raise ProtocolError(f"the server's greeting should say {name!r}")
+    return value

@@ -1,0 +1,401 @@
+"""A client of a deployment: it connects, follows orders on its own data, and survives whatever happens on the way."""
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...core.batch import Task
+from ...core.errors import Halt, NonFinite, ProtocolError
+from ...core.message import Kind, Message
+from ...data.base import Parts
+from ...nets.base import scores_shape
+from ...training import checkpoint
+from ...training.checkpoint import Snapshots
+from ...training.fused_wave import FUSED
+from ...training.plan.plan import MOST_PIECES, Plan, cut_shapes
+from ...training.plan.roles import AllActive
+from ...training.step import export
+from ...training.worker import Worker, numbers, refuse_too_few, weights_in
+from ...wire import frames as wire
+from ...wire.ledger import DOWN, UP, Ledger
+from .. import halt as halted
+from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, Wire, call, told
+from .server import BEST
+from .service import ENROLL
+from .session import LARGEST, VERSION, Frame, Refused, Type, note, read_note
+from .validation import finite
+
+log = logging.getLogger("cutlayer.join")
+
+
+class Site:
+    """One client's part in a run elsewhere."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        name: str,
+        address: Address,
+        folder: Path,
+        *,
+        give_up: float = 3600.0,
+        limit: int = LARGEST,
+        device: str = "cpu",
+    ):
+        self.plan, self.name, self.address, self.folder, self.device = plan, name, address, folder, device
+        self.ledger = Ledger()
+        self.snapshots = Snapshots(folder / "snapshots")
+        self.wire = Wire(address, self._greeting, give_up=give_up, limit=limit)
+        self.worker: Worker | None = None
+        self.rows: list[dict[str, Any]] = []  # the history of this client: its loss, term by term
+        self.sums: dict[str, tuple[float, int]] = {}
+        self.scores: dict[str, float] = {}
+        self._crossed: dict[int, tuple[int, ...]] = {}  # shapes of what was sent lately, by step
+        self._about: dict[str, Any] = {}
+        self._process = secrets.token_hex(8)
+
+    def enrol(self) -> int:
+        """Which client this is. The server says it once; another number later would repeat another's randomness."""
+        began = time.monotonic()
+        while True:
+            try:
+                patience = min(10.0, self.wire.give_up)
+                facts = read_note(call(self.address, ENROLL, note(Type.HELLO, self._who()), patience), Type.WELCOME)
+                number = told(facts, "number", int)
+                if not 0 <= number < self.plan.clients:
+                    raise ProtocolError(f"the server calls this client number {number} of {self.plan.clients}")
+                return number
+            except (GaveUp, Refused) as error:
+                passing = isinstance(error, GaveUp) or error.name in PERSISTENT
+                if not passing or time.monotonic() - began > self.wire.give_up:
+                    raise
+                log.info("waiting", extra={"facts": {"for": self.address.target, "why": str(error)}})
+                time.sleep(0.5)
+
+    def prepare(self, number: int, task: Task, parts: Parts, own_data: bool) -> None:
+        """Build this client's side on its own samples, and go to the newest snapshot there is."""
+        counts = {f"client {number}": len(parts.private), "its validation data": len(parts.val)}
+        refuse_too_few(self.plan, counts | {"its test data": len(parts.test)})
+        held_out = {"validate": parts.val, "test": parts.test}
+        self.worker = Worker(
+            self.plan,
+            task,
+            number,
+            parts.private,
+            held_out,
+            self._ask,
+            post=self._post,
+            ledger=self.ledger,
+            device=self.device,
+        )
+        self.worker.on_step = self._learnt
+        self._u = answered_shape(self.plan, task)
+        self._about = {
+            "batches": self.worker.batches,
+            "own_data": own_data,
+            "task": [*task[:2], dict(task.attributes)],
+        }
+        if not self.snapshots.numbers():
+            self._write(0)
+
+    def run(self) -> dict[str, Any]:
+        """Follow orders until the run is over; returns what this client says of it."""
+        while True:
+            try:
+                order = self._decode(self.wire.receive())
+                answer = self._follow(order)
+                result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
+                self.wire.send(wire.encode(answer))
+                if order.kind is Kind.END:
+                    self.wire.leave(LINGER)
+                    return result
+            except NewSession:
+                log.info("new session", extra={"facts": {"step": self._worker.client.steps}})
+            except Halt as halt:
+                raise self._halted(halt) from halt
+
+    def on_step(self, epoch: int, steps: int, terms: Mapping[str, float]) -> None:
+        """For whoever shows how it goes."""
+
+    # -------------------------------------------------------------------- conversation
+    @property
+    def _worker(self) -> Worker:
+        assert self.worker is not None, "prepare() comes first"
+        return self.worker
+
+    def _who(self) -> dict[str, Any]:
+        return {
+            "protocol": VERSION,
+            "name": self.name,
+            "plan": self.plan.fingerprint(),
+            "fields": self.plan.agreed(),
+            "process": self._process,
+        }
+
+    def _greeting(self) -> dict[str, Any]:
+        return {**self._who(), **self._about, "purpose": "train", "snapshots": self.snapshots.numbers()}
+
+    def _ask(self, message: Message) -> Message:
+        """The server, as this client's network sees it."""
+        return self._post(message)()
+
+    def _post(self, message: Message) -> Callable[[], Message]:
+        """Send now, wait later; answers come in the order of the questions."""
+        frame = wire.encode(message)
+        self.ledger.note(message, UP, len(frame))
+        self.wire.send(frame)
+        if "z" in message.tensors:
+            recent = {step: shape for step, shape in self._crossed.items() if step > message.step - MOST_PIECES}
+            self._crossed = recent | {message.step: tuple(message["z"].shape)}
+        return lambda: self._answer_to(message)
+
+    def _answer_to(self, message: Message) -> Message:
+        answer = self.wire.receive()
+        reply = self._decode(answer)
+        self.ledger.note(reply, DOWN, len(answer))
+        frozen = self._worker.client.remote.forward_only
+        empty = not reply.tensors and message.kind in FUSED and not (frozen and message.kind is Kind.BACKWARD)
+        if self.plan.rounds.merges and empty:
+            raise NonFinite("the server could not compute this without NaN or infinity: the turn is given up")
+        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen)
+        return reply.to(self.device)
+
+    def _decode(self, frame: Frame) -> Message:
+        return decoded(frame, self.wire.limit)
+
+    def _follow(self, order: Message) -> Message:
+        worker = self._worker
+        if order.client != worker.number:
+            raise ProtocolError(f"{order} came to client {worker.number}")
+        self._refuse_wrong_order(order)
+        if order.kind in (Kind.KEEP, Kind.REWIND, Kind.END):
+            (number,) = numbers(order, "number", 1)
+            if order.kind is Kind.KEEP:
+                self._write(number)
+            elif order.kind is Kind.REWIND:
+                self._go_to(number)
+            else:
+                worker.take_over(order)
+            return order.reply(steps=torch.tensor([worker.client.steps]))
+        answer = worker.handle(order.to(self.device))
+        if order.kind is Kind.EVALUATE:
+            right, count = answer["score"].tolist()
+            self.scores[("validation", "test")[int(order["what"][0])]] = right / max(1, count)
+        return answer
+
+    def _refuse_wrong_order(self, order: Message) -> None:
+        """A server may order what the plan says and no more: own heads stay at home, and no others are put in."""
+        relays = self.plan.shared and self.plan.clients > 1
+        weights = weights_in(order)
+        what = {Kind.TURN: "turn", Kind.WEIGHTS: "turn", Kind.EVALUATE: "what"}.get(order.kind, "number")
+        if set(order.tensors) != {what, *weights}:
+            raise ProtocolError(f"{order} carries {sorted(order.tensors)[:4]}; {what!r} was expected")
+        if not relays and (weights or order.kind is Kind.WEIGHTS):
+            raise ProtocolError(f"{order} is about weights, and in this plan every client keeps its own")
+        if weights and order.kind not in (Kind.WEIGHTS, Kind.EVALUATE, Kind.END):
+            raise ProtocolError(f"{order} brings weights that were not asked for")
+        own = export(self._worker.client) if weights else {}
+        net = _form(weights, "net.", "stat.")
+        if net != _form(own, "net.", "stat."):
+            raise ProtocolError(f"{order} brings weights of another network")
+        control = _form(weights, "control.")
+        alike = {name.replace("control.", "net.", 1): form for name, form in control.items()}
+        if control and ("control." not in self.plan.rule.travels or not alike.items() <= net.items()):
+            raise ProtocolError(f"{order} brings {next(iter(control))!r}, which is nothing of this rule's")
+        weights = {name: t for name, t in weights.items() if name not in control}
+        optimizer = self._worker.client.optimizer
+        kept = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
+        for name in weights.keys() - net.keys():
+            _, place, _ = (*name.split(".", 2), "", "")[:3]
+            of = kept[int(place)] if place.isdecimal() and int(place) < len(kept) else None
+            if of is None or weights[name].shape not in (of.shape, ()):
+                raise ProtocolError(f"{order} brings {name!r}, which is nothing of this optimizer's")
+        if any(t.is_floating_point() and not finite(t) for t in order.tensors.values()):
+            raise ProtocolError(f"{order} brings weights that hold NaN or infinity")
+        if what == "turn":
+            epoch, _, _, frozen = numbers(order, what, 4)
+            if not 0 <= epoch < self.plan.epochs:
+                raise ProtocolError(f"{order} is of an epoch the plan does not have")
+            if frozen not in (0, 1) or (frozen and isinstance(self.plan.roles, AllActive)):
+                raise ProtocolError(f"{order} freezes a client of a plan in which all are active")
+        if order.kind is Kind.KEEP and numbers(order, what, 1)[0] < BEST:
+            raise ProtocolError(f"{order}: snapshots are numbered from 0")
+
+    def _learnt(self, epoch: int, terms: Mapping[str, float]) -> None:
+        if not self.rows or self.rows[-1]["epoch"] != epoch + 1:
+            self.rows.append({"epoch": epoch + 1})
+            self.sums = {}
+        for name, value in terms.items():
+            total, count = self.sums.get(name, (0.0, 0))
+            self.sums[name] = (total + value, count + 1)
+            self.rows[-1][name] = (total + value) / (count + 1)
+        self.on_step(epoch, self._worker.client.steps, terms)
+
+    def _halted(self, halt: Halt) -> Halt:
+        """A detector has stopped this client: it sends nothing more, and is gone as if its machine were."""
+        self.wire.close()
+        if self.rows:
+            self.rows[-1]["halted"] = str(halt)
+        self._write_history()
+        log.error("halted", extra={"facts": {"why": str(halt)}})
+        return halted.lay_down(
+            self.folder, halt, self._worker.own_state(), self._facts(), self._worker.lookout.report()
+        )
+
+    # ----------------------------------------------------------------------- snapshots
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "steps": self._worker.client.steps,
+            "rows": self.rows,
+            "sums": self.sums,
+            "ledger": self.ledger.as_dict(),
+            "client": self._worker.number,
+        }
+
+    def _write(self, number: int) -> None:
+        worker, facts = self._worker, self._facts()
+        if number == BEST:
+            checkpoint.save(self.folder / "best.safetensors", worker.own_state(), facts)
+            return
+        self.snapshots.save(number, worker.own_state(), facts)
+        self._write_history()
+
+    def _write_history(self) -> None:
+        lines = "".join(json.dumps(row) + "\n" for row in self.rows)
+        checkpoint.write_text(self.folder / "history.jsonl", lines)
+
+    def _go_to(self, number: int) -> None:
+        if number == BEST:
+            if not (self.folder / "best.safetensors").exists():
+                log.warning("no best epoch", extra={"facts": {}})  # this client was away when it was kept
+                return
+            state, _ = checkpoint.load(self.folder / "best.safetensors")
+            self._worker.load_state(state)
+            return
+        if number not in self.snapshots.numbers():
+            raise ProtocolError(f"the server asks for snapshot {number}; there are {self.snapshots.numbers()}")
+        state, facts = self.snapshots.load(number)
+        if facts["client"] != self._worker.number:
+            raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._worker.number}")
+        self._worker.load_state(state)
+        self._worker.continue_at(facts["steps"])
+        self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
+        restored = Ledger.from_dict(facts["ledger"])
+        self.ledger.bytes, self.ledger.messages, self.ledger.samples = (
+            restored.bytes,
+            restored.messages,
+            restored.samples,
+        )
+
+    def _result(self) -> dict[str, Any]:
+        worker = self._worker
+        checkpoint.save(self.folder / "client.safetensors", export(worker.client), {"number": worker.number})
+        worker.lookout.finish()
+        result = {
+            "name": self.name,
+            "number": worker.number,
+            "steps": worker.client.steps,
+            "accuracy": self.scores.get("test"),
+            "connections": self.wire.connections,
+            "bytes_up": self.ledger.per_sample(UP),
+            "bytes_down": self.ledger.per_sample(DOWN),
+            "ledger": self.ledger.as_dict(),
+            **({"detectors": worker.lookout.report()} if self.plan.watch else {}),
+        }
+        checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
+        return result
+
+
+class Visitor:
+    """A client that only predicts: nothing is learnt, so a lost question is simply asked again."""
+
+    def __init__(self, plan: Plan, task: Task, name: str, address: Address, ledger: Ledger, *, give_up: float = 60.0):
+        self._site = Site(plan, name, address, Path(), give_up=give_up)
+        self._u, self._ledger = answered_shape(plan, task), ledger
+        self._wire = Wire(address, lambda: {**self._site._who(), "purpose": "predict"}, give_up=give_up)
+
+    def __enter__(self) -> "Visitor":
+        self.number = self._site.enrol()
+        self._wire.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._wire.close()
+
+    def ask(self, message: Message) -> Message:
+        frame = wire.encode(message)
+        self._ledger.note(message, UP, len(frame))
+        while True:
+            try:
+                self._wire.send(frame)
+                answer = self._wire.receive()
+                break
+            except NewSession:
+                continue
+        reply = decoded(answer, self._wire.limit)
+        self._ledger.note(reply, DOWN, len(answer))
+        refuse_wrong_answer(message, reply, self._u)
+        return reply
+
+
+def answered_shape(plan: Plan, task: Task) -> tuple[int, ...]:
+    """The shape of one row that the server sends back: features, or logits where it has the classifier."""
+    return (
+        cut_shapes(plan, task).u
+        if plan.protocol.labels_stay_home
+        else scores_shape(plan.net, task.shape, task.classes)
+    )
+
+
+def decoded(frame: Frame, limit: int) -> Message:
+    """A message of the server."""
+    try:
+        return wire.decode(frame, limit)
+    except wire.WireError as error:
+        raise ProtocolError(f"the server sent what cannot be read: {error}") from error
+
+
+def refuse_wrong_answer(
+    asked: Message, reply: Message, row: tuple[int, ...], crossed: tuple[int, ...] = (), forward_only: bool = False
+) -> None:
+    """A server is not believed either: another step, another shape, or numbers that are none."""
+    if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
+        raise ProtocolError(f"the server answered {asked} with {reply}")
+    if asked.kind is Kind.LIFT:
+        _refuse_wrong_lift(asked, reply)
+        return
+    if asked.kind is Kind.BACKWARD:
+        if forward_only:
+            if reply.tensors:
+                raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; frozen: nothing")
+            return
+        name, shape = "dz", crossed
+    elif asked.kind is Kind.LOSS:
+        name, shape = "loss", ()
+    else:
+        name, shape = "u", (len(asked["z"]), *row)
+    if set(reply.tensors) != {name}:
+        raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
+    tensor = reply[name]
+    if tuple(tensor.shape) != shape or tensor.dtype != torch.get_default_dtype():
+        raise ProtocolError(f"the server answered {asked} with {name} of {tensor.dtype}, {tuple(tensor.shape)}")
+    if not finite(tensor):
+        raise ProtocolError(f"the server answered {asked} with {name} that holds NaN or infinity")
+
+
+def _refuse_wrong_lift(asked: Message, reply: Message) -> None:
+    """A copy of the server's half of a guard, or nothing where it was replaced. Its shapes the guard compares."""
+    if bool(reply.tensors) == bool(asked.tensors) or not all(name.startswith("lift.") for name in reply.tensors):
+        raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}")
+    if any(t.is_floating_point() and not finite(t) for t in reply.tensors.values()):
+        raise ProtocolError(f"the server answered {asked} with weights that hold NaN or infinity")
+
+
+def _form(state: Mapping[str, torch.Tensor], *kinds: str) -> dict[str, Any]:
+    return {name: (t.shape, t.dtype) for name, t in state.items() if name.startswith(kinds)}

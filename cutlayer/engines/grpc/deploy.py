@@ -1,0 +1,250 @@
+"""A run between machines, on disk: one folder at the server, one at each client, each enough to go on after a crash.
+
+server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json
+client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json; halted.json
+         and halted.safetensors where its detectors stopped it
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from ... import __version__
+from ...core.batch import Task
+from ...core.errors import Interrupted
+from ...core.message import Watcher
+from ...core.seeds import derive
+from ...data.base import Parts, Source, parts
+from ...training import checkpoint
+from ...training.course import Progress
+from ...training.plan.plan import Plan
+from ...training.worker import task_of
+from .. import halt as halted
+from . import certs
+from .admission import Limits, Lobby
+from .channel import Address, require_loopback
+from .client import Site
+from .server import Host
+from .service import Network
+
+
+class Service:
+    """A server that runs, from its door to its folder."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        names: Sequence[str],
+        folder: Path,
+        *,
+        listen: str,
+        identity: Path | None,
+        limits: Limits | None = None,
+        device: str = "cpu",
+        at_server: Sequence[Watcher] = (),
+    ):
+        if identity is None:
+            require_loopback(listen)
+        self.folder, self.device, self.at_server = folder, device, at_server
+        _begin(folder, plan.public())
+        self.lobby = Lobby(plan, names, limits or Limits())
+        self.host: Host | None = None
+        self.stopping = threading.Event()
+        self._callbacks: dict[str, Any] = {}
+        self.network = Network(
+            listen,
+            identity=certs.read_identity(identity, "server") if identity else None,
+            revoked=certs.Revoked(identity / certs.REVOKED) if identity else None,
+            enrol=self.lobby.enrol,
+            admit=self.lobby.admit,
+            status=self.status,
+            most=2 * plan.clients + self.lobby.limits.visitors,
+            quiet=self.lobby.limits.quiet,
+            greeting=self.lobby.limits.greeting,
+            review=self.lobby.limits.review,
+            connections=self.lobby.limits.connections,
+        )
+        self._remember()
+        self.network.start()
+
+    def run(
+        self,
+        *,
+        on_wait: Callable[[list[str]], None] = lambda names: None,
+        on_step: Callable[[Progress], None] = lambda progress: None,
+        on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
+        stay: bool = False,
+    ) -> dict[str, Any]:
+        """Train to the end and return the result. With `stay`, then answer predictions until stopped."""
+        try:
+            host = self._open(on_wait)
+            host.on_epoch = lambda: self._epoch(host, on_epoch)  # type: ignore[method-assign]
+            done = self.folder / "result.json"
+            if done.exists():
+                host.restore_newest()
+                if host.best.tensors:
+                    host.load(host.best.tensors)
+                result: dict[str, Any] = json.loads(done.read_text())
+            else:
+                if not host.run(on_step=on_step):
+                    raise Interrupted(f"stopped after step {host.step}; the same command goes on")
+                result = self._result(host)
+            host.part(lambda name: self._told(result, name), already=result["ended"])
+            if stay:
+                self.stopping.wait()
+            return result
+        finally:
+            for line in self.lobby.lines:
+                line.goodbye()
+            time.sleep(0.1)
+            self.network.stop()
+
+    def stop(self) -> None:
+        """End after the current turn."""
+        self.stopping.set()
+        self.lobby.bell.ring()
+        if self.host is not None:
+            self.host.stop()
+
+    def status(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "version": __version__,
+            "plan": self.lobby.fingerprint,
+            "state": "waiting" if self.host is None else "finished" if self._finished() else "training",
+            "missing": self.lobby.missing(),
+            "refused": dict(self.network.refused),
+        }
+        return facts | (self.host.status() if self.host is not None else {})
+
+    def _finished(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+    def _open(self, on_wait: Callable[[list[str]], None]) -> Host:
+        while missing := self.lobby.missing():
+            on_wait(missing)
+            self.lobby.bell.wait_for(lambda: self.stopping.is_set() or self.lobby.missing() != missing)
+            if self.stopping.is_set():
+                raise Interrupted("stopped before all clients had come; the same command goes on")
+        self.host = Host(self.lobby, self.folder, device=self.device, at_server=self.at_server, stop=self.stopping)
+        return self.host
+
+    def _remember(self) -> None:
+        """What clients said of their data before a restart: the run need not wait for all of them to say it again."""
+        snapshots = checkpoint.Snapshots(self.folder / "snapshots")
+        if numbers := snapshots.numbers():
+            for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
+                if known:
+                    shape, classes, attributes = known["task"]
+                    self.lobby.task = Task(tuple(shape), classes, attributes)
+                    self.lobby.known[client] = {**known, "task": self.lobby.task}
+
+    def _epoch(self, host: Host, on_epoch: Callable[[dict[str, Any]], None]) -> None:
+        lines = "".join(json.dumps(row) + "\n" for row in host.history)
+        checkpoint.write_text(self.folder / "history.jsonl", lines)
+        on_epoch(host.history[-1])
+
+    def _result(self, host: Host) -> dict[str, Any]:
+        checkpoint.save(self.folder / "server.safetensors", host.server.body.state_dict(), {})
+        result = {
+            "plan": repr(host.plan),
+            "accuracy": mean(host.used) if host.used else None,
+            "accuracy_last": mean(host.last) if host.last else None,
+            "accuracy_spread": max(host.used) - min(host.used) if host.used else None,
+            "best_epoch": host.best.epoch,
+            "epochs": host.epoch,
+            "steps": host.step,
+            "seconds": round(host.seconds, 3),
+            "exact": host.exact,
+            "skipped": host.skipped,
+            "rewinds": host.rewinds,
+            "refused": dict(self.network.refused),
+            "ledger": host.ledger.as_dict(),
+            **({"server_watch": [watch.report() for watch in host.watches]} if host.watches else {}),
+            "ended": [],  # clients that know it
+        }
+        checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
+        return result
+
+    def _told(self, result: dict[str, Any], name: str) -> None:
+        result["ended"].append(name)
+        checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
+
+
+def join(
+    plan: Plan,
+    name: str,
+    folder: Path,
+    *,
+    server: str,
+    identity: Path | None,
+    data: Source | None = None,
+    data_dir: Path | None = None,
+    give_up: float = 3600.0,
+    limits: Limits | None = None,
+    device: str = "cpu",
+    on_start: Callable[[Site], None] = lambda site: None,
+) -> dict[str, Any]:
+    """Take part in a run as `name`, on this client's own `data` or on its share of the plan's; returns its result."""
+    if (folder / "result.json").exists():
+        raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
+    halted.refuse(folder)
+    address = Address(server, certs.read_identity(identity, "client") if identity else None)
+    plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
+    site = Site(plan, name, address, folder, give_up=give_up, limit=(limits or Limits()).message, device=device)
+    number = site.enrol()
+    task, own = own_parts(plan, number, data, data_dir)
+    site.prepare(number, task, own, own_data=data is not None)
+    on_start(site)
+    return site.run()
+
+
+def own_parts(plan: Plan, number: int, data: Source | None, data_dir: Path | None) -> tuple[Task, Parts]:
+    """A client's own data, or, in a rehearsal, its share of the plan's."""
+    loaded = (data or plan.data).load(data_dir)
+    split = parts(loaded, aux=0 if data else plan.aux, val=plan.val, seed=plan.seed)
+    task = task_of(split.private, len(loaded.classes))
+    if data is None:
+        shares = plan.partition.assign(split.private, plan.clients, derive(plan.seed, "partition"))
+        split = replace(split, private=split.private[shares[number]])
+    return task, split
+
+
+def _begin(folder: Path, plan: Plan) -> None:
+    """A new folder, or one that was left by the same plan."""
+    path = folder / "plan.json"
+    if path.exists():
+        before = json.loads(path.read_text())
+        if before["fingerprint"] != plan.fingerprint():
+            raise ValueError(f"{folder} belongs to another plan: {before['plan']}. Choose another --out")
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
+    checkpoint.write_text(path, json.dumps(facts, indent=1))
+
+
+def _with_secret(plan: Plan, folder: Path) -> Plan:
+    """The plan with this client's own private seed, drawn once and kept: a replayed step must be the same step."""
+    _begin(folder, plan)
+    path = folder / "private.json"
+    if path.exists():
+        kept = json.loads(path.read_text())["private_seed"]
+        if plan.private_seed not in (None, kept):
+            raise ValueError(f"{folder} was started with another private seed")
+        return replace(plan, private_seed=kept)
+    drawn = secrets.randbits(63) if plan.private_seed is None else plan.private_seed
+    checkpoint.write_text(path, json.dumps({"private_seed": drawn}), mode=0o600)
+    return replace(plan, private_seed=drawn)
+
+
+def summary(result: dict[str, Any]) -> str:
+    """One line for a person."""
+    measured = "" if result["accuracy"] is None else f", test accuracy {result['accuracy']:.4f}"
+    return f"finished after {result['steps']} steps{measured}"

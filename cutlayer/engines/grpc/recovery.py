@@ -1,0 +1,223 @@
+"""What a server and a client elsewhere say to each other: an order, the questions it leads to, and its answer.
+
+Whatever comes is checked at the door before anything is computed, and nothing that is not a number leaves.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from ...core.errors import NonFinite, ProtocolError
+from ...core.message import Kind, Message, Watcher, through
+from ...training.build import build_server
+from ...training.course import Course
+from ...training.fused_wave import FUSED
+from ...training.plan.schedule import Wave
+from ...training.worker import weights_in
+from ...wire import frames as wire
+from ...wire.ledger import DOWN, UP
+from .admission import Lobby
+from .barrier import Crowd
+from .connection import Absent, Line, Lost, Stopped
+from .session import Frame, Refused
+from .validation import Door, finite
+
+log = logging.getLogger("cutlayer.serve")
+
+
+class Conversation(Course):
+    """A course that asks clients over lines."""
+
+    def __init__(
+        self,
+        room: Lobby,
+        *,
+        device: str = "cpu",
+        at_server: Sequence[Watcher] = (),
+        stop: threading.Event | None = None,
+    ):
+        assert room.task is not None
+        self.lobby, self.lines, self.limits, self.task = room, room.lines, room.limits, room.task
+        server = build_server(room.plan, room.task, device)
+        super().__init__(room.plan, server, [known.get("batches", 0) for known in room.known])
+        self.device, self._stop = device, stop or threading.Event()
+        self._handle = through([*at_server, *self.stand()], server.handle)
+        if at_server and isinstance(room.plan.rounds, Wave) and room.plan.rounds.fused:
+            raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
+        self._doors = [Door(room.plan, room.task) for _ in self.lines]
+        self._computing = self.lock
+        self._crowd: Crowd | None = None
+        self._voided: set[int] = set()  # clients whose turn of this round counts for nothing
+        self.waiting_for = ""
+        room.predictor = self._predict
+
+    def ask(self, client: int, order: Message) -> Message:
+        line, door = self.lines[client], self._doors[client]
+        door.open(order)
+        try:
+            self._send(line, order)
+        except Refused as error:
+            if error.name != "window":  # of our own making
+                raise
+            self._refuse(line, error)
+        while True:
+            self.waiting_for = line.name
+            frame = self._frame(line)
+            try:
+                message = _decoded(frame, line.limit)
+                if message.kind is order.kind:
+                    self._refuse_wrong_answer(order, message, client)
+                    door.closed(message)
+                    if not self.plan.protocol.crosses and "turn" in order.tensors and int(message["samples"]):
+                        with self.lock:
+                            for _ in range(int(order["turn"][2] - order["turn"][1])):
+                                self.learnt()
+                    return message
+                door.check(message, client)
+                with self.lock:
+                    if message.kind is Kind.PREDICT:
+                        self.ledger.samples["predicting"] += len(message["z"])
+                    self.ledger.note(message, UP, len(frame))
+                door.passed(message)  # whatever comes of it, the body may not be what it was
+                reply = self._computed(message)
+                self._send(line, reply, counted=True)
+                self._refuse_lost_weights(message)  # while the client goes on: a large body takes a while to look at
+            except Refused as error:
+                self._refuse(line, error)
+            last = message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.pieces == 0
+            if last or (message.kind is Kind.LOSS and door.frozen):
+                with self.lock:
+                    self.learnt()
+
+    def _refuse(self, line: Line, error: Refused) -> NoReturn:
+        """Tell the client, and go back to before its turn: nothing it did in it stays."""
+        log.warning("refused", extra={"facts": {"client": line.name, "error": error.name, "text": str(error)}})
+        line.strikes += 1
+        with self._computing:
+            self.server.forget(line.number)
+        line.drop(error)
+        raise Lost(line.name) from error
+
+    def _computed(self, message: Message) -> Message:
+        """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
+        merges = self.plan.rounds.merges
+        try:
+            crowd = self._crowd  # a visitor may come just as a wave ends
+            reply = crowd.answer(message) if crowd is not None else self._alone(message)
+            if merges:
+                _lost(message, reply)
+        except NonFinite as error:
+            if not merges or message.kind not in FUSED:
+                raise Refused("non-finite", str(error)) from error
+            return self._void(message)
+        except (ProtocolError, RuntimeError, ValueError) as error:
+            raise Refused("failed", f"{message} cannot be computed: {error}") from error
+        _refuse_non_finite(message, reply.tensors)
+        return reply
+
+    def _void(self, message: Message) -> Message:
+        """To a client whose turn cannot be computed: nothing. It gives its turn up, and the round goes on."""
+        with self.lock:
+            self.server.forget(message.client)
+            self._voided.add(message.client)
+        return message.reply()
+
+    def _alone(self, message: Message) -> Message:
+        with self._computing:
+            return self._handle(message.to(self.device))
+
+    def _refuse_lost_weights(self, message: Message) -> None:
+        # Copies and gradients that are still to be merged are looked at when they are.
+        merges = self.plan.rounds.merges
+        if message.kind is Kind.BACKWARD and self.server.optimizer is not None and not merges:
+            _refuse_non_finite(message, self.server.body.state_dict())
+
+    def _frame(self, line: Line) -> Frame:
+        """A client's next frame. With nobody there nobody is late: it is then our own network that is away."""
+        while True:
+            try:
+                return line.receive(self.limits.deadline)
+            except Absent:
+                if any(other.connected for other in self.lines):
+                    raise
+            self._wait_for_anybody()
+
+    def _wait_for_anybody(self) -> None:
+        self.lobby.bell.wait_for(lambda: self._stop.is_set() or self._anybody())
+        if not self._anybody():
+            raise Stopped
+
+    def _anybody(self) -> bool:
+        return any(line.connected for line in self.lines)
+
+    def _send(self, line: Line, message: Message, counted: bool = False) -> None:
+        frame = wire.encode(message)
+        if counted:
+            with self.lock:
+                self.ledger.note(message, DOWN, len(frame))
+        line.send(frame)
+
+    def _refuse_wrong_answer(self, order: Message, answer: Message, client: int) -> None:
+        """What a client may answer an order with; weights like those that were handed on before."""
+        if answer.client != client:
+            raise Refused("unknown client", f"{answer}: this connection is client {client}")
+        whole = {Kind.TURN: ("samples", 1), Kind.WEIGHTS: ("samples", 1), Kind.EVALUATE: ("score", 2)}
+        name, count = whole.get(order.kind, ("steps", 1))
+        weights = weights_in(answer)
+        found = answer.tensors.get(name)
+        if found is None or found.dtype != torch.int64 or tuple(found.shape) != (count,) or int(found.min()) < 0:
+            raise Refused("shape", f"{answer} should carry {count} whole numbers as {name!r}")
+        batches = int(order["turn"][2] - order["turn"][1]) if name == "samples" else 0
+        if answer.step != order.step + batches:
+            raise Refused("step", f"{answer} where step {order.step + batches} was expected")
+        most = batches * 2 * self.plan.batch  # as at the door
+        if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
+            raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
+        frozen = name == "samples" and bool(order["turn"][3])
+        if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS and not frozen):
+            raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
+        merges = self.plan.rounds.merges  # an update with NaN is then left out of its round, which goes on
+        if not merges and any(t.is_floating_point() and not finite(t) for t in weights.values()):
+            raise Refused("non-finite", f"{answer}: the weights hold NaN or infinity")
+        if weights and self.shared and not merges and _form(weights) != _form(self.shared):
+            raise Refused("shape", f"{answer}: other weights than the ones handed on")
+
+    def _predict(self, line: Line) -> None:
+        """Serve a connection that only predicts, beside whatever the course does."""
+        door = Door(self.plan, self.task)
+        door.open(None)
+        try:
+            while True:
+                frame = line.receive(self.limits.deadline)
+                message = _decoded(frame, line.limit)
+                door.check(message, line.number)
+                line.send(wire.encode(self._computed(message)))
+        except Refused as error:
+            line.drop(error)
+        except (Lost, Absent, Stopped):
+            line.drop()
+
+
+def _lost(message: Message, reply: Message) -> None:
+    if message.kind in FUSED and not all(bool(t.isfinite().all()) for t in reply.tensors.values()):
+        raise NonFinite(f"{message} leads to NaN or infinity")
+
+
+def _refuse_non_finite(message: Message, tensors: Mapping[str, torch.Tensor]) -> None:
+    sums = [tensor.sum() for tensor in tensors.values()]
+    if not all(bool(total.isfinite()) for total in sums):
+        raise Refused("non-finite", f"{message} leads to NaN or infinity: its numbers, or a rate, are too large")
+
+
+def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: (tuple(t.shape), t.dtype) for name, t in state.items()}
+
+
+def _decoded(frame: Frame, limit: int) -> Message:
+    try:
+        return wire.decode(frame, limit)
+    except wire.WireError as error:
+        raise Refused("garbage", str(error)) from error

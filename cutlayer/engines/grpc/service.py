@@ -1,0 +1,289 @@
+"""gRPC on the server's side: who may enter, and bytes in and out of lines. It knows nothing of what they mean."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from . import certs
+from .connection import Line, Push
+from .session import CHUNK, HEADER, VERSION, Refused, Type, note, read_note
+
+CONVERSE, ENROLL, STATUS = "/cutlayer.Cut/Converse", "/cutlayer.Cut/Enroll", "/cutlayer.Cut/Status"
+GREETING = 10.0  # seconds a new connection has to say who it is
+REVIEW = 5.0  # seconds between two looks at the certificate of an open connection, and at frames that do not end
+FAREWELL = 5.0  # seconds to take in why a connection ends
+IDLE_MS = 60_000  # a connection without a conversation is closed
+TOLD = 2000  # characters of an error that are sent or logged
+NAMES = 4096  # names whose connections are counted at a time
+CONNECTIONS = (30, 10.0)  # a client may connect so many times in so many seconds
+QUIET = 20.0  # seconds without a byte before the other side is asked whether it is still there
+
+log = logging.getLogger("cutlayer.serve")
+Enrol = Callable[[str, dict[str, Any]], dict[str, Any]]
+Admit = Callable[[str, dict[str, Any]], Line]
+
+
+def transport(quiet: float) -> list[tuple[str, int]]:
+    """Settings of a channel, alike on both sides. A side that does not answer `quiet` seconds of silence is gone."""
+    return [
+        ("grpc.enable_http_proxy", 0),  # a proxy of the environment would see everything
+        ("grpc.keepalive_time_ms", int(1000 * quiet)),
+        ("grpc.keepalive_timeout_ms", int(500 * quiet)),
+        ("grpc.http2.ping_timeout_ms", int(500 * quiet)),  # of any ping: while one is out, keep-alive sends none
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(250 * quiet)),
+        ("grpc.max_receive_message_length", CHUNK + HEADER.size),
+        ("grpc.max_send_message_length", CHUNK + HEADER.size),
+    ]
+
+
+class Network:
+    """A gRPC server in a thread of its own."""
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        identity: certs.Identity | None,
+        revoked: certs.Revoked | None,
+        enrol: Enrol,
+        admit: Admit,
+        status: Callable[[], dict[str, Any]],
+        most: int,
+        quiet: float = QUIET,
+        greeting: float = GREETING,
+        review: float = REVIEW,
+        connections: int | None = None,
+    ):
+        self._connections = connections  # of a client within ten seconds; None: the usual
+        self.refused: Counter[str] = Counter()
+        self._listen, self._identity, self._revoked, self._most = listen, identity, revoked, most
+        self._quiet, self._greeting, self._review = quiet, greeting, review
+        self._enrol, self._admit, self._status = enrol, admit, status
+        self._came: dict[str, deque[float]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._ready: threading.Event = threading.Event()
+        self._failed: BaseException | None = None
+        self.port = 0
+        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    def stop(self, grace: float = 1.0) -> None:
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._server.stop(grace), self._loop).result(grace + 5)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._open())
+        except BaseException as error:  # whoever starts us must hear of it
+            self._failed = error
+            self._ready.set()
+            return
+        self._ready.set()
+        self._loop.run_forever()
+
+    async def _open(self) -> None:
+        options = [
+            *transport(self._quiet),
+            ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", 10_000),
+            ("grpc.max_connection_idle_ms", IDLE_MS),
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is unpacked could be of any size
+        ]
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most)
+        methods = {
+            "Converse": grpc.stream_stream_rpc_method_handler(self._converse),
+            "Enroll": grpc.unary_unary_rpc_method_handler(self._enroll),
+            "Status": grpc.unary_unary_rpc_method_handler(self._tell),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("cutlayer.Cut", methods),))
+        try:
+            if self._identity is None:
+                self.port = self._server.add_insecure_port(self._listen)
+            else:
+                own = self._identity
+                credentials = grpc.ssl_server_credentials([(own.key, own.cert)], own.ca, require_client_auth=True)
+                self.port = self._server.add_secure_port(self._listen, credentials)
+        except RuntimeError as error:
+            raise OSError(
+                f"cannot listen on {self._listen}: the port is taken, or it is no address of ours"
+            ) from error
+        await self._server.start()
+
+    # ---------------------------------------------------------------------- calls
+    async def _tell(self, request: bytes, context: Any) -> bytes:
+        try:
+            with _named():
+                self._name(context, {"name": "?"})
+                return json.dumps(self._status()).encode()
+        except Refused as error:
+            return self._refusal(error)
+
+    async def _enroll(self, request: bytes, context: Any) -> bytes:
+        try:
+            with _named():
+                facts = read_note(request, Type.HELLO)
+                return note(Type.WELCOME, self._enrol(self._greeted(context, facts), facts))
+        except Refused as error:
+            return self._refusal(error)
+
+    async def _converse(self, requests: Any, context: Any) -> None:
+        outgoing: asyncio.Queue[bytes | Refused | None] = asyncio.Queue()
+        loop, closing = self._loop, asyncio.Event()
+
+        def push(packets: Sequence[bytes]) -> None:
+            for packet in packets:
+                loop.call_soon_threadsafe(outgoing.put_nowait, packet)
+
+        def close(error: Refused | None) -> None:
+            loop.call_soon_threadsafe(outgoing.put_nowait, error)
+            loop.call_soon_threadsafe(closing.set)
+
+        line = None
+        try:
+            with _named():
+                self._name(context, {"name": "?"})  # whoever may not enter is not waited for
+            first = await asyncio.wait_for(context.read(), self._greeting)
+            if first is grpc.aio.EOF:
+                return
+            with _named():
+                facts = read_note(first, Type.HELLO)
+                name = self._greeted(context, facts)
+                self._refuse_too_often(name)
+                coming = self._admit(name, facts)
+                welcome, again = coming.connect(facts, push, close)
+            line = coming
+            await context.write(note(Type.WELCOME, welcome))
+            await self._carry(line, push, again, outgoing, closing, context)
+        except TimeoutError:
+            await context.write(self._refusal(Refused("slow", f"no greeting within {self._greeting:.0f} seconds")))
+        except Refused as error:
+            if line is not None:
+                line.drop()
+            await context.write(self._refusal(error))
+        finally:
+            if line is not None:
+                line.disconnect(push)
+
+    async def _carry(
+        self,
+        line: Line,
+        push: Push,
+        again: Sequence[bytes],
+        outgoing: "asyncio.Queue[Any]",
+        closing: asyncio.Event,
+        context: Any,
+    ) -> None:
+        """Both directions until one of them ends."""
+
+        async def read() -> None:
+            while (packet := await context.read()) is not grpc.aio.EOF:
+                with _named():
+                    line.arrive(packet, push)
+                while line.full:
+                    await asyncio.sleep(0.01)
+
+        async def review() -> None:
+            while True:
+                await asyncio.sleep(self._review)
+                with _named():
+                    self._name(context, {"name": "?"})
+                    line.review()
+
+        async def part() -> None:  # whoever does not read is not waited for
+            await closing.wait()
+            await asyncio.sleep(FAREWELL)
+
+        async def write() -> None:
+            for packet in again:
+                await context.write(packet)
+            while True:
+                packet = await outgoing.get()
+                if isinstance(packet, Refused):  # said by whoever ended the line, not by what came in
+                    await context.write(self._refusal(packet))
+                    return
+                if packet is None:
+                    await context.write(note(Type.BYE, {}))
+                    return
+                await context.write(packet)
+
+        tasks = [asyncio.ensure_future(one()) for one in (read, write, review, part)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ----------------------------------------------------------------- who may enter
+    def _greeted(self, context: Any, facts: dict[str, Any]) -> str:
+        if facts.get("protocol") != VERSION:
+            raise Refused(
+                "version", f"this server speaks version {VERSION}, not {facts.get('protocol')}: update the older side"
+            )
+        return self._name(context, facts)
+
+    def _name(self, context: Any, facts: dict[str, Any]) -> str:
+        """Who this is: the name in the certificate. Without certificates, on loopback only, what it says."""
+        claimed = str(facts.get("name", ""))
+        if self._identity is None:
+            return claimed
+        seen = context.auth_context()
+        names = seen.get("x509_common_name", [])
+        if len(names) != 1:
+            raise Refused("certificate", "a certificate with one name is needed")
+        pem = seen.get("x509_pem_cert", [b""])[0]
+        if certs.ended(pem):  # since the handshake
+            raise Refused("expired", f"the certificate of {names[0].decode()} has expired")
+        if self._revoked is not None and self._revoked.holds(certs.serial(pem)):
+            raise Refused("revoked", f"the certificate of {names[0].decode()} was revoked")
+        if claimed not in ("?", names[0].decode()):
+            raise Refused("name", f"the certificate is {names[0].decode()}'s, not {claimed}'s")
+        return str(names[0].decode())
+
+    def _refuse_too_often(self, name: str) -> None:
+        most, seconds = (self._connections, 10.0) if self._connections else CONNECTIONS
+        came = self._came.setdefault(name, deque(maxlen=most))
+        now = time.monotonic()
+        if len(self._came) > NAMES:
+            self._came = {one: times for one, times in self._came.items() if times and now - times[-1] < seconds}
+            if len(self._came) > NAMES:
+                raise Refused("rate", "too many names at a time: wait")
+        if len(came) == most and now - came[0] < seconds:
+            raise Refused("rate", f"{name} connected {most} times within {seconds:.0f} seconds: wait")
+        came.append(now)
+
+    def _refusal(self, error: Refused) -> bytes:
+        self.refused[error.name] += 1
+        return note(Type.REFUSED, {"name": error.name, "text": str(error)[:TOLD]})
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """What nobody thought of is a refusal as well; the log says what it was."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        log.error("failed", extra={"facts": {"error": type(error).__name__, "text": str(error)[:TOLD]}})
+        raise Refused("internal", "the server failed at this; its log says how") from error

@@ -1,0 +1,249 @@
+"""A run on disk: plan, secrets, history, checkpoints and result, each file whole or not there.
+
+plan.json            what was asked for, and the fingerprint of the public part
+private.json         the clients' private seed (readable by its owner alone)
+history.jsonl        one line an epoch
+last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
+halted.*             where a detector stopped it, and why: see `halted`
+result.json          accuracy, bytes, time, once it is finished
+transcript.bin       what the server received, where it was recorded: `cutlayer attack` reads it
+model.safetensors    the whole network at the end, where there is one for all clients: `--weights` starts from it
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ...audit.poison_trial import watched
+from ...core.errors import Halt, Interrupted
+from ...core.message import Watcher
+from ...core.spec import spec
+from ...core.split import Federated
+from ...data.base import parts
+from ...training import checkpoint
+from ...training.build import sides
+from ...training.facts.compression import rates
+from ...training.facts.fairness import by_client
+from ...training.facts.forecast import Stopwatch, forecast
+from ...training.facts.link import Link
+from ...training.facts.memory import by_role
+from ...training.facts.privacy import privacy
+from ...training.labels import mean_iou
+from ...training.plan.plan import Plan
+from ...wire.ledger import DOWN, UP
+from ...wire.transcript import Recorder
+from .. import halt as halted
+from .run import LocalRun, Progress
+
+TRANSCRIPT = "transcript.bin"
+
+
+def new_folder(out: Path | None, kind: str) -> Path:
+    """Where results go. A folder that already holds something is refused: results are never overwritten."""
+    folder = out or Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and is not empty: choose another --out, or --resume a training run")
+    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
+    if not os.access(above, os.W_OK):
+        raise PermissionError(f"no permission to write in {above}: choose another --out")
+    return folder
+
+
+def load_plan(folder: Path, given: Plan | None = None) -> Plan:
+    """The plan a folder was started with, secrets included. A recipe's own network must be `given` again."""
+    path = folder / "plan.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} is not a training run: there is no {path.name} in it")
+    try:
+        text = json.loads(path.read_text())["plan"]
+        secret = json.loads((folder / "private.json").read_text())["private_seed"]
+    except (ValueError, KeyError, OSError) as error:
+        raise ValueError(f"{folder} cannot be resumed: {error}") from error
+    if given is not None and repr(given) != text:
+        raise ValueError(f"{folder} was started with another plan: {text}")
+    try:
+        return replace(given or spec(text, "plans"), private_seed=secret)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder} was started by a recipe: give the same recipe and options beside --resume ({error})"
+        ) from error
+
+
+def train(
+    plan: Plan,
+    folder: Path,
+    *,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    resume: bool = False,
+    record: int = 0,
+    link: Link | None = None,
+    on_start: Callable[[LocalRun], None] = lambda run: None,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+    on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Run `plan` in `folder`, from the start or from where it was left, and return the result.
+
+    `record` is how many bytes of what the server receives to keep, the newest; 0: none. `link`: also say how long it
+    would take over that.
+    """
+    if link is not None:
+        refuse_side_by_side(plan)
+    if resume:
+        halted.refuse(folder)
+    recorder, watch = Recorder(record) if record else None, Stopwatch()
+    watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
+    run = ready(plan, data_dir, device, watchers)
+    if resume:
+        run.restore(*checkpoint.load(folder / "last.safetensors"))
+        _write_plan(run.plan, folder)
+        if recorder is not None and (folder / TRANSCRIPT).exists():
+            recorder.load(folder / TRANSCRIPT)
+    else:
+        _begin(run, folder)
+    on_start(run)
+    before = run.seconds
+
+    def keep() -> None:
+        if run.best.epoch == run.epoch:
+            _save(run, folder, "best")
+        _save(run, folder, "last")
+        if recorder is not None:
+            recorder.save(folder / TRANSCRIPT)
+        on_epoch(run.history[-1])
+
+    try:
+        finished = run.train(on_step=on_step, on_epoch=keep, stop=stop)
+    except Halt as halt:
+        if recorder is not None:
+            recorder.save(folder / TRANSCRIPT)
+        run.history.append({**run.so_far(), "epoch": run.epoch + 1, "halted": str(halt)})
+        _write_history(run, folder)
+        raise halted.lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
+    if not finished:
+        _save(run, folder, "last")
+        if recorder is not None:
+            recorder.save(folder / TRANSCRIPT)
+        again = "" if _typable(run.plan) else "with the same recipe and options, and "
+        raise Interrupted(f"stopped after step {run.step}; go on {again}with: cutlayer train --resume {folder}")
+    told = None
+    if link is not None:  # before the test set is predicted
+        taken = run.seconds - before
+        told = forecast(
+            link, run.ledger, watch, seconds=taken, steps=run.step, per_epoch=run.steps // run.plan.epochs
+        )
+    return _finish(run, folder, {} if link is None else {"link": told})
+
+
+def refuse_side_by_side(plan: Plan) -> None:
+    """What is foretold of a link is that of a cut, and of clients that learn one after the other."""
+    if plan.rounds.merges or plan.protocol is Federated:
+        raise ValueError(
+            f"--link foretells clients that take turns; {plan.rounds} and {plan.protocol.__name__} have other "
+            "schedules: leave it out, or take rounds=Relay()"
+        )
+
+
+def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Watcher] = ()) -> LocalRun:
+    """A plan with its data, about to begin."""
+    loaded = plan.data.load(data_dir)
+    return LocalRun(
+        plan,
+        parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed),
+        classes=len(loaded.classes),
+        device=device,
+        at_server=at_server,
+    )
+
+
+def _typable(plan: Plan) -> bool:
+    """Whether the text of a plan is enough to build it again; a recipe's own network is not."""
+    try:
+        return bool(spec(repr(plan), "plans") == plan)
+    except ValueError:
+        return False
+
+
+def _begin(run: LocalRun, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_plan(run.plan, folder)
+    secret = json.dumps({"private_seed": run.plan.private_seed})
+    checkpoint.write_text(folder / "private.json", secret, mode=0o600)
+    _save(run, folder, "last")
+
+
+def _write_plan(plan: Plan, folder: Path) -> None:
+    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
+    checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))
+
+
+def _save(run: LocalRun, folder: Path, name: str) -> None:
+    checkpoint.save(folder / f"{name}.safetensors", *run.snapshot())
+    _write_history(run, folder)
+
+
+def _write_history(run: LocalRun, folder: Path) -> None:
+    lines = "".join(json.dumps(row) + "\n" for row in run.history)
+    checkpoint.write_text(folder / "history.jsonl", lines)
+
+
+def scores_over_time(run: LocalRun) -> list[dict[str, Any]]:
+    """What each client's detectors had to say."""
+    return [{"client": worker.number, **one} for worker in run.workers for one in worker.lookout.report()]
+
+
+def leaks(result: dict[str, Any]) -> list[str]:
+    """What each client's leak meter saw, in words."""
+    lines = []
+    for one in result.get("detectors", ()):
+        if so_far := one.get("leak_so_far"):
+            seen = ", ".join(f"{name} {value:.3f}" for name, value in so_far.items())
+            floor, spread = one["leak"][-1]["floor"], one["leak"][-1]["plus_minus"]
+            lines.append(
+                f"client {one['client']}: a reader of its own messages saw {seen} (± {spread:.3f}; the "
+                f"class-mean image alone {floor:.3f})"
+            )
+    return lines
+
+
+def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]:
+    last = run.evaluate(run.parts.test)
+    for worker in run.workers:
+        worker.lookout.finish()
+    over_time = scores_over_time(run)  # before it goes back to its best epoch
+    run.use_best()
+    used = run.evaluate(run.parts.test)
+    maps = [mean_iou(worker.confusion) for worker in run.workers if worker.confusion is not None]
+    if (whole := run.network()) is not None:
+        checkpoint.save(folder / "model.safetensors", whole, {})
+    result = {
+        "plan": repr(run.plan),
+        "accuracy": sum(used) / len(used),
+        **({"mean_iou": sum(maps) / len(maps)} if maps else {}),
+        "accuracy_spread": max(used) - min(used),
+        "accuracy_last": sum(last) / len(last),
+        "best_epoch": run.best.epoch,
+        "epochs": run.epoch,
+        "steps": run.step,
+        "seconds": round(run.seconds, 3),
+        "bytes_up": run.ledger.per_sample(UP),
+        "bytes_down": run.ledger.per_sample(DOWN),
+        "bytes_weights": run.ledger.weights_per_sample(),
+        "rates": rates(run.plan, run.task, run.ledger),
+        "ledger": run.ledger.as_dict(),
+        "sides": sides(run.plan, run.task),
+        "client_memory": by_role(run.plan, run.task),
+        "privacy": privacy(run.plan, run.task),
+        **by_client(run),
+        **({"detectors": over_time} if run.plan.watch else {}),
+        **watched(run),
+        **more,
+    }
+    checkpoint.write_text(folder / "result.json", json.dumps(result, indent=1))
+    return result

@@ -1,0 +1,254 @@
+"""Split inference with a trained network: in this process, or with the body on a server."""
+
+import csv
+import io
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.batch import in_batches
+from ..core.message import Kind, through
+from ..core.seeds import derive
+from ..data.base import Source
+from ..training import checkpoint
+from ..training.build import build_client
+from ..training.facts.link import Link
+from ..training.labels import confusion, mean_iou, mean_iou_of_each, refuse_unfit_labels
+from ..training.plan.plan import Plan
+from ..training.step import Client, load, predict
+from ..training.worker import as_batch, task_of
+from ..wire.ledger import DOWN, UP, Ledger
+from .grpc import certs
+from .grpc.channel import Address
+from .grpc.client import Visitor
+from .local import start as runs
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Class and confidence for every sample (or every pixel), and what it cost."""
+
+    classes: tuple[str, ...]
+    found: Tensor  # a class a sample, or a map of classes
+    confidence: Tensor  # of each sample; the mean over its pixels
+    labels: Tensor
+    seconds: list[float]  # of each message, from input to answer
+    bytes_up: list[int]  # of each message
+    bytes_down: list[int]
+    stream: bool = False
+    link: Link | None = None  # to say how long it would take over
+
+    @property
+    def maps(self) -> bool:
+        """Whether every pixel has a class."""
+        return self.found.dim() > 1
+
+    @cached_property
+    def right(self) -> Tensor:
+        """The share of right classes in each sample: 0 or 1, or anything between where every pixel has one."""
+        return (self.found == self.labels).reshape(len(self.found), -1).double().mean(1)
+
+    def summary(self) -> dict[str, Any]:
+        number = len(self.found)
+        told: dict[str, Any] = {
+            "mode": "stream" if self.stream else "batch",
+            "samples": number,
+            "batches": len(self.seconds),
+            "accuracy": float(self.right.mean()),
+        }
+        if self.maps:
+            told["mean_iou"] = mean_iou(confusion(self.found, self.labels, len(self.classes)))
+        told |= _speed(self.seconds, number)
+        told |= {"bytes_up": sum(self.bytes_up) / number, "bytes_down": sum(self.bytes_down) / number}
+        if self.link is not None:
+            told["link"] = {"link": str(self.link), **_speed(self._over(self.link), number)}
+        return told
+
+    def _over(self, link: Link) -> list[float]:
+        """Seconds of each message if it crossed this link: computed as here, its bytes, and a round trip."""
+        return [
+            spent + link.seconds(up) + link.back.seconds(down) + link.rtt
+            for spent, up, down in zip(self.seconds, self.bytes_up, self.bytes_down, strict=True)
+        ]
+
+    def as_csv(self) -> str:
+        """A line a sample; in a stream also what each took and weighed."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        columns = self._of_maps() if self.maps else self._of_classes()
+        if self.stream:
+            columns["ms"] = [f"{1e3 * spent:.3f}" for spent in self.seconds]
+            columns |= {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        rows.writerow(["sample", *columns])
+        rows.writerows([number, *row] for number, row in enumerate(zip(*columns.values(), strict=True)))
+        return text.getvalue()
+
+    def _of_classes(self) -> dict[str, list[Any]]:
+        return {
+            "predicted": [self.classes[which] for which in self.found],
+            "confidence": [f"{sure:.4f}" for sure in self.confidence],
+            "label": [self.classes[which] for which in self.labels],
+        }
+
+    def _of_maps(self) -> dict[str, list[Any]]:
+        each = mean_iou_of_each(self.found, self.labels, len(self.classes))
+        figures = {"mean_iou": each, "accuracy": self.right, "confidence": self.confidence}
+        return {name: [f"{value:.4f}" for value in values] for name, values in figures.items()}
+
+
+def _speed(seconds: list[float], samples: int) -> dict[str, Any]:
+    times = torch.tensor(seconds, dtype=torch.float64) * 1e3
+    shares = {"median": 0.5, "p95": 0.95, "p99": 0.99}
+    return {
+        "latency_ms": {name: float(times.quantile(share)) for name, share in shares.items()},
+        "samples_per_second": samples / sum(seconds),
+    }
+
+
+def predict_with(
+    folder: Path,
+    *,
+    given: Plan | None = None,
+    server: str | None = None,
+    name: str = "",
+    identity: Path | None = None,
+    data: Source | None = None,
+    data_dir: Path | None = None,
+    limit: int = 0,
+    size: int = 64,
+    stream: bool = False,
+    maps: bool = False,
+    link: Link | None = None,
+    device: str = "cpu",
+    on_batch: Callable[[int, int], None] = lambda done, all: None,
+) -> Predictions:
+    """Test samples of `data` (default: the plan's) through the network in `folder`, in their order.
+
+    `folder` is one of `cutlayer train`, or of `cutlayer join` together with the `server` that has the body. With
+    `stream` each sample is a message of its own, sent when the answer to the one before has come. `maps`: refuse a
+    network that gives no label maps. `link`: also say how long it would take over that.
+    """
+    plan = runs.load_plan(folder, given)
+    if stream:
+        refuse_stream(plan)
+    loaded = (data or plan.data).load(data_dir)
+    refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
+    if maps and loaded.test.y.dim() == 1:
+        raise ValueError(f"--masks are label maps, and {plan.net} gives one class a sample: leave it out")
+    samples = loaded.test if not limit else loaded.test[torch.arange(min(limit, len(loaded.test)))]
+    ledger = Ledger()
+    with _client(plan, folder, loaded, ledger, server, name, identity, data_dir, device) as client:
+        # Noise is drawn anew by every process: the same image twice must not meet the same noise.
+        secret = derive(plan.private_seed or 0, "predict", secrets.token_hex(8))
+        size = plan.batch if plan.guard.mixes_samples else 1 if stream else size
+        found, confidence, seconds, up, down = [], [], [], [], []
+        batches = in_batches(torch.arange(len(samples)), size, 1 if stream else plan.least_batch)
+        for number, index in enumerate(batches):
+            before = [ledger.bytes[Kind.PREDICT.name, way] for way in (UP, DOWN)]
+            began = time.perf_counter()
+            batch = as_batch(samples, index, derive(secret, number)).to(device)
+            best = predict(client, [batch]).softmax(1).max(1)
+            found.append(best.indices.cpu())
+            seconds.append(time.perf_counter() - began)
+            confidence.append(best.values.reshape(len(index), -1).double().mean(1).cpu())
+            up.append(ledger.bytes[Kind.PREDICT.name, UP] - before[0])
+            down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - before[1])
+            on_batch(int(index[-1]) + 1, len(samples))
+    return Predictions(
+        tuple(map(str, loaded.classes)), torch.cat(found), torch.cat(confidence), samples.y,
+        seconds, up, down, stream, link,
+    )  # fmt: skip
+
+
+def refuse_stream(plan: Plan) -> None:
+    """A guard that needs company cannot work on single samples."""
+    guard = plan.guard
+    if guard.least_batch > 1:
+        raise ValueError(f"{guard} needs {guard.least_batch} samples at a time, a stream has one: leave out --stream")
+    if guard.mixes_samples:
+        raise ValueError(
+            f"what leaves of a sample follows from its whole batch with {guard}, and a stream has no batches: "
+            "leave out --stream"
+        )
+
+
+def write_masks(path: Path, found: Predictions) -> None:
+    """The label maps: a folder of PNG pictures whose pixel values are the classes, or one .npz file."""
+    small = found.found.to(torch.uint8 if len(found.classes) <= 256 else torch.int32).numpy()
+    if path.suffix == ".npz":
+        buffer = io.BytesIO()
+        labels = found.labels.numpy().astype(small.dtype)
+        np.savez_compressed(buffer, predicted=small, label=labels, classes=np.array(found.classes))
+        checkpoint.write_bytes(path, buffer.getvalue())
+        return
+    if len(found.classes) > 256:
+        raise ValueError(
+            f"a PNG has 256 classes at most, and there are {len(found.classes)}: give --masks an .npz file"
+        )
+    from PIL import Image
+
+    path.mkdir(parents=True, exist_ok=True)
+    colours = [value for which in range(len(found.classes)) for value in _colour(which)]
+    for number, picture in enumerate(small):
+        image = Image.fromarray(picture, mode="P")
+        image.putpalette(colours)
+        image.save(path / f"{number:05}.png")
+
+
+def refuse_masks(path: Path) -> None:
+    """Say what is wrong with a place for label maps before anything is predicted."""
+    if path.exists() and (path.suffix == ".npz" or not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} exists: give --masks a new folder for pictures, or a new .npz file")
+
+
+def _colour(which: int) -> tuple[int, int, int]:
+    """A colour for a class, the first ones far apart: bits of its number, spread over red, green and blue."""
+    found = [0, 0, 0]
+    for bit in range(8):
+        found[bit % 3] |= (which >> bit & 1) << (7 - bit // 3)
+    return found[0], found[1], found[2]
+
+
+@contextmanager
+def _client(
+    plan: Plan,
+    folder: Path,
+    loaded: Any,
+    ledger: Ledger,
+    server: str | None,
+    name: str,
+    identity: Path | None,
+    data_dir: Path | None,
+    device: str,
+) -> Iterator[Client]:
+    if server is None:
+        run = runs.ready(plan, data_dir, device)
+        which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
+        run.restore(*checkpoint.load(which))
+        client = run.clients[0]
+        if run.shared:
+            load(client, run.shared)
+        client.remote._send = through([ledger], run.server.handle)
+        yield client
+        return
+    path = folder / "client.safetensors"
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
+    state, facts = checkpoint.load(path)
+    task = task_of(loaded.train, len(loaded.classes))
+    address = Address(server, certs.read_identity(identity, "client") if identity else None)
+    with Visitor(plan, task, name, address, ledger) as visitor:
+        client = build_client(plan, task, visitor.number, visitor.ask, device)
+        if visitor.number != facts["number"]:
+            raise ValueError(f"{folder} is client {facts['number']}'s, {name} is client {visitor.number}")
+        load(client, {key: tensor.to(device) for key, tensor in state.items()})
+        yield client

@@ -1,0 +1,28 @@
+"""Numbers of two bytes instead of four."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Task
+from ..core.compressor import Squeeze
+from .base import Guard, GuardModule, Shape
+from .quantize import StraightThrough
+
+
+@dataclass(frozen=True, repr=False)
+class BF16(Guard, Squeeze):
+    """Each number rounded to bfloat16: two bytes, eight significant bits, the range of float32.
+
+    Straight through: gradients pass as if nothing had happened. Also for `down` and `back` of a plan. Each number
+    is rounded by itself, so no outlier makes the others coarse, as it does on a grid.
+    """
+
+    def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
+        return StraightThrough(self, private)
+
+    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+        # Nothing is prepared: the wire sees for itself that the lower halves are empty.
+        return tensor.detach().to(torch.bfloat16).to(tensor.dtype), None

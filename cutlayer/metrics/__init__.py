@@ -1,0 +1,1 @@
+"""Figures of a reconstruction, and the readers that attacks and leak meters share."""

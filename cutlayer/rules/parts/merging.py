@@ -1,0 +1,89 @@
+"""What merging rules share: how far the clients moved on average, as a gradient that the server steps along."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..base import MEMORY, NET, STAT, Rule, Update
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, repr=False)
+class Merging(Rule):
+    """One state from many. g = Σ pᵢ (x − xᵢ) points uphill like a gradient, and every rule subtracts.
+
+    Written as a sum of differences, g is exactly zero where nobody moved. Sums are in double precision, so that the
+    order of the updates is lost in rounding. A rule says how clients are weighed (`shares`), how their moves become
+    one (`moved`) and what step is made of that (`step`).
+    """
+
+    def __call__(self, current: Mapping[str, Tensor], updates: Sequence[Update]) -> State:
+        if not updates:
+            return dict(current)
+        _refuse_unlike(current, updates)
+        shares, after = self.shares(current, updates), dict[str, Tensor]()
+        for name, now in current.items():
+            if not name.startswith((NET, STAT)):
+                continue
+            g = self.moved(now, [update.state[name] for update in updates], shares)
+            if name.startswith(NET) and now.is_floating_point():
+                after |= self.step(name.removeprefix(NET), now, g, current)
+            else:  # statistics and counters are data: their mean, and no step beyond it
+                after[name] = like(now, now.double() - g)
+        return after
+
+    def shares(self, current: Mapping[str, Tensor], updates: Sequence[Update]) -> list[float]:
+        """p, each client's weight: its share of the samples."""
+        total = sum(update.samples for update in updates)
+        if total <= 0 or any(update.samples < 0 for update in updates):
+            raise ValueError("the updates were learnt from no samples: leave clients without data out of the round")
+        return [update.samples / total for update in updates]
+
+    def moved(self, now: Tensor, arrived: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+        """g of one tensor, in double precision."""
+        start, g = now.double(), torch.zeros_like(now, dtype=torch.float64)
+        for tensor, share in zip(arrived, shares, strict=True):
+            if share:
+                g.add_(start - tensor.to(start), alpha=share)
+        return g
+
+    def step(self, name: str, now: Tensor, g: Tensor, current: Mapping[str, Tensor]) -> State:
+        """One parameter's next value, as "net.<name>", and what is remembered of it, as "rule.<what>.<name>"."""
+        return {NET + name: like(now, now.double() - g)}
+
+
+def like(now: Tensor, value: Tensor) -> Tensor:
+    """`value` in the precision of `now`; whole numbers are rounded, not cut off."""
+    return value.to(now.dtype) if now.is_floating_point() else value.round().to(now.dtype)
+
+
+def remembered(what: str, name: str, g: Tensor, current: Mapping[str, Tensor], first: float = 0.0) -> Tensor:
+    """What the rule kept of a parameter, in double precision; `first` before the first round."""
+    kept = current.get(f"{MEMORY}{what}.{name}")
+    return torch.full_like(g, first) if kept is None else kept.to(g)
+
+
+def to_remember(what: str, name: str, value: Tensor, now: Tensor) -> State:
+    """In the parameter's own precision, but never below float32: second moments of half floats vanish."""
+    return {f"{MEMORY}{what}.{name}": value.to(torch.promote_types(now.dtype, torch.float32))}
+
+
+def momentum(beta: float, name: str, now: Tensor, g: Tensor, current: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+    """(v = β v + g, what to remember of it); without momentum nothing is kept."""
+    if not beta:
+        return g, {}
+    v = remembered("momentum", name, g, current).mul(beta).add_(g)
+    return v, to_remember("momentum", name, v, now)
+
+
+def _refuse_unlike(current: Mapping[str, Tensor], updates: Sequence[Update]) -> None:
+    names = [name for name in current if name.startswith((NET, STAT))]
+    if not names:
+        raise ValueError("a merge starts from weights all clients began with: give them as `current`")
+    for update in updates:
+        for name in names:
+            if name not in update.state or update.state[name].shape != current[name].shape:
+                raise ValueError(f"an update does not fit at {name}: let `sound` sort the updates first")

@@ -1,0 +1,135 @@
+"""From a plan to the parties: each side is built from what it may know, and never builds the other's part."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..core.batch import Batch
+from ..core.message import Handler, Message
+from ..core.remote import Remote
+from ..core.seeds import derive, seeded
+from ..core.server import Server
+from ..core.split import Bypass, FillChannels, Rejoin, Split
+from ..core.state import freeze as freeze
+from ..nets.base import count_parameters
+from ..nets.weights import load_weights
+from .fused_wave import refuse_mixing
+from .plan.plan import Plan, Task, cut_shapes
+from .plan.schedule import Wave
+from .step import Client
+
+
+def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> Server:
+    """The server's side, from the public part alone: lift, body and, where labels travel, the classifier."""
+    cut = cut_shapes(plan, task)
+    guard = plan.guard.public_part()
+    parts: list[nn.Module] = [guard.lift(cut.shared, derive(plan.seed, "guard"))]
+    if plan.protocol is Bypass:
+        parts.append(FillChannels(cut.z[0]))
+    if not plan.protocol.crosses:  # the server only merges what clients bring
+        return Server(nn.Identity())
+    with seeded(derive(plan.seed, "body")):
+        body = plan.net.body(task.shape)
+        tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
+        parts += [body] if tail is None else [body, tail]
+    _start_from_file(plan, task, body=body, tail=tail)
+    _freeze(plan, body=body, tail=tail)
+    whole = nn.Sequential(*parts).to(device)
+    if isinstance(plan.rounds, Wave) and plan.rounds.fused:
+        refuse_mixing(whole)
+    return Server(
+        whole,
+        plan.server_optimizer.build(whole.parameters()),
+        fresh=plan.rounds.fresh,
+        copies=plan.server_optimizer.build if plan.rounds.own_bodies else None,
+        wave=plan.rounds.weights if isinstance(plan.rounds, Wave) else "",
+        seed=plan.seed,
+        pieces=plan.pieces,
+        down=plan.down,
+        back=plan.back,
+        exchange=guard.exchange,
+    )
+
+
+def build_client(plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu") -> Client:
+    """One client's side. It never builds the body."""
+    if plan.private_seed is None:
+        raise ValueError("a client needs a private seed: plan.with_secrets()")
+    cut = cut_shapes(plan, task)
+    own = derive(plan.private_seed, "client", number)
+    # Shared heads start alike on every client; own heads do not.
+    start = derive(plan.private_seed, "start", 0 if plan.shared else number)
+    spec, body = plan.guard_of(number), None
+    guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
+    with seeded(derive(start, "head")):
+        head = plan.net.head(task.shape)
+    with seeded(derive(start, "tail")):
+        tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
+        if plan.protocol is Bypass:
+            assert tail is not None
+            home = cut.z if plan.guard.holds_back else (cut.z[0] - cut.shared[0], *cut.z[1:])
+            rejoin = Rejoin(home, cut.u, plan.fusion)
+            split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=rejoin)
+        elif not plan.protocol.crosses:
+            with seeded(derive(plan.seed, "body")):  # as a server would have it
+                body = plan.net.body(task.shape)
+            split = plan.protocol(nn.Sequential(head, body), tail, guard)
+        else:
+            split = plan.protocol(head, tail, guard)
+    _start_from_file(plan, task, head=head, body=body, tail=tail)
+    _freeze(plan, head=head, body=body, tail=tail)
+    split.to(device)
+    optimizer = plan.client_optimizer.build(split.parameters())
+    if optimizer is not None:
+        spec.attach(optimizer, split)
+    return Client(number, split, optimizer, Remote(number, send, plan.back))
+
+
+def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
+    """Fill this side's parts from `plan.weights`, where a plan names a file."""
+    given: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
+    if plan.skip_tail:
+        given.pop("tail", None)
+    if plan.weights and given:
+        load_weights(plan.weights, plan.net, task.shape, task.classes, skip_tail=plan.skip_tail, **given)
+
+
+def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
+    for name, part in parts.items():
+        if name in plan.frozen and part is not None:
+            freeze(part)
+
+
+def sides(plan: Plan, task: Task) -> dict[str, Any]:
+    """Per side, guard included: parameters, and multiply-accumulates of predicting one sample."""
+    plan = replace(plan, private_seed=0)  # any weights will do
+    server = build_server(plan, task)
+    client = build_client(plan, task, 0, server.handle)
+    cut = cut_shapes(plan, task)
+    # As many samples as the guard needs at once; the figures are those of one.
+    count = max(plan.guard.least_batch, plan.guard.fan_out)
+    batch = Batch(torch.zeros(count, *task.shape), torch.zeros(count, dtype=torch.long))
+    sent: list[Message] = []
+
+    def overheard(message: Message) -> Message:
+        sent.append(message)
+        return server.handle(message)
+
+    client.remote = Remote(0, overheard)
+    with torch.no_grad(), FlopCounterMode(display=False) as both:
+        client.split.eval()(batch, client.remote)
+    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+        if sent:
+            server.body.eval()(sent[0]["z"])
+    return {
+        "cut": list(cut.z),
+        "sent": list(cut.sent),
+        "client": {
+            "parameters": count_parameters(client.split),
+            "macs": (both.get_total_flops() - alone.get_total_flops()) // (2 * count),
+        },
+        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // (2 * count)},
+    }

@@ -1,0 +1,239 @@
+"""What training costs a client in memory, by purpose: counted, not sampled."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.batch import Batch, Task
+from ...core.message import Handler, Kind, Message
+from ...core.remote import Remote
+from ...core.seeds import generator
+from ..build import build_client
+from ..labels import label_shape
+from ..plan.plan import Plan, cut_shapes
+from ..plan.roles import Role
+from ..step import Client, feed
+
+PURPOSES = ("parameters", "gradients", "optimizer", "activations", "working")
+MODES = {
+    "active": "learns",
+    "checkpointed": "learns, and computes the head's activations again for the backward pass",
+    "frozen": "runs forward only",
+}
+Bytes = dict[str, int]
+Held = dict[int, Tensor]  # by address; a freed storage could lend its address to the next, so all are kept
+
+
+def client_memory(client: Client, batch: Batch, u: tuple[int, ...], mode: str = "active") -> Bytes:
+    """Bytes one step needs: parameters, gradients, optimizer state, activations kept for backward.
+
+    `working` is what goes into the largest layer and comes out of it, kept or not. The step runs on a copy against a
+    server that answers zeros of shape `u`: nothing is learnt or sent.
+    """
+    if mode not in MODES:
+        raise ValueError(f"a client is {', '.join(MODES)}; got {mode!r}")
+    split, learns = copy.deepcopy(client.split).train(), mode != "frozen"
+    remote = Remote(client.number, far_away(batch, u, split.guard.fan_out))
+    parameters = list(split.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad] if learns else []
+    weights = {_address(tensor) for tensor in [*parameters, *split.buffers()]}
+    with _largest_layer(split, weights) as largest:
+        if not learns:
+            kept = _total(_saved(lambda: feed(Client(client.number, split, None, remote), batch), weights))
+        else:
+            if mode == "checkpointed":
+                split.head = _Checkpointed(split.head, weights)
+            kept = _total(_saved(lambda: split.terms(batch, remote), weights))
+            if isinstance(split.head, _Checkpointed):
+                kept += split.head.again
+    return {
+        "parameters": _bytes(parameters),
+        "gradients": _bytes(trained),
+        "optimizer": _optimizer_state(client.optimizer, trained) if learns else 0,
+        "activations": kept,
+        "working": largest[0],
+    }
+
+
+def total(sizes: Bytes) -> int:
+    """All of it; what a layer works with is mostly among what is kept, so only the larger of the two counts."""
+    kept = sum(sizes[name] for name in PURPOSES[:3])
+    return kept + max(sizes["activations"], sizes["working"])
+
+
+def breakdown(plan: Plan, task: Task) -> dict[str, Bytes]:
+    """The memory of one client of a plan in every mode there is; any weights and any inputs will do."""
+    client = build_client(replace(plan, private_seed=0), task, 0, lambda message: message)
+    draw, labels = generator(0), label_shape(plan, task)
+    y = torch.arange(plan.batch) % task.classes
+    batch = Batch(
+        torch.rand(plan.batch, *task.shape, generator=draw).to(torch.get_default_dtype()),
+        y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
+        {name: torch.arange(plan.batch) % values for name, values in task.attributes.items()},
+    )
+    u = cut_shapes(plan, task).u
+    modes = [mode for mode in MODES if mode != "frozen" or plan.protocol.crosses]
+    return {mode: client_memory(client, batch, u, mode) for mode in modes}
+
+
+def by_role(plan: Plan, task: Task) -> dict[str, Bytes]:
+    """The same of the roles that clients of this plan have."""
+    roles = plan.roles.at(0, plan.clients, plan.seed)
+    found = breakdown(plan, task)
+    return {role.value: found[role.value] for role in (Role.ACTIVE, Role.FROZEN) if role in roles}
+
+
+def table(found: dict[str, Bytes]) -> list[str]:
+    """For people, in MB, with the total as a share of the first."""
+    first = total(next(iter(found.values())))
+    rows = [f"{'MB':13}" + "".join(f"{name:>13}" for name in (*PURPOSES, "total"))]
+    for mode, sizes in found.items():
+        cells = "".join(f"{size / 1e6:13.3f}" for size in (*(sizes[name] for name in PURPOSES), total(sizes)))
+        rows.append(f"{mode:13}{cells}  {total(sizes) / first:4.0%}")
+    return rows
+
+
+def picture(found: dict[str, Bytes]) -> bytes:
+    """One bar a mode, its parts stacked (after Fig. 4.1 of Madill 2025), as PNG."""
+    from ...audit.report.plots import INK, png, pyplot
+
+    plt = pyplot()
+    figure, axes = plt.subplots(figsize=(6.4, 0.7 + 0.55 * len(found)))
+    places, ends = list(range(len(found)))[::-1], [0.0] * len(found)
+    beyond = {
+        mode: {**one, "working": total(one) - sum(one[name] for name in PURPOSES[:4])} for mode, one in found.items()
+    }
+    for name, colour in zip(PURPOSES, ("#1d2733", "#5b7fa6", "#e0a458", "#9fc5b0", "#dfe4ea"), strict=True):
+        sizes = [one[name] / 1e6 for one in beyond.values()]
+        axes.barh(places, sizes, left=ends, height=0.6, color=colour, label=name)
+        ends = [end + size for end, size in zip(ends, sizes, strict=True)]
+    for place, end in zip(places, ends, strict=True):
+        axes.text(end, place, f" {end:.2f}", va="center", color=INK)
+    axes.set_yticks(places, list(found))
+    axes.set_xlabel("MB of one client")
+    axes.set_xlim(0, 1.15 * max(ends))
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=len(PURPOSES), frameon=False)
+    return png(figure, plt)
+
+
+# ------------------------------------------------------------------------------ counting
+def _saved(run: Callable[[], Any], weights: set[int]) -> Held:
+    """The tensors that autograd keeps of what `run` does, weights apart."""
+    held: Held = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _address(tensor) not in weights:
+            held[_address(tensor)] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        alive = run()
+    del alive
+    return held
+
+
+class _Checkpointed(nn.Module):
+    """A head that keeps the inputs of its segments alone, and runs a segment again when its gradients are due.
+
+    A head is a chain of its children; of all ways to cut it into segments of about one length (Chen et al. 2016) the
+    one that needs least is taken. `again` is what the largest segment keeps when it runs for the second time.
+    """
+
+    def __init__(self, head: nn.Module, weights: set[int]):
+        super().__init__()
+        self.parts = list(head.children()) if type(head) is nn.Sequential else [head]
+        self.weights, self.again = weights, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        inputs, held = [x], list[Held]()
+        for part in self.parts:
+            held.append(_saved(lambda part=part: inputs.append(part(inputs[-1])), self.weights))  # type: ignore[misc]
+        ways = [self._cut(inputs, held, count) for count in range(1, len(held) + 1)]
+        kept, self.again = min(ways, key=lambda way: _total(way[0]) + way[1])
+        return _Keeps.apply(inputs[-1], *kept.values())  # type: ignore[no-any-return, no-untyped-call]
+
+    def _cut(self, inputs: list[Tensor], held: list[Held], count: int) -> tuple[Held, int]:
+        """(inputs kept, bytes of the largest segment beside them) with so many segments."""
+        ends = [round(len(held) * place / count) for place in range(count + 1)]
+        kept = {_address(inputs[end]): inputs[end].detach() for end in ends[:-1]}
+        again = []
+        for first, last in pairwise(ends):
+            segment = {place: tensor for one in held[first:last] for place, tensor in one.items()}
+            again.append(_total({place: tensor for place, tensor in segment.items() if place not in kept}))
+        return kept, max(again)
+
+
+class _Keeps(torch.autograd.Function):
+    """Stands for the head in the graph; keeps these tensors for backward, which never comes."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, *kept: Tensor) -> Tensor:
+        ctx.save_for_backward(*kept)
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError
+
+
+@contextmanager
+def _largest_layer(split: nn.Module, weights: set[int]) -> Iterator[list[int]]:
+    """The most bytes that go into and come out of one layer at a time: no forward pass is without them."""
+    most = [0]
+
+    def look(module: nn.Module, given: tuple[Any, ...], found: Any) -> None:
+        tensors = [t for t in (*given, found) if isinstance(t, Tensor) and _address(t) not in weights]
+        most[0] = max(most[0], _total({_address(t): t for t in tensors}))
+
+    hooks = [module.register_forward_hook(look) for module in split.modules() if not list(module.children())]
+    try:
+        yield most
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def far_away(batch: Batch, u: tuple[int, ...], fan_out: int = 1) -> Handler:
+    """A server of which a client sees nothing but answers: zeros, for samples like those of `batch`."""
+    sent: dict[int, Tensor] = {}
+
+    def answer(message: Message) -> Message:
+        if message.kind is Kind.BACKWARD:
+            return message.reply(dz=torch.zeros_like(sent.pop(message.client)))
+        sent[message.client] = message["z"]
+        if message.kind is Kind.LOSS:
+            return message.reply(loss=batch.x.new_zeros(()))
+        return message.reply(u=batch.x.new_zeros(fan_out * len(message["z"]), *u))
+
+    return answer
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer | None, trained: list[nn.Parameter]) -> int:
+    """What it carries from step to step; where no step was made, what it will carry after one."""
+    if optimizer is None:
+        return 0
+    if not optimizer.state:
+        optimizer = type(optimizer)(trained, **optimizer.defaults)
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    return _bytes([v for entry in optimizer.state.values() for v in entry.values() if isinstance(v, Tensor)])
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _total(held: Held) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in held.values())
+
+
+def _bytes(tensors: list[Tensor] | list[nn.Parameter]) -> int:
+    return sum(tensor.element_size() * prod(tensor.shape) for tensor in tensors)

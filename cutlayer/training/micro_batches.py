@@ -1,0 +1,116 @@
+"""A batch in several pieces, all in flight at once: while one travels, another is computed.
+
+Every piece is an ordinary step in a thread of its own, up to the optimizer. Only one of them computes at a time, and
+they take turns in a fixed order, wherever one asks the server and would wait. So what is computed, in which order and
+from which random numbers does not depend on how long anything takes.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+
+from ..core.batch import Batch
+from ..core.message import Message
+from ..core.seeds import seeded
+from ..core.state import drop_gradients
+from .step import Client, check_terms, exchange_lift
+
+Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
+
+
+class _Aborted(Exception):
+    """Another piece failed."""
+
+
+class Ring:
+    """Hands the right to compute from one to the next, always in the same order."""
+
+    def __init__(self, count: int):
+        self._gates = [threading.Semaphore(0) for _ in range(count)]
+        self._left = list(range(count))
+        self._current = 0
+        self._error: BaseException | None = None
+
+    def run(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        """All jobs to their end, in turns. The first error of any of them is raised."""
+        found: list[Any] = [None] * len(jobs)
+
+        def work(number: int) -> None:
+            self._gates[number].acquire()
+            try:
+                if self._error is None:
+                    found[number] = jobs[number]()
+            except _Aborted:
+                pass
+            except BaseException as error:
+                self._error = self._error or error
+            finally:
+                self._pass_on(leave=True)
+
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(len(jobs))]
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            for thread in threads:
+                thread.start()
+            self._gates[0].release()
+            for thread in threads:
+                thread.join()
+        if self._error is not None:
+            raise self._error
+        return found
+
+    def switch(self) -> None:
+        """Let the others compute; returns when it is this one's turn again, with its random numbers."""
+        me, state = self._current, torch.get_rng_state()
+        self._pass_on()
+        self._gates[me].acquire()
+        if self._error is not None:
+            raise _Aborted
+        torch.set_rng_state(state)
+
+    def _pass_on(self, leave: bool = False) -> None:
+        place = self._left.index(self._current)
+        following = self._left[(place + 1) % len(self._left)]
+        if leave:
+            self._left.remove(self._current)
+        if self._left:
+            self._current = following
+            self._gates[following].release()
+
+
+def learn_in_pieces(client: Client, pieces: Sequence[Batch], first: int, post: Post) -> dict[str, float]:
+    """One step of a batch in pieces, numbered from `first` on. Its gradient is that of the whole batch."""
+    ring, total = Ring(len(pieces)), sum(map(len, pieces))
+
+    def ask(message: Message) -> Message:
+        answer = post(message)
+        ring.switch()
+        return answer()
+
+    def job(batch: Batch) -> dict[str, float]:
+        with seeded(batch.seed, batch.x.device):
+            terms = client.split.terms(batch, client.remote)
+            values = {name: float(term.detach()) for name, term in terms.items()}
+            check_terms(client, values)
+            (reduce(torch.add, terms.values()) * (len(batch) / total)).backward()
+        return values
+
+    client.split.train()
+    exchange_lift(client)
+    client.remote.continue_at(first)
+    with client.remote.through(ask):
+        found = ring.run([lambda batch=batch: job(batch) for batch in pieces])  # type: ignore[misc]
+    if client.optimizer is not None:
+        with seeded(pieces[0].seed, pieces[0].x.device):
+            client.correct()
+            client.optimizer.step()
+            drop_gradients(client.optimizer)
+    client.steps += 1
+    values: dict[str, float] = {}
+    for batch, terms in zip(pieces, found, strict=True):
+        for name, value in terms.items():
+            values[name] = values.get(name, 0.0) + value * (len(batch) / total)
+    client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
+    return values | client.split.guard.notes

@@ -1,0 +1,1 @@
+"""One run as plain objects: what is trained, how, and by whom."""

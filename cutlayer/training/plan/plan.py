@@ -1,0 +1,298 @@
+"""A run as plain objects: what is trained on what, cut where, guarded how. A recipe returns one."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from ...core.batch import Task as Task
+from ...core.compressor import Squeeze
+from ...core.spec import Spec
+from ...core.split import FUSIONS, Bypass, Split, UShaped
+from ...data.base import Source
+from ...data.digits import Digits
+from ...data.partitions import IID, Partition
+from ...data.poisons import Poison
+from ...detectors import Detector, ServerDetector
+from ...guards import Guard, NoGuard
+from ...guards.base import Shape
+from ...nets.base import Net, shapes
+from ...nets.simple_cnn import SimpleCNN
+from ...rules import FedAvg, Latest, Rule
+from ...rules.base import CONTROL
+from .lr_schedules import Constant, Schedule
+from .optimizers import SGD, Adam, Optimizer
+from .roles import AllActive, Frozen, Roles
+from .schedule import Relay, Rounds, Wave
+
+__all__ = ["Plan"]
+
+PARTS = ("head", "body", "tail")
+MOST_PIECES = 8
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(Spec):
+    """One run. Everything here may be shown to the server, except client-only guards and `private_seed`.
+
+    `seed` is public: it gives the body, the public maps of guards and the simulated partition. `private_seed` gives
+    heads, tails, batch order, keys and noise; it is never shown, and the server cannot compute it from `seed`.
+    """
+
+    net: Net = SimpleCNN()
+    data: Source = Digits()
+    protocol: type[Split] = UShaped
+    guard: Guard = NoGuard()
+    guarded: int | None = None  # how many clients use the guard, the first ones; None: all of them
+    home: float = 0.5  # the share of channels that never leave (Bypass)
+    fusion: str = "residual"  # how what stayed home rejoins what the server returns (Bypass)
+    clients: int = 1
+    partition: Partition = IID()
+    shared: bool = True  # one head and tail handed on from client to client (SCH), or one per client (PCH)
+    rounds: Rounds = Relay()  # one after the other, all at once (Wave), or merged after a while (SplitFed)
+    rule: Rule = Latest()  # how the weights that clients bring become one; where rounds merge, FedAvg if nothing else
+    roles: Roles = AllActive()  # who learns, and who only feeds the server forward
+    watch: tuple[Detector, ...] = ()  # each client's own detectors, which no server is told of
+    server_watch: tuple[ServerDetector, ...] = ()  # the server's own, which no client is told of
+    poison: Poison | None = None  # experiments: what malicious clients do to their own samples
+    take: int | None = None  # clients drawn for each pass; None: all of them
+    turn: int = 1  # batches a client learns from before the next one takes over, or a merge; 0: its whole epoch
+    epochs: int = 5
+    batch: int = 64
+    pieces: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
+    down: Squeeze = Squeeze()  # how u comes down: Quantize(bits=8), TopK(share=0.1), ...
+    back: Squeeze = Squeeze()  # how the gradients travel, du up and dz down
+    client_optimizer: Optimizer = Adam()
+    server_optimizer: Optimizer = Adam()
+    schedule: Schedule = Constant()
+    frozen: tuple[str, ...] = ()  # parts that do not train: head, body, tail
+    weights: str = ""  # a file with a whole network's weights to start from; each side takes only its own part
+    skip_tail: bool = False  # leave the classifier out of `weights`: other classes than it was trained for
+    patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
+    val: float = 0.1  # share of the training data that chooses the best epoch
+    aux: int = 0  # training samples set aside as the attacker's own data
+    seed: int = 0
+    private_seed: int | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole = {"clients": 1, "turn": 0, "epochs": 0, "batch": 2, "pieces": 1, "patience": 0, "aux": 0}
+        for name, least in whole.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(self, name), kind):
+                which = "Quantize, TopK, RandTopK or SplitFC" if kind is Squeeze else f"cutlayer list {_LISTS[name]}"
+                raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: {which}")
+        if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
+            raise ValueError(f"protocol is Vanilla, UShaped, Bypass or Federated; got {self.protocol!r}")
+        self._refuse_impossible_rounds()
+        if unknown := set(self.frozen) - set(PARTS):
+            raise ValueError(f"frozen names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
+        if self.guarded is not None and not 0 <= self.guarded <= self.clients:
+            raise ValueError(f"guarded is how many of the {self.clients} client(s) use the guard; got {self.guarded}")
+        if self.pieces > min(MOST_PIECES, self.batch // 2):
+            raise ValueError(
+                f"pieces is at most {MOST_PIECES}, and a piece has at least two samples of a batch of {self.batch}; "
+                f"got {self.pieces}"
+            )
+        if self.fusion not in FUSIONS:
+            raise ValueError(f"fusion is one of {', '.join(FUSIONS)}; got {self.fusion!r}")
+        if not 0 < self.home < 1:
+            raise ValueError(f"home is the share of channels that stay with the client, in (0, 1); got {self.home}")
+        if not 0 <= self.val < 1:
+            raise ValueError(f"val is the share of training data for validation, in [0, 1); got {self.val}")
+        if self.patience and not self.val:
+            raise ValueError("early stopping needs validation data: give val a share above 0, or patience=0")
+
+    def _refuse_impossible_rounds(self) -> None:
+        if self.rounds.merges and not self.rule.merges:
+            object.__setattr__(self, "rule", FedAvg())
+        if not self.rounds.merges and self.rule.merges:
+            raise ValueError(
+                f"{self.rule!r} merges what several clients bring, and in a relay one follows the other: "
+                "take rounds=SplitFed() or Wave()"
+            )
+        if self.take is not None and (not isinstance(self.take, int) or not 1 <= self.take <= self.clients):
+            raise ValueError(
+                f"take is how many of the {self.clients} client(s) are drawn for a pass, 1 to {self.clients}; "
+                f"got {self.take!r}"
+            )
+        if self.rounds.waves and (self.turn != 1 or self.pieces != 1):
+            raise ValueError("a wave is one batch of every client, in one piece: turn=1 and pieces=1")
+        self.roles.refuse_impossible(self.clients)
+        if isinstance(self.rounds, Wave) and self.rounds.fused and not isinstance(self.roles, AllActive):
+            raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
+        if self.rounds.own_bodies and self.protocol.crosses and CONTROL in self.rule.travels:
+            raise ValueError(
+                f"{self.rule!r} remembers something of every client, and clients' bodies are the server's: "
+                "take rounds=SplitFed(version=2), or protocol=Federated"
+            )
+        learning = self.clients - (self.roles.count(self.clients) if isinstance(self.roles, Frozen) else 0)
+        there = min(self.take or learning, learning)
+        if self.rule.merges and there < self.rule.least:
+            raise ValueError(
+                f"{self.rule!r} needs {self.rule.least} clients in a round to keep its promise; there are {there}"
+            )
+        if self.rule.merges and self.rule != FedAvg() and not self.shared and not self.rounds.own_bodies:
+            raise ValueError(f"{self.rule!r} has nothing to merge: heads are the clients' own, and there is one body")
+        if CONTROL in self.rule.travels and not (
+            isinstance(self.client_optimizer, SGD) and self.client_optimizer.momentum == 0
+        ):
+            raise ValueError(
+                f"{self.rule!r} tells a client's gradient from how far it moved, as in plain descent: take "
+                f"client_optimizer=SGD(momentum=0.0), not {self.client_optimizer!r}"
+            )
+        if self.guard.reads_gradients and self.rule.correction() is not None:
+            raise ValueError(f"{self.rule!r} adds to the clients' gradients, which {self.guard!r} replaces")
+        if not isinstance(self.watch, tuple) or not all(isinstance(one, Detector) for one in self.watch):
+            raise ValueError(f"watch cannot be {self.watch!r}; see: cutlayer list detectors")
+        if self.watch and (self.pieces > 1 or not self.protocol.crosses or "head" in self.frozen):
+            raise ValueError("detectors look at whole batches that cross, and at a head that trains: pieces=1")
+        if not isinstance(self.server_watch, tuple) or not all(
+            isinstance(one, ServerDetector) for one in self.server_watch
+        ):
+            raise ValueError(f"server_watch cannot be {self.server_watch!r}: ConsensusCosine is a server's detector")
+        if self.server_watch and (not self.protocol.crosses or getattr(self.rounds, "fused", False)):
+            raise ValueError("the server's detectors look at single batches that cross: a cut, and no fused waves")
+        if self.poison is not None:
+            if not isinstance(self.poison, Poison):
+                raise ValueError(f"poison cannot be {self.poison!r}; see: cutlayer list poisons")
+            self.poison.count(self.clients)
+        if not self.protocol.crosses and not isinstance(self.guard, NoGuard):
+            raise ValueError(f"nothing crosses in {self.protocol.__name__} that {self.guard!r} could guard")
+        if not self.protocol.crosses and not (self.shared and isinstance(self.roles, AllActive)):
+            raise ValueError(f"{self.protocol.__name__}: without weights that are merged nothing is learnt together")
+        if (self.rounds.own_bodies or self.rounds.waves) and self.guard.exchange:
+            raise ValueError(
+                f"{self.guard!r} exchanges the server's half with one client at a time: take rounds=Relay() or "
+                "SplitFed(version=2)"
+            )
+
+    @property
+    def keeps_optimizers(self) -> bool:
+        """Whether each client's optimizer lives on beside weights that are merged."""
+        return self.shared and self.rounds.merges and not self.rounds.fresh
+
+    @property
+    def least_batch(self) -> int:
+        """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
+        return min(self.batch, 2 * self.guard.least_batch)
+
+    def public(self) -> "Plan":
+        """The server's copy: no client-only guards, no private seed."""
+        return replace(self, guard=self.guard.public_part(), watch=(), poison=None, private_seed=None)
+
+    def guard_of(self, client: int) -> Guard:
+        """The guard one client uses."""
+        return self.guard if self.guarded is None or client < self.guarded else NoGuard()
+
+    def fingerprint(self) -> str:
+        """A hash of what both sides agree on before the first step."""
+        return sha256(repr(self.agreed()).encode()).hexdigest()[:16]
+
+    def agreed(self) -> dict[str, str]:
+        """The public part field by field, without where the data come from: that is each client's own business."""
+        public = self.public()
+        own = ("data", "partition", "val", "aux", "watch", "server_watch", "poison", "private_seed")
+        agreed = {one.name: repr(getattr(public, one.name)) for one in fields(public) if one.name not in own}
+        if self.weights:  # the file, not where it lies
+            agreed["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()[:16]
+        return agreed
+
+    def with_secrets(self) -> "Plan":
+        """This plan with a private seed; drawn afresh unless one was fixed (tests, audits)."""
+        if self.private_seed is not None:
+            return self
+        return replace(self, private_seed=secrets.randbits(63))
+
+
+_KINDS: dict[str, Any] = {
+    "net": Net,
+    "data": Source,
+    "guard": Guard,
+    "down": Squeeze,
+    "back": Squeeze,
+    "partition": Partition,
+    "rule": Rule,
+    "rounds": Rounds,
+    "roles": Roles,
+    "client_optimizer": Optimizer,
+    "server_optimizer": Optimizer,
+    "schedule": Schedule,
+}
+_LISTS = {
+    **{name: f"{name}s" for name in ("net", "guard", "partition", "rule")},
+    "data": "data",
+    "rounds": "rounds",
+    "roles": "roles",
+    "down": "guards",
+    "back": "guards",
+    "client_optimizer": "optimizers",
+    "server_optimizer": "optimizers",
+    "schedule": "schedules",
+}
+
+
+class Cut(NamedTuple):
+    """Shapes along the way: z at the cut, what the guard reads of it, what is sent, u from the body."""
+
+    z: Shape
+    shared: Shape
+    sent: Shape
+    u: Shape
+
+
+def cut_shapes(plan: Plan, task: Task) -> Cut:
+    """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
+    plan.net.check(task.shape)
+    z, u = shapes(plan.net, task.shape)
+    shared = z
+    if plan.protocol is Bypass and not plan.guard.holds_back:
+        if z[0] < 2:
+            raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
+        shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
+    cut = Cut(z, shared, plan.guard.out_shape(shared), u)
+    _refuse_unfit_guard(plan, task, cut)
+    return cut
+
+
+def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
+    guard = plan.guard
+    if plan.batch < guard.least_batch:
+        raise ValueError(f"{guard} needs {guard.least_batch} samples at a time: raise --batch above {plan.batch}")
+    if missing := [name for name in guard.attributes if name not in task.attributes]:
+        known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
+        raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
+    if plan.pieces > 1 and guard.reads_gradients:
+        raise ValueError(f"{guard} reads the gradients of whole batches: use pieces=1")
+    if plan.pieces > 1 and plan.batch // plan.pieces < guard.least_batch:
+        raise ValueError(f"{guard} needs {guard.least_batch} samples in each piece: fewer pieces, or a larger batch")
+    if guard.exchange == "replace" and plan.clients > 1 and not plan.shared:
+        raise ValueError(
+            f"{guard} replaces the server's decoder by the client's, and clients with heads of their own would "
+            "replace each other's: share the heads, or take decoder='server'"
+        )
+    if plan.guarded is None or plan.guarded == plan.clients:
+        return
+    lift = guard.public_part().lift(cut.shared, plan.seed)
+    if cut.sent != cut.shared or not all(isinstance(part, nn.Identity | nn.Sequential) for part in lift.modules()):
+        raise ValueError(
+            f"guarded={plan.guarded}: the server undoes {guard} for every client or for none, so only guards without "
+            "a server's half can be left out by some clients"
+        )
+    if plan.shared and guard.build(cut.shared, 0, 0, task).state_dict():
+        raise ValueError(
+            f"guarded={plan.guarded}: {guard} has weights of its own, which unguarded clients cannot hand on: "
+            "give each client its own head (--own)"
+        )
+
+
+def steps_per_epoch(sizes: Sequence[int], batch: int, least: int = 2) -> int:
+    """Batches in an epoch over clients of these sizes (a last batch below `least` joins the one before)."""
+    return sum(max(1, ceil(size / batch) - (size > batch and 0 < size % batch < least)) for size in sizes)

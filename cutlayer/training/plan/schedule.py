@@ -1,0 +1,135 @@
+"""Who learns when: a pass gives every client its next batches, and a round is what ends in one merge.
+
+From which weights the next round starts is a rule's business; what a client may do in it is its role's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+
+from ...core.seeds import derive, generator
+from ...core.spec import Spec
+from .roles import Role, Roles
+
+__all__ = ["Relay", "SplitFed", "Wave"]
+
+
+class Turn(NamedTuple):
+    """Client `client` learns from its batches `first` to `last` (not included) of this epoch."""
+
+    client: int
+    first: int
+    last: int
+    frozen: bool = False  # forward only: the server learns, the client does not
+    inherits: bool = True  # a frozen client takes over the newest shared head first
+
+
+@dataclass(frozen=True, repr=False)
+class Rounds(Spec):
+    """How the clients of a pass share a round."""
+
+    merges: ClassVar[bool] = True  # all of a pass start alike, and a rule makes one state of what they bring
+    own_bodies: ClassVar[bool] = False  # a copy of the body for each client of a round, merged like the heads
+    waves: ClassVar[bool] = False  # the body steps once for all clients of a round
+    fresh: ClassVar[bool] = False  # clients' optimizers start anew in every round, instead of living on
+
+    def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
+        """The rounds of one pass, from the turns of all clients that take part in it."""
+        return [tuple(turns)] if turns else []
+
+
+@dataclass(frozen=True, repr=False)
+class Relay(Rounds):
+    """One client after the other, each from where the last one stopped (sequential split learning)."""
+
+    merges = False
+
+    def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
+        return [(turn,) for turn in turns]
+
+
+@dataclass(frozen=True, repr=False)
+class Wave(Rounds):
+    """All clients at once: one batch each, one step of the body from the mean of their gradients, heads merged.
+
+    Parallel split learning (Madill 2025, Eq. 4.1 with weights='even'). `fused` computes the body once for all
+    batches together: the same gradients, faster, and refused for bodies where batches would see each other.
+    """
+
+    weights: Literal["rows", "even"] = "rows"  # of a client's gradient: as its batch has rows, or all alike
+    fused: bool = False
+    waves = True
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("rows", "even"):
+            raise ValueError(f"weights is rows (as large as a client's batch) or even; got {self.weights!r}")
+
+
+@dataclass(frozen=True, repr=False)
+class SplitFed(Rounds):
+    """Heads start alike and are merged after every round; version 1 has a body for each client, version 2 one body.
+
+    In version 1 the bodies are merged like the heads. In version 2 the one body learns from the clients in an order
+    that is drawn for every round (Thapa et al. 2022).
+    """
+
+    version: Literal[1, 2] = 1
+    fresh: bool = False  # type: ignore[misc]  # momentum and the like start anew in every round: stateless clients
+
+    def __post_init__(self) -> None:
+        if self.version not in (1, 2):
+            raise ValueError(f"SplitFed has version 1 (a body a client) and 2 (one body); got {self.version!r}")
+
+    @property
+    def own_bodies(self) -> bool:  # type: ignore[override]
+        return self.version == 1
+
+    def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
+        if self.version == 2:
+            lot = torch.randperm(len(turns), generator=generator(derive(seed, "order"))).tolist()
+            turns = [turns[place] for place in lot]
+        return super().arranged(turns, seed)
+
+
+def epoch_rounds(
+    rounds: Rounds,
+    roles: Roles,
+    batches: Sequence[int],
+    length: int,
+    take: int | None = None,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+) -> list[tuple[Turn, ...]]:
+    """One epoch: passes over the clients, `length` batches a turn (0: all of them), until every batch was used.
+
+    `length=1` in a relay is LightSplit's Alg. 1. Clients with less data drop out earlier. With `take`, each pass has
+    so many clients, drawn anew; the batches of the others wait for the next epoch.
+    """
+    longest = max(batches, default=0)
+    length = length or longest
+    passes = -(-longest // length) if longest else 0
+    found: list[tuple[Turn, ...]] = []
+    for number in range(passes):
+        place, count = derive(seed, "pass", epoch, number), epoch * passes + number
+        first = number * length
+        there = [client for client, have in enumerate(batches) if first < have]
+        if take is not None and take < len(there):
+            lot = torch.randperm(len(there), generator=generator(place))[:take]
+            there = [there[one] for one in sorted(lot.tolist())]
+        parts = roles.at(count, len(batches), seed)
+        turns = [
+            Turn(
+                client,
+                first,
+                min(first + length, batches[client]),
+                parts[client] is Role.FROZEN,
+                roles.inherits(count),
+            )
+            for client in there
+            if parts[client] is not Role.OUT
+        ]
+        found += rounds.arranged(turns, place)
+    return found

@@ -1,0 +1,148 @@
+"""One client's turn: learn from a batch, predict, and hand its weights on."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from math import isfinite
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.errors import NonFinite
+from ..core.message import Kind
+from ..core.remote import Remote
+from ..core.seeds import seeded
+from ..core.split import Split
+from ..core.state import State, drop_gradients, freeze, load_optimizer, named, optimizer_state, unnamed
+
+
+@dataclass
+class Client:
+    """A party that owns data: its network, its optimizer (None: frozen) and its door to the server."""
+
+    number: int
+    split: Split
+    optimizer: torch.optim.Optimizer | None
+    remote: Remote
+    steps: int = 0
+    peaks: dict[str, float] = field(default_factory=dict)  # the largest value of each term of the loss so far
+    correct: Callable[[], None] = lambda: None  # what a rule adds to the gradients before a step
+    look: Callable[[], None] = lambda: None  # what detectors see of the gradients
+
+
+def learn(client: Client, batch: Batch, update: bool = True) -> dict[str, float]:
+    """One step; returns the loss term by term, and what the guard has to say of it.
+
+    Without `update` the client learns nothing from it: a probe.
+    """
+    client.split.train()
+    exchange_lift(client)
+    with seeded(batch.seed, batch.x.device):
+        terms = client.split.terms(batch, client.remote)
+        values = {name: float(term.detach()) for name, term in terms.items()}
+        check_terms(client, values)
+        loss = reduce(torch.add, terms.values())
+        # A frozen client has nothing of its own to update, but the server is owed its gradient.
+        loss.backward()
+        client.look()
+        if client.optimizer is not None:
+            if update:
+                client.correct()
+                client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
+            drop_gradients(client.optimizer)
+    _noted(client, values)
+    return values | client.split.guard.notes
+
+
+def feed(client: Client, batch: Batch) -> dict[str, float]:
+    """A frozen client's step: forward only. The server learns from it; nothing of the client's changes or is kept.
+
+    In the U shape the loss is the client's, so its backward pass runs from there to u and stops.
+    """
+    client.split.train()
+    with seeded(batch.seed, batch.x.device), _frozen(client):
+        terms = client.split.terms(batch, client.remote)
+        values = {name: float(term.detach()) for name, term in terms.items()}
+        check_terms(client, values)
+        if terms["task"].requires_grad:
+            terms["task"].backward()
+    _noted(client, values)
+    return values
+
+
+@contextmanager
+def _frozen(client: Client) -> Iterator[None]:
+    """No parameter of the client wants a gradient, so no activation of the head is kept for one."""
+    split = client.split
+    parameters = [parameter for parameter in split.parameters() if parameter.requires_grad]
+    norms = [module for module in split.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    tracking = [norm for norm in norms if norm.track_running_stats]
+    freeze(split)
+    split.guard.eval()  # guards act as in service, and train nothing of their own
+    client.remote.forward_only = True
+    try:
+        yield
+    finally:
+        client.remote.forward_only = False
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        for norm in tracking:
+            norm.track_running_stats = True
+
+
+def _noted(client: Client, values: Mapping[str, float]) -> None:
+    client.steps += 1
+    client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
+
+
+def exchange_lift(client: Client) -> None:
+    """Copy or replace the server's half of the guard, when the guard says that it is time."""
+    due = client.split.guard.lift_due(client.steps)
+    if due is not None:
+        answer = client.remote.ask(Kind.LIFT, client.steps, {}, **{f"lift.{name}": t for name, t in due.items()})
+        client.split.guard.take_lift({name.removeprefix("lift."): t for name, t in answer.tensors.items()})
+
+
+@torch.no_grad()
+def predict(client: Client, batches: Iterable[Batch]) -> Tensor:
+    """Logits for `batches`, in evaluation mode on both sides; nothing is held or learnt."""
+    client.split.eval()
+    return torch.cat([client.split(batch, client.remote).logits for batch in batches])
+
+
+def export(client: Client, optimizer: bool = True, copies: bool = True) -> State:
+    """Copies of everything the next client needs to go on: weights, statistics and optimizer state.
+
+    Without `copies` the weights are the client's own, to be read before it goes on.
+    """
+    state = named(client.split, copies) | (optimizer_state(client.optimizer) if optimizer else {})
+    # In the order of names: frames pad between tensors, and a resumed relay must count the same bytes.
+    return dict(sorted(state.items()))
+
+
+def load(client: Client, state: Mapping[str, Tensor]) -> None:
+    client.split.load_state_dict(unnamed(state))
+    client.split.zero_grad()  # a step that was broken off has left some
+    if any(name.startswith("optimizer.") for name in state):  # weights alone leave the optimizer as it is
+        load_optimizer(client.optimizer, state)
+
+
+def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:
+    """The error for a run whose numbers are gone. The term that grew largest while it was a number did it."""
+    culprit = max(peaks, key=lambda name: peaks[name], default="task")
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in peaks.items()) or "none, this is the first step"
+    remedy = "the learning rate" if culprit == "task" else f"the learning rate or the weight of {culprit}"
+    return NonFinite(f"{where}; {culprit} did it. Largest values before: {shown}. Lower {remedy}.")
+
+
+def check_terms(client: Client, values: Mapping[str, float]) -> None:
+    """Stop where numbers are lost, and name the term that lost them."""
+    broken = {name: value for name, value in values.items() if not isfinite(value)}
+    if broken:
+        where = f"training turned non-finite at step {client.steps} of client {client.number}"
+        which = ", ".join(f"{name} is {value}" for name, value in broken.items())
+        # A single broken term is the culprit; if all are, the activations went before them.
+        peaks = client.peaks if len(broken) == len(values) else {name: client.peaks.get(name, 0.0) for name in broken}
+        raise lost_numbers(f"{where} ({which})", peaks)

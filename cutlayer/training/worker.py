@@ -1,0 +1,460 @@
+"""A client with its data: it follows orders, whether they come from this process or from afar."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch, Task, epoch_batches, in_batches
+from ..core.errors import NonFinite, ProtocolError
+from ..core.message import Handler, Kind, Message
+from ..core.remote import Remote
+from ..core.seeds import derive
+from ..core.state import State, load_optimizer, optimizer_state
+from ..data.base import Samples
+from ..detectors import Own, Sent, replaced
+from ..guards import Guard, NoGuard
+from ..guards.base import GuardModule
+from ..rules import Latest
+from ..rules.base import CONTROL, NET, OPTIMIZER, STAT
+from ..wire.codecs.parts.bits import on_host, values
+from ..wire.ledger import Ledger
+from .build import build_client, build_server
+from .detection import KEPT, Lookout
+from .labels import confusion, refuse_unfit_labels
+from .micro_batches import Post, learn_in_pieces
+from .plan.optimizers import set_rate
+from .plan.plan import Plan, cut_shapes, steps_per_epoch
+from .plan.schedule import Relay
+from .step import Client, export, feed, learn, load, predict
+
+EVALUATION_BATCH = 500
+PURPOSES = ("validate", "test")  # what an evaluation is for, by its number in an order
+
+
+class Worker:
+    """One client's network and samples. All its randomness is a function of (private seed, client, step)."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        number: int,
+        samples: Samples,
+        held_out: Mapping[str, Samples],
+        send: Handler,
+        *,
+        post: Post | None = None,
+        ledger: Ledger,
+        device: torch.device | str = "cpu",
+        share: Tensor | None = None,
+    ):
+        """`samples` are its own; or everybody's, of which it has those that `share` names."""
+        refuse_unfit_labels(plan, task, samples.y)
+        if plan.poison is not None:
+            plan.poison.refuse_unfit(task)
+        self.plan, self.device, self.ledger = plan, torch.device(device), ledger
+        self.confusion: Tensor | None = None  # of the last evaluation, where every pixel has a class
+        self.by_class: Tensor | None = None  # of the last evaluation otherwise: right and all samples of each class
+        self.number, self._task, self._send = number, task, send
+        self._client: Client | None = None
+        self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
+        self.correction = plan.rule.correction()
+        size = min(plan.batch, len(samples if share is None else share))
+        apart = not plan.guard.mixes_samples and samples.y.dim() == 1
+        self._post = post
+        self._pool, self._share = samples, share
+        own = self._own() if plan.watch else None
+        self.lookout = Lookout(plan.watch, task, size, self.secret("watch"), self._honest, apart, own)
+        self._samples: Samples | None = None
+        self.held_out = held_out
+        self.spares: list[Client] = []  # networks without an owner: where one lies, none needs to be built
+        self.on_step: Callable[[int, Mapping[str, float]], None] = lambda epoch, terms: None
+
+    # ----------------------------------------------------------- a network only while it is needed
+    @property
+    def client(self) -> Client:
+        """Its network; built, or woken up, when it is first asked for."""
+        return self._woken()
+
+    def _woken(self, known: bool = False) -> Client:
+        """Its network. With `known` all its weights will be replaced, so one that another client gave up will do."""
+        if self._client is None:
+            state, self._asleep = self._asleep.state(self.device), Asleep()
+            whole = any(name.startswith(NET) for name in state)
+            client = self._network(known or whole)
+            if whole:
+                load(client, state)
+            elif state:
+                load_optimizer(client.optimizer, state)
+            return client
+        return self._client
+
+    def _network(self, known: bool) -> Client:
+        if self._client is None:
+            # Only where there is no guard: one may be lacking in a network of another client, or hold its secrets.
+            if known and self.spares and isinstance(self.plan.guard_of(self.number), NoGuard):
+                remote, spare = Remote(self.number, self._send, self.plan.back), self.spares.pop()
+                load_optimizer(spare.optimizer, {})
+                client = Client(self.number, spare.split, spare.optimizer, remote)
+            else:
+                self.spares.clear()
+                client = build_client(self.plan, self._task, self.number, self._send, self.device)
+            client.steps, client.peaks = self._steps, self._peaks
+            client.remote.continue_at(self._steps * self.plan.pieces)
+            self._client = client
+        return self._client
+
+    @property
+    def samples(self) -> Samples:
+        """Its own. Those of a share are copied out of the pool while the client is awake."""
+        if self._samples is None:
+            own, poison = self._pool if self._share is None else self._pool[self._share], self.plan.poison
+            if poison is not None and self.number in poison.members(self.plan.clients, self.plan.seed):
+                own = poison.spoiled(own, derive(self.plan.seed, "poison", self.number))
+            self._samples = on(own, self.device)
+        return self._samples
+
+    @property
+    def labels(self) -> Tensor:
+        """Of its samples, without a look at these."""
+        return self._pool.y if self._share is None else self._pool.y[self._share]
+
+    @property
+    def count(self) -> int:
+        """Of its samples."""
+        return len(self._pool if self._share is None else self._share)
+
+    @property
+    def awake(self) -> bool:
+        return self._client is not None
+
+    @property
+    def steps(self) -> int:
+        return self._steps if self._client is None else self._client.steps
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        return self._peaks if self._client is None else self._client.peaks
+
+    def sleep(self, layout: "Layout", keeps: bool) -> None:
+        """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
+        if self._client is not None:
+            self._steps, self._peaks = self._client.steps, self._client.peaks
+            stays = export(self._client, copies=False) if keeps else self._kept_optimizer()
+            self._asleep = Asleep.of(stays, layout) if stays else Asleep()
+            # A guard may hold secrets of its client, which no other may get.
+            if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares and not self.plan.watch:
+                self.spares.append(self._client)
+            self._client = None
+        if self._share is not None:
+            self._samples = None
+
+    def own_state(self) -> State:
+        """Everything of this client that the next of its turns depends on, awake or not."""
+        state = self._asleep.state(self.device)
+        if self._client is not None or not state:
+            state = export(self.client)
+        return state | self.memory()
+
+    def memory(self) -> State:
+        """What is this client's own beside shared weights: its half of a rule, what its detectors remember, and an
+        optimizer that lives on."""
+        remembered = self.correction.tensors() if self.correction is not None else {}
+        own = self._kept_optimizer() | self.lookout.tensors()
+        return own | {f"memory.{name}": tensor for name, tensor in remembered.items()}
+
+    def _kept_optimizer(self) -> State:
+        if not self.plan.keeps_optimizers:
+            return {}
+        state = optimizer_state(self._client.optimizer) if self._client is not None else {}
+        asleep = self._asleep.state(self.device) if self._client is None else {}
+        return state | {name: t for name, t in asleep.items() if name.startswith(OPTIMIZER)}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go back to what `own_state` or `memory` once was."""
+        if self.correction is not None:
+            self.correction.load({n.removeprefix("memory."): t for n, t in state.items() if n.startswith("memory.")})
+        self.lookout.load({name: t for name, t in state.items() if name.startswith(KEPT)})
+        own = {n: t.to(self.device) for n, t in state.items() if not n.startswith(("memory.", KEPT))}
+        if any(name.startswith(NET) for name in own):
+            load(self.client, own)
+        if own or self.awake:
+            load_optimizer(self.client.optimizer, own)
+        else:
+            self._asleep = Asleep()
+
+    @property
+    def batches(self) -> int:
+        """How many there are in an epoch."""
+        return steps_per_epoch([self.count], self.plan.batch, self.plan.least_batch) if self.count else 0
+
+    def handle(self, order: Message) -> Message:
+        """Learn for a turn, or evaluate. Weights that come along are taken over first."""
+        self.lookout.halt_if_alarmed(self.number)
+        if order.kind in (Kind.TURN, Kind.WEIGHTS):
+            epoch, first, last, frozen = numbers(order, "turn", 4)
+            if order.step != self.steps:
+                raise ProtocolError(f"{order}: this client stands at step {self.steps}")
+            self.take_over(order)
+            learnt, brought = self._follow(order, epoch, first, last, bool(frozen))
+            samples = torch.tensor([learnt])
+            return Message(order.kind, self.number, self.client.steps, {"samples": samples, **brought})
+        if order.kind is Kind.EVALUATE:
+            purpose, epoch = numbers(order, "what", 2)
+            if not 0 <= purpose < len(PURPOSES):
+                raise ProtocolError(f"{order} asks for an evaluation this client does not know")
+            return order.reply(score=torch.tensor(self.evaluate_with(weights_in(order), PURPOSES[purpose], epoch)))
+        raise ProtocolError(f"a client does not follow {order}")
+
+    def take_over(self, order: Message) -> None:
+        """Start from what the last client left, where heads are shared."""
+        if weights := weights_in(order):
+            load(self._woken(known=True), weights)
+        if self.plan.rounds.fresh:
+            load_optimizer(self.client.optimizer, {})
+
+    def _follow(self, order: Message, epoch: int, first: int, last: int, frozen: bool) -> tuple[int, State]:
+        """(samples, weights to bring). Where many bring theirs, one whose numbers are gone has learnt from none."""
+        start = export(self.client) if self.plan.rounds.merges else {}
+        try:
+            if frozen:
+                return self.turn(epoch, first, last, frozen=True), {}
+            return self._corrected_turn(order, epoch, first, last)
+        except NonFinite:
+            if not self.plan.rounds.merges:
+                raise
+            load(self.client, start)
+            load_optimizer(self.client.optimizer, start)
+            self.continue_at(order.step + last - first)
+            brought = {name: t for name, t in start.items() if not name.startswith(OPTIMIZER)}
+            return 0, brought if order.kind is Kind.WEIGHTS and not frozen else {}
+
+    def _corrected_turn(self, order: Message, epoch: int, first: int, last: int) -> tuple[int, State]:
+        """(samples, weights to bring) of a turn, with the client's half of the rule where it has one."""
+        client, correction, weighs = self.client, self.correction, order.kind is Kind.WEIGHTS
+        parameters = dict(client.split.named_parameters()) if correction is not None else {}
+        if correction is not None and weighs and first < last:
+            correction.start(parameters, order.tensors)
+            client.correct = lambda: correction.adjust(parameters)
+        try:
+            learnt = self.turn(epoch, first, last) if first < last or not weighs else 0
+        finally:
+            client.correct = lambda: None
+        if not weighs:
+            return learnt, {}
+        brought = export(client, optimizer=not self.plan.rounds.merges)
+        if correction is not None and first < last:
+            rate = self.plan.client_optimizer.lr * self.plan.schedule.factor(epoch, self.plan.epochs)
+            brought |= correction.brought(parameters, last - first, rate)
+        return learnt, dict(sorted(brought.items()))
+
+    def turn(self, epoch: int, first: int, last: int, frozen: bool = False) -> int:
+        """Learn from batches `first` to `last` (not included) of this epoch; returns how many samples they had.
+
+        A frozen client only feeds the server with them.
+        """
+        if not 0 <= first < last <= self.batches:
+            raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
+        self.client.remote.careful = self.plan.rounds.merges
+        factor = self.plan.schedule.factor(epoch, self.plan.epochs)
+        set_rate(self.client.optimizer, self.plan.client_optimizer.lr * factor)
+        learnt = 0
+        for index in self.order(epoch)[first:last]:
+            terms = self._feed(index) if frozen else self._learn(index)
+            learnt += len(index)
+            self.ledger.samples["training"] += len(index)
+            self.on_step(epoch, terms)
+            self.lookout.halt_if_alarmed(self.number)
+        return learnt
+
+    def _feed(self, index: Tensor) -> dict[str, float]:
+        # One piece, numbered as the last of its batch, by which the server knows that the batch is whole.
+        self.client.remote.continue_at((self.client.steps + 1) * self.plan.pieces - 1)
+        return feed(self.client, self.batch(index))
+
+    def _learn(self, index: Tensor) -> dict[str, float]:
+        if self.plan.watch:
+            return self.lookout.learn(self.client, self.batch(index))
+        if self.plan.pieces == 1:
+            return learn(self.client, self.batch(index))
+        pieces, seed = self.pieces(index), self.secret("step", self.client.steps)
+        batches = [as_batch(self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)]
+        # The last piece of a batch always has the last number, by which the server knows it.
+        first = (self.client.steps + 1) * self.plan.pieces - len(pieces)
+        return learn_in_pieces(self.client, batches, first, self._post or _at_once(self._send))
+
+    def _own(self) -> Own:
+        """What this client's detectors may use of its own."""
+        cut, public = cut_shapes(self.plan, self._task), derive(self.plan.seed, "guard")
+        undo = self.plan.guard_of(self.number).undo(cut.shared, public)
+
+        def some(most: int) -> Sent:
+            pick = torch.arange(len(self._pool)) if self._share is None else self._share
+            batch = as_batch(self._pool, pick[:most])
+            return Sent(batch.x, batch.y, batch.s, batch.x.new_zeros(len(batch.x), 0))
+
+        def guard(new: Guard) -> GuardModule:
+            old, private = self.plan.guard_of(self.number), self.secret("guard")
+            return replaced(old, new, cut.shared, public=public, private=private, task=self._task, device=self.device)
+
+        return Own(some, guard, undo.to(self.device) if undo is not None else None)
+
+    def _honest(self, steps: int) -> Iterator[tuple[Client, Batch]]:
+        """A rehearsal with a server of the client's own making, on its own samples; nothing of it stays."""
+        plan = replace(
+            self.plan, watch=(), rounds=Relay(), rule=Latest(), private_seed=self.secret("rehearsal"),
+            seed=self.secret("server") % 2**31,
+        )  # fmt: skip
+        server = build_server(plan, self._task, self.device)
+        client = build_client(plan, self._task, self.number, server.handle, self.device)
+        batches = [index for epoch in range(steps // self.batches + 1) for index in self.order(epoch)]
+        for number, index in enumerate(batches[:steps]):
+            yield client, as_batch(self.samples, index, self.secret("rehearsal", number))
+
+    def pieces(self, index: Tensor) -> tuple[Tensor, ...]:
+        """The pieces a batch travels in; a small last batch has fewer."""
+        most = len(index) // max(2, self.plan.guard.least_batch)
+        return index.tensor_split(max(1, min(self.plan.pieces, most)))
+
+    def evaluate_with(
+        self, weights: State, purpose: str, epoch: int, samples: Samples | None = None
+    ) -> tuple[int, int]:
+        """As `evaluate`, of the shared weights where there are some. A head of the client's own is put back then."""
+        before = export(self.client) if weights and self.plan.roles.keeps_heads else {}
+        if weights:
+            load(self.client, weights)
+        found = self.evaluate(purpose, epoch, samples)
+        if before:
+            load(self.client, before)
+        return found
+
+    def evaluate(self, purpose: str, epoch: int, samples: Samples | None = None) -> tuple[int, int]:
+        """(right, all) of the samples held out for `purpose`, or of others; of pixels, where each has a class.
+
+        Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in
+        a larger one it would find closer neighbours.
+        """
+        seen = on(self.held_out[purpose] if samples is None else samples, self.device)
+        if not len(seen):
+            return 0, 0
+        size = self.plan.batch if self.plan.guard.mixes_samples else EVALUATION_BATCH
+        found = torch.cat(
+            [
+                predict(self.client, [as_batch(seen, index, self.secret(purpose, epoch, number))]).argmax(1)
+                for number, index in enumerate(in_batches(torch.arange(len(seen)), size, self.plan.least_batch))
+            ]
+        )
+        self.ledger.samples["predicting"] += len(seen)
+        if found.dim() > 1:
+            self.confusion = confusion(found, seen.y, self._task.classes)
+        else:
+            hits = seen.y[found == seen.y]
+            self.by_class = torch.stack([y.bincount(minlength=self._task.classes) for y in (hits, seen.y)]).cpu()
+        return int((found == seen.y).sum()), found.numel()
+
+    def secret(self, *names: object) -> int:
+        assert self.plan.private_seed is not None
+        return derive(derive(self.plan.private_seed, "client", self.number), *names)
+
+    def order(self, epoch: int) -> list[Tensor]:
+        """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
+        return epoch_batches(self.count, self.plan.batch, self.secret("order", epoch), self.plan.least_batch)
+
+    def batch(self, index: Tensor) -> Batch:
+        return as_batch(self.samples, index, self.secret("step", self.client.steps))
+
+    def continue_at(self, steps: int) -> None:
+        """Number the coming steps from `steps` on, and draw their randomness accordingly."""
+        self._steps = steps
+        if self._client is not None:
+            self._client.steps = steps
+            self._client.remote.continue_at(steps * self.plan.pieces)
+
+
+class Layout:
+    """Names, shapes and types of one client's state: alike for all clients of a plan, so it is kept once."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def of(self, state: Mapping[str, Tensor]) -> tuple[Any, ...]:
+        found = tuple((name, tuple(t.shape), t.dtype) for name, t in state.items())
+        return self.known.setdefault(found, found)
+
+
+class Asleep(NamedTuple):
+    """What a client keeps while its network is given up: all its numbers in one array."""
+
+    numbers: bytes = b""
+    layout: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor], layout: Layout) -> "Asleep":
+        return cls(b"".join([on_host(t).data for t in state.values()]), layout.of(state))
+
+    def state(self, device: torch.device) -> State:
+        found, place = {}, 0
+        for name, shape, dtype in self.layout:
+            count = prod(shape)
+            # Copies: what lies here stays as it is, and tensors of their own are aligned as kernels want them.
+            found[name] = torch.empty(shape, dtype=dtype)
+            on_host(found[name])[:] = values(self.numbers, dtype, count, place)
+            place += count * dtype.itemsize
+        return found if device.type == "cpu" else {name: t.to(device) for name, t in found.items()}
+
+
+def _at_once(send: Handler) -> Post:
+    """In one process there is nothing to wait for."""
+
+    def post(message: Message) -> Callable[[], Message]:
+        answer = send(message)
+        return lambda: answer
+
+    return post
+
+
+def weights_in(message: Message) -> State:
+    """The client weights and optimizer state that travel with an order or its answer."""
+    return {name: t for name, t in message.tensors.items() if name.startswith((NET, STAT, OPTIMIZER, CONTROL))}
+
+
+def numbers(message: Message, name: str, count: int) -> list[int]:
+    """The whole numbers an order carries under `name`."""
+    found = message[name]
+    if found.dtype != torch.int64 or found.shape != (count,):
+        raise ProtocolError(f"{message} should carry {count} whole numbers as {name!r}")
+    return [int(value) for value in found]
+
+
+def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
+    """A guard that needs several samples at a time must find them in every set; a client may not be empty then."""
+    least = plan.guard.least_batch
+    for whose, count in counts.items():
+        if 0 < count < least or (count == 0 and whose.startswith("client") and least > 1):
+            raise ValueError(
+                f"{whose} has {count} samples, {plan.guard} needs {least} at a time: "
+                "fewer clients, more data, or a smaller k"
+            )
+
+
+def task_of(samples: Samples, classes: int) -> Task:
+    """What both sides are told of the data."""
+    attributes = {name: int(values.max()) + 1 for name, values in samples.s.items() if len(values)}
+    return Task(tuple(samples.x.shape[1:]), classes, attributes)
+
+
+def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
+    """Rows of `samples` as the batch of one step, in torch's default precision."""
+    images = samples.images(index.to(samples.y.device)).to(torch.get_default_dtype())
+    return Batch(images, samples.y[index], {name: values[index] for name, values in samples.s.items()}, seed)
+
+
+def on(samples: Samples, device: torch.device) -> Samples:
+    if device.type == "cpu":
+        return samples
+    moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
+    return Samples(samples.x.to(device), samples.y.to(device), moved, samples.identity)

@@ -1,0 +1,60 @@
+"""Several processes share an audit: each cell is made once, and the table is that of one process."""
+
+import threading
+
+import pytest
+from toys import TASK, samples, tiny_plan
+
+from cutlayer.attacks import Decoder
+from cutlayer.audit.matrix import audit
+from cutlayer.audit.parallel import _work, spread
+from cutlayer.audit.store import Cells
+from cutlayer.data.base import Loaded
+from cutlayer.guards import LightSplit
+
+
+def options():
+    attacks = [Decoder(steps=3, width=4, hidden=8), Decoder(steps=4, width=4, hidden=8)]
+    loaded = Loaded(samples(120, 1), samples(30, 2), tuple(map(str, range(TASK.classes))))
+    plan = tiny_plan(epochs=1, batch=8, private_seed=None)
+    return {"plan": plan, "loaded": loaded, "guards": [LightSplit(ratio=4)], "attacks": attacks, "images": 8}
+
+
+def without_times(rows):
+    return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows]
+
+
+def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
+    """Workers run one after the other here: what the first has claimed, the second leaves alone."""
+    folder, claims = tmp_path / "cells", tmp_path / "claims"
+    made = []
+    for phase in ("open", "guarded"):
+        claims.mkdir()
+        for _ in range(2):
+            before = set(folder.glob("*")) if folder.exists() else set()
+            _work(claims, 1, folder, "x", phase, options())
+            made.append(len(set(folder.glob("*.safetensors")) - before))
+        for path in claims.iterdir():
+            path.unlink()
+        claims.rmdir()
+    # The first worker takes all: floors, truth and two cells; then all of the guard's.
+    assert made[0] == 4 and made[1] == 0 and made[2] > 0 and made[3] == 0
+    shared = audit(**options(), cells=Cells(folder, "x"))
+    alone = audit(**options())
+    assert without_times(shared.rows) == without_times(alone.rows) and len(alone.rows) > 2
+
+
+def test_two_processes_fill_the_cells(tmp_path):
+    shown = []
+    spread(2, 1, tmp_path / "cells", "x", shown.append, **options())
+    made = set((tmp_path / "cells").iterdir())
+    shared = audit(**options(), cells=Cells(tmp_path / "cells", "x"))
+    assert set((tmp_path / "cells").iterdir()) == made  # nothing was left to do
+    assert without_times(shared.rows) == without_times(audit(**options()).rows)
+    assert not (tmp_path / "cells.claims").exists() and shown
+
+
+def test_what_cannot_be_handed_over_is_said(tmp_path):
+    with pytest.raises(ValueError, match="cannot be handed to them"):
+        spread(2, 1, tmp_path / "cells", "x", print, **options(), lock=threading.Lock())
+    assert not (tmp_path / "cells").exists()

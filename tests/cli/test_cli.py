@@ -1,0 +1,191 @@
+"""The command line as a user meets it: results as files and JSON, errors as one sentence, Ctrl-C without loss."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cutlayer.core.spec import HOMES
+
+QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
+
+
+def test_train_writes_files_and_prints_json(command, tmp_path):
+    code, out, err = command("train", *QUICK, "--guard", "LightSplit(ratio=8)", "--out", tmp_path / "a", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["out"] == str(tmp_path / "a") and 0 < result["accuracy"] <= 1
+    assert "LightSplit(ratio=8)" in json.loads((tmp_path / "a" / "plan.json").read_text())["plan"]
+
+
+def test_train_in_words_shows_both_sides(command, tmp_path):
+    code, out, err = command(
+        "train", *QUICK, "--clients", "2", "--own", "--partition", "Dirichlet(alpha=1)", "--out", tmp_path / "a"
+    )
+    assert code == 0 and out == ""
+    assert "test accuracy" in err and "bytes a sample" in err and "client: 5,650 parameters" in err
+
+
+def test_audit_writes_a_report(command, tmp_path):
+    code, out, err = command(
+        "audit", *QUICK, "--guard", "LightSplit(ratio=8)", "--attack", "Decoder(steps=20)", "--images", "16",
+        "--out", tmp_path / "a", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["schema"] == 1 and [row["guard"] for row in data["rows"]] == ["none", "LightSplit(ratio=8)"]
+    saved = json.loads((tmp_path / "a" / "audit.json").read_text())
+    assert saved["rows"] == data["rows"] and saved["command"].startswith("cutlayer audit --data")
+    assert (tmp_path / "a" / "report.html").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("kind", [*HOMES, "bench"])
+def test_list_as_json(command, kind):
+    code, out, _ = command("list", kind, "--json")
+    rows = json.loads(out)
+    assert code == 0 and rows and all(set(row) == {"name", "summary"} and row["summary"] for row in rows)
+
+
+def test_bench_writes_ratios(command, tmp_path):
+    code, out, err = command("bench", "project.fast", "--quick", "--out", tmp_path / "a", "--json")
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [row["name"] for row in rows] == ["project.fast", "project.fast.wide"]
+    assert rows == json.loads((tmp_path / "a" / "bench.json").read_text())
+    for row in rows:
+        assert row.keys() >= {"name", "value", "unit", "ratio", "baseline", "machine"} and row["ratio"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--guard", "LightSplitt(ratio=8)"], "did you mean LightSplit"),
+        (["train", "--guard", "LightSplit(ratio=1e9)"], "1 to 2880 here"),
+        (["train", "--guard", "LightSplit(ratio=0)"], "1 to 2880 here"),
+        (["train", "--net", "SimpleCNN(depth=9)"], "depth"),
+        (["train", "--data", "MNIST", "--data-dir", "/nowhere"], "/nowhere"),
+        (["train", "--clients", "5000"], "clients"),
+        (["train", "--partition", "Labels(m=1)", "--clients", "2"], "label"),
+        (["train", "--weights", "gone.pt"], "the weights gone.pt cannot be read"),
+        (["train", "--device", "tpu"], "--device is cpu or cuda"),
+        (["train", "nothing.py:plan"], "there is no recipe nothing.py"),
+        (["train", "--resume", "/nowhere"], "not a training run"),
+        (["train", "--frozen", "neck"], "head, body, tail"),
+        (["audit", "--attack", "Decodr"], "did you mean Decoder"),
+        (["audit", "--guard", "Bottleneck1x1(ratio=-1)"], "ratio"),
+        (["audit", "--images", "0"], "--images at least 2"),
+        (["list", "zebras"], "there is no list of 'zebras'"),
+        (["bench", "zebra"], "no benchmark is called zebra"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_answered_with_one_sentence(command, monkeypatch, tmp_path, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command(*arguments)
+    assert code == 1 and out == ""
+    assert err.startswith("error: ") and words in err and "Traceback" not in err
+    assert not list(tmp_path.iterdir()), "nothing is written for a run that never began"
+
+
+def test_an_existing_out_folder_is_not_overwritten(command, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    code, _, err = command("train", *QUICK, "--out", tmp_path)
+    assert code == 1 and "choose another --out" in err
+    assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_recipe_is_a_function_that_returns_a_plan(command, tmp_path):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(
+        "from cutlayer.training.plan.plan import Plan\nfrom cutlayer.data import Digits\n"
+        "def small():\n    return Plan(data=Digits(limit=200), epochs=1)\n"
+        "def wrong():\n    return 3\n"
+    )
+    code, out, err = command("train", f"{recipe}:small", "--batch", "50", "--out", tmp_path / "a", "--json")
+    assert code == 0, err
+    assert json.loads(out)["plan"] == "Plan(data=Digits(limit=200), epochs=1, batch=50)"
+    for function, words in (("tall", "mine.py:small, "), ("wrong", "a recipe returns a Plan")):
+        code, _, err = command("train", f"{recipe}:{function}")
+        assert code == 1 and words in err
+
+
+def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(tmp_path):
+    base = [sys.executable, "-m", "cutlayer.cli.app", "train"]
+    plan = [
+        "--data",
+        "Digits(limit=400)",
+        "--epochs",
+        "14",
+        "--batch",
+        "20",
+        "--private-seed",
+        "3",
+        "--threads",
+        "1",
+        "--json",
+    ]
+    broken = subprocess.Popen(
+        [*base, *plan, "--out", str(tmp_path / "b")], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    history = tmp_path / "b" / "history.jsonl"
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not (history.exists() and history.read_text()):
+        time.sleep(0.05)
+    broken.send_signal(signal.SIGINT)
+    _, err = broken.communicate(timeout=60)
+    assert broken.returncode == 130 and "--resume" in err and "Traceback" not in err
+    assert not (tmp_path / "b" / "result.json").exists()
+    assert not list((tmp_path / "b").glob("*.writing"))
+    done = subprocess.run(
+        [*base, "--resume", str(tmp_path / "b"), "--threads", "1", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    whole = subprocess.run([*base, *plan, "--out", str(tmp_path / "w")], capture_output=True, text=True, timeout=200)
+    ours, theirs = json.loads(done.stdout), json.loads(whole.stdout)
+    for name in ("accuracy", "accuracy_last", "best_epoch", "steps", "ledger"):
+        assert ours[name] == theirs[name]
+    from safetensors.torch import load_file
+
+    one, other = load_file(tmp_path / "b" / "last.safetensors"), load_file(tmp_path / "w" / "last.safetensors")
+    assert all((one[name] == other[name]).all() for name in other)
+
+
+def test_data_check_reports_every_set_and_fails_for_damage(command, tmp_path):
+    code, out, _ = command("data", "check", tmp_path, "--json")
+    assert code == 0 and not any(row["found"] for row in json.loads(out))
+    (tmp_path / "mine.npz").write_bytes(b"not a zip")
+    code, out, _ = command("data", "check", tmp_path)
+    assert code == 1 and "DAMAGED" in out and "absent" in out
+    code, _, err = command("data", "check", tmp_path / "nowhere")
+    assert code == 1 and err.startswith("error: there is no folder")
+
+
+def test_training_starts_from_given_weights(command, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    from cutlayer.nets import SimpleCNN, whole_state
+
+    net, image = SimpleCNN(), (1, 28, 28)
+    parts = {"head": net.head(image), "body": net.body(image), "tail": net.tail(image, 10)}
+    torch.save(whole_state(net, **parts), tmp_path / "w.pt")
+    code, _, err = command("train", *QUICK, "--epochs", "0", "--weights", tmp_path / "w.pt", "--out", tmp_path / "a")
+    assert code == 0, err
+    saved = load_file(tmp_path / "a" / "last.safetensors")
+    assert torch.equal(saved["server/net.1.0.weight"], parts["body"][0].weight)
+    assert torch.equal(saved["client0/net.head.0.weight"], parts["head"][0].weight)
+    assert torch.equal(saved["client0/net.tail.weight"], parts["tail"].weight)
+    code, _, err = command(
+        "train", *QUICK, "--net", "MnistNet", "--weights", tmp_path / "w.pt", "--out", tmp_path / "b"
+    )
+    assert code == 1 and "does not fit MnistNet" in err and not (tmp_path / "b").exists()
+
+
+def test_list_data_says_shape_files_and_licence(command):
+    _, out, _ = command("list", "data")
+    assert "3x32x32, 10 classes, 50,000 train, 10,000 test. Licence: " in out and "on disk: cifar10/" in out

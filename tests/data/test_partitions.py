@@ -1,0 +1,203 @@
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cutlayer.core.spec import names, spec
+from cutlayer.data.base import Samples
+from cutlayer.data.partitions import IID, ByIdentity, Dirichlet, Labels
+
+ALL = [IID(), Dirichlet(alpha=0.5), Dirichlet(alpha=1e7, minimum=3), Labels(m=2), ByIdentity()]
+
+
+def samples(y, identity=None):
+    y = torch.as_tensor(y, dtype=torch.int64)
+    return Samples(torch.zeros(len(y), 1, dtype=torch.uint8), y, identity=identity)
+
+
+def ten_classes(count=1000):
+    number = torch.arange(count)
+    return samples(number % 10, identity=number // 7)
+
+
+def table(held, shares):
+    """Clients x labels: how many samples of each label a client has."""
+    return torch.stack([held.y[rows].bincount(minlength=10) for rows in shares])
+
+
+def check_laws(held, shares, clients):
+    assert len(shares) == clients
+    assert all(len(rows) for rows in shares)
+    assert all(torch.equal(rows, rows.sort().values) for rows in shares)
+    assert torch.equal(torch.cat(shares).sort().values, torch.arange(len(held)))
+
+
+@pytest.mark.parametrize("partition", ALL, ids=repr)
+def test_every_sample_has_one_owner_and_every_client_a_sample(partition):
+    held = ten_classes()
+    check_laws(held, partition.assign(held, 8, seed=0), 8)
+
+
+@pytest.mark.parametrize("partition", ALL, ids=repr)
+def test_the_seed_decides_alone(partition):
+    held = ten_classes()
+    first = partition.assign(held, 8, seed=1)
+    torch.manual_seed(5)
+    again, other = partition.assign(held, 8, seed=1), partition.assign(held, 8, seed=2)
+    assert all(map(torch.equal, first, again))
+    assert not all(len(a) == len(b) and torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("partition", [*ALL, Dirichlet(0.3)], ids=repr)
+def test_a_partition_can_be_typed(partition):
+    assert spec(repr(partition), "partitions") == partition
+
+
+def test_exactly_four_can_be_typed():
+    assert sorted(names("partitions")) == ["ByIdentity", "Dirichlet", "IID", "Labels"]
+
+
+@pytest.mark.parametrize("partition", [IID(), Dirichlet(alpha=1.0), ByIdentity()], ids=repr)
+def test_one_client_holds_everything(partition):
+    assert partition.assign(ten_classes(), 1, seed=0)[0].tolist() == list(range(1000))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=80), st.integers(1, 12))
+def test_iid_is_even_in_size_and_in_every_class(y, clients):
+    assume(clients <= len(y))
+    held = samples(y)
+    shares = IID().assign(held, clients, seed=0)
+    check_laws(held, shares, clients)
+    counts = table(held, shares)
+    assert (counts.max(0).values - counts.min(0).values).max() <= 1
+    assert counts.sum(1).max() - counts.sum(1).min() <= 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 10), st.integers(1, 25), st.integers(1, 10), st.integers(0, 3))
+def test_labels_gives_everyone_exactly_m_labels(m, clients, classes, seed):
+    assume(m <= classes <= clients * m)
+    held = samples(torch.arange(300) % classes)
+    shares = Labels(m).assign(held, clients, seed)
+    check_laws(held, shares, clients)
+    holds = table(held, shares) > 0
+    assert (holds.sum(1) == m).all()
+    holders = holds.sum(0)[:classes]
+    assert holders.max() - holders.min() <= 1
+
+
+def test_those_who_share_a_label_share_it_evenly():
+    counts = table(ten_classes(), Labels(m=3).assign(ten_classes(), 7, seed=0))
+    for column in counts.T:
+        assert column[column > 0].max() - column[column > 0].min() <= 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(0.5, 1e6), st.integers(1, 8), st.integers(1, 5), st.integers(0, 9))
+def test_dirichlet_laws_hold_at_every_moderate_alpha(alpha, clients, minimum, seed):
+    held = ten_classes(400)
+    shares = Dirichlet(alpha, minimum).assign(held, clients, seed)
+    check_laws(held, shares, clients)
+    assert min(map(len, shares)) >= minimum
+
+
+def test_a_large_alpha_is_even_and_a_small_one_is_skewed():
+    held = ten_classes(5000)
+    even, skewed = (table(held, Dirichlet(alpha).assign(held, 5, seed=0)) for alpha in (1e7, 0.05))
+    assert (even - 100).abs().max() <= 1
+    # Of each class, the largest owner has nearly everything.
+    assert (skewed.max(0).values / 500).mean() > 0.8
+
+
+def test_the_mean_share_of_the_largest_owner_falls_with_alpha():
+    held = ten_classes(5000)
+    largest = [
+        torch.stack([table(held, Dirichlet(alpha).assign(held, 5, seed)).max(0).values / 500.0 for seed in range(5)])
+        for alpha in (0.1, 0.5, 1.0, 10.0)
+    ]
+    means = [shares.mean() for shares in largest]
+    assert means == sorted(means, reverse=True)
+
+
+def test_even_shares_of_small_classes_starve_nobody():
+    # Four samples for ten clients: rounding gives them to the same four places in every draw.
+    held = ten_classes(40)
+    check_laws(held, Dirichlet(alpha=1e7).assign(held, 10, seed=0), 10)
+
+
+@pytest.mark.parametrize(("partition", "clients"), [(Dirichlet(0.05), 8), (Dirichlet(0.5, minimum=12), 5)], ids=repr)
+def test_a_draw_that_leaves_a_client_too_little_is_drawn_again(partition, clients):
+    # About one first draw in three is not good enough here.
+    held = ten_classes(100)
+    for seed in range(20):
+        shares = partition.assign(held, clients, seed)
+        check_laws(held, shares, clients)
+        assert min(map(len, shares)) >= partition.minimum
+
+
+def test_an_identity_is_never_torn_apart():
+    held = ten_classes()
+    shares = ByIdentity().assign(held, 9, seed=0)
+    people = [set(held.identity[rows].tolist()) for rows in shares]
+    assert sum(map(len, people)) == len(set.union(*people)) == 143
+    assert {len(group) for group in people} == {15, 16}
+
+
+@pytest.mark.parametrize(
+    ("partition", "held", "clients", "words"),
+    [
+        (
+            IID(),
+            ten_classes(10),
+            11,
+            "10 samples can be shared by 1 to 10 clients; got 11: change the number",
+        ),
+        (IID(), ten_classes(10), 0, "1 to 10 clients; got 0"),
+        (
+            Labels(m=1),
+            ten_classes(),
+            9,
+            "9 clients with m=1 hold at most 9 of 10 labels, .* use m >= 2 or more",
+        ),
+        (Labels(m=11), ten_classes(), 9, "m=11 labels a client, but the samples have only 10: lower m"),
+        (Labels(m=2), samples([0] * 50 + [1]), 3, "label 1 has 1 samples for 3 clients: use fewer clients"),
+        (ByIdentity(), samples([0, 1, 2]), 2, "samples that say whom they belong to.*Faces with its identity"),
+        (ByIdentity(), ten_classes(), 144, "143 identities cannot fill 144 clients: use 143 or fewer"),
+        (
+            Dirichlet(1e-3),
+            ten_classes(60),
+            50,
+            r"Dirichlet\(alpha=0.001\): no draw gave 50 clients 1 .* raise alpha",
+        ),
+        (
+            Dirichlet(1e7, minimum=11),
+            ten_classes(100),
+            10,
+            "no draw gave 10 clients 11 or more of 100 samples",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_way_out(partition, held, clients, words):
+    with pytest.raises(ValueError, match=words):
+        partition.assign(held, clients, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Dirichlet(alpha=0)", "alpha is how even the shares are, above 0 and finite; got 0"),
+        ("Dirichlet(alpha=1e999)", "above 0 and finite; got inf"),
+        (
+            "Dirichlet(alpha=1, minimum=0)",
+            "minimum is the fewest samples a client may have, at least 1; got 0",
+        ),
+        ("Labels(m=0)", "m is how many labels a client holds, at least 1; got 0"),
+        ("Labels(m=1.5)", "at least 1; got 1.5"),
+        ("Labels()", "Labels takes m; got"),
+        ("Dirichlet()", "Dirichlet takes alpha, minimum=1; got"),
+    ],
+)
+def test_bad_settings_are_refused_when_typed(text, words):
+    with pytest.raises(ValueError, match=words):
+        spec(text, "partitions")

@@ -1,0 +1,129 @@
+"""One run whose parties are killed and whose connections break, and what must be true of it in the end."""
+
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+from nursery import POINTS, Nursery, audited
+from proxy import Relay, wait_for
+from rehearsal import FAULTED, NAMES, crossings, refuse_other_tensors, undisturbed
+
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.training import checkpoint
+from cutlayer.training.step import export
+
+PATIENCE = 240.0
+
+
+@dataclass
+class Story:
+    """What happened."""
+
+    plan: str
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)  # by party and moment
+    faults: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    returns: int = 0  # to a snapshot, at the server
+
+
+@cache
+def reference(plan: str) -> LocalRun:
+    return undisturbed(FAULTED[plan])
+
+
+def play(
+    nursery: Nursery,
+    plan: str,
+    folder: Path,
+    *,
+    seed: int,
+    kills: int = 0,
+    faults: list[tuple[str, int]] | None = None,
+    identities: Path | None = None,
+    every: int = 4,
+    pace: float = 0.004,
+) -> Story:
+    """Run `plan` to its end through at least `kills` kills (as many as fit in) and these faults, and check it."""
+    draw, story, began = random.Random(seed), Story(plan, seed), time.monotonic()
+    dooms: dict[str, str] = {}  # who will die where
+    facts: dict[str, Any] = {"plan": plan, "folder": str(folder), "pace": pace, "quiet": 1.0}
+    facts |= {"limits": {"every": every, "deadline": 30.0, "quiet": 1.0}}
+    facts |= {"identities": str(identities)} if identities else {}
+
+    def start(name: str) -> None:
+        doom = None
+        if sum(story.kills.values()) + len(dooms) < kills and draw.random() < 0.6:
+            point = draw.choice(POINTS["server" if name == "server" else "client"])
+            doom = (point, 0 if point == "result" else draw.randint(0, 12))
+            dooms[name] = point
+        nursery.start(name, port=relay.port, **({"doom": doom} if doom else {}), **facts)
+
+    with Relay(lambda: _port(folder), faults or ()) as relay:
+        over: set[str] = set()
+        start("server")
+        wait_for(lambda: _port(folder), 30, "the server's port")
+        for name in NAMES:
+            start(name)
+        while len(over) < 1 + len(NAMES):
+            assert time.monotonic() - began < PATIENCE, f"not over: {over}, {story}\n{_logs(folder)}"
+            killable = sum(story.kills.values()) + len(dooms) < kills and "server" not in over
+            ended = nursery.wait(draw.uniform(0.05, 0.8) if killable else 1.0)
+            if not ended and killable:
+                victim = draw.choice([name for name in ("server", *NAMES) if name not in over])
+                if victim not in dooms:
+                    dooms[victim] = "any"
+                    nursery.signal(victim, SIGKILL)
+            for name, code in ended:
+                assert code in (0, -SIGKILL), f"{name} ended with {code}\n{_logs(folder)}"
+                if code == 0:
+                    over.add(name)
+                    dooms.pop(name, None)
+                    continue
+                party = "server" if name == "server" else "client"
+                story.kills[f"{party}, {dooms.pop(name)}"] += 1
+                start(name)
+        story.faults = relay.done
+    story.seconds = round(time.monotonic() - began, 1)
+    story.returns = check(reference(plan), plan, folder)
+    return story
+
+
+def check(local: LocalRun, plan: str, folder: Path) -> int:
+    """The run is the undisturbed one: weights, figures, messages, and each update exactly once."""
+    names = NAMES[: FAULTED[plan].clients]
+    server, _ = checkpoint.load(folder / "server" / "server.safetensors")
+    refuse_other_tensors(dict(local.server.body.state_dict()), server)
+    for number, name in enumerate(names):
+        theirs, _ = checkpoint.load(folder / name / "client.safetensors")
+        kept = {n: t for n, t in local.workers[number].memory().items() if n.startswith("optimizer.")}
+        refuse_other_tensors(local.shown() | kept or export(local.clients[number]), theirs)
+    result = json.loads((folder / "server" / "result.json").read_text())
+    assert result["exact"] and result["skipped"] == [] and result["refused"].keys() <= {"superseded", "rate"}
+    assert (result["steps"], result["epochs"]) == (local.step, local.epoch)
+    assert result["best_epoch"] == local.best.epoch
+    assert crossings(result["ledger"]) == crossings(local.ledger.as_dict())
+    history = [json.loads(line) for line in (folder / "server" / "history.jsonl").read_text().splitlines()]
+    assert [row.get("val") for row in history] == [row.get("val") for row in local.history]
+    # The step table: of all updates ever made, those that are in the weights are each step once, in order.
+    steps, counts = audited(folder / "server.table", len(names))
+    assert steps == [list(range(taken)) for taken in local.taken]
+    for number, name in enumerate(names):
+        (own,), _ = audited(folder / f"{name}.table", 1)
+        assert own == list(range(local.taken[number]))
+    return counts["return"]
+
+
+def _port(folder: Path) -> int | None:
+    path = folder / "port"
+    return int(path.read_text()) if path.exists() else None
+
+
+def _logs(folder: Path) -> str:
+    return "\n".join(f"--- {path.name}\n{path.read_text()[-2000:]}" for path in sorted(folder.glob("*.log")))

@@ -1,0 +1,328 @@
+"""Parties of a deployment as processes that may be killed at any moment.
+
+Importing torch takes seconds, so one process imports it, does nothing else, and forks a party whenever it is told to:
+a restart costs a tenth of a second. It reads orders from standard input, one JSON object a line, and says on standard
+output who has started and who has ended. When its input ends it ends every party, and itself.
+
+A party may be doomed: it then kills itself with SIGKILL the n-th time it passes a certain point. Points are chosen to
+be the worst moments: half a snapshot written, an update made and not answered, an answer given and not kept.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+POINTS = {
+    "server": ("before update", "after update", "half a file", "before rename", "after rename", "orders", "result"),
+    "client": ("after step", "half a file", "before rename", "after rename", "orders", "answers"),
+}
+
+
+class Nursery:
+    """The test's side."""
+
+    def __init__(self) -> None:
+        here = Path(__file__)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here.parent}:{here.parents[1]}"}
+        self._process = subprocess.Popen(
+            [sys.executable, str(here)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.alive: dict[str, int] = {}
+        self.ended: list[tuple[str, int]] = []  # who, and how: negative numbers are signals
+        self._news = threading.Condition()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start(self, name: str, **facts: Any) -> None:
+        with self._news:
+            self._tell({"start": name, **facts})
+            assert self._news.wait_for(lambda: name in self.alive, 60), f"{name} did not start"
+
+    def signal(self, name: str, number: int) -> None:
+        self._tell({"signal": number, "name": name})
+
+    def wait(self, seconds: float) -> list[tuple[str, int]]:
+        """Who has ended since the last call, as soon as somebody has or the time is over."""
+        with self._news:
+            self._news.wait_for(lambda: self.ended, seconds)
+            found, self.ended = self.ended, []
+            return found
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait(20)
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def _listen(self) -> None:
+        for line in self._process.stdout:
+            said = json.loads(line)
+            with self._news:
+                if "pid" in said:
+                    self.alive[said["name"]] = said["pid"]
+                else:
+                    del self.alive[said["name"]]
+                    self.ended.append((said["name"], said["ended"]))
+                self._news.notify_all()
+
+
+# ------------------------------------------------------------------------- the process that forks
+def main() -> None:
+    import torch
+    import torch._dynamo  # optimizers import it at their first step, which takes longer than a run
+    from rehearsal import open_site  # noqa: F401 - and all that parties need
+
+    torch.set_num_threads(1)
+    parties: dict[int, str] = {}
+    waiting = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], 0.01)
+        while parties:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            say({"name": parties.pop(pid), "ended": os.waitstatus_to_exitcode(status)})
+        if not readable:
+            continue
+        data = os.read(0, 1 << 16)
+        if not data:
+            break
+        *lines, waiting = (waiting + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            if "signal" in order:
+                for pid, name in parties.items():
+                    if name == order["name"]:
+                        os.kill(pid, order["signal"])
+                continue
+            pid = os.fork()
+            if not pid:
+                be(order)
+            parties[pid] = order["start"]
+            say({"name": order["start"], "pid": pid})
+    for pid in parties:
+        os.kill(pid, signal.SIGKILL)
+
+
+def say(fact: dict[str, Any]) -> None:
+    os.write(1, json.dumps(fact).encode() + b"\n")
+
+
+# ---------------------------------------------------------------------------------------- a party
+def be(order: dict[str, Any]) -> None:
+    """Play one party to its end; never returns."""
+    code = 1
+    try:
+        folder = Path(order["folder"])
+        folder.mkdir(parents=True, exist_ok=True)
+        log = os.open(folder / f"{order['start']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = (serve if order["start"] == "server" else join)(order, folder)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+class Doom:
+    """Death at the n-th passing of a point."""
+
+    def __init__(self, point: str | None, count: int = 0):
+        self._point, self._left = point, count
+
+    def at(self, point: str, first: Callable[[], object] = lambda: None) -> None:
+        if point != self._point:
+            return
+        self._left -= 1
+        if self._left < 0:
+            first()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Table:
+    """Every update a party makes and every return to a snapshot, in a file that survives the party."""
+
+    def __init__(self, path: Path):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def add(self, *facts: Any) -> None:
+        os.write(self._file, json.dumps(facts).encode() + b"\n")
+
+
+def audited(path: Path, clients: int) -> tuple[list[list[int]], Counter[str]]:
+    """The steps of each client whose updates are in the last weights, in their order, and what else was counted."""
+    steps: list[list[int]] = [[] for _ in range(clients)]
+    counts: Counter[str] = Counter()
+    for line in path.read_text().splitlines():
+        kind, *facts = json.loads(line)
+        counts[kind] += 1
+        if kind == "update":
+            client, step = facts
+            steps[client].append(step)
+        else:  # a return: later updates are gone, with the weights that had them
+            steps = [one[:kept] for one, kept in zip(steps, facts[0], strict=True)]
+    return steps, counts
+
+
+def _mortal_files(doom: Doom) -> None:
+    """Checkpoints whose writer may die half-way."""
+    from cutlayer.training import checkpoint
+
+    replace = os.replace
+
+    def renamed(beside: Any, path: Any) -> None:
+        if Path(path).suffix == ".safetensors":
+            doom.at("half a file", first=lambda: os.truncate(beside, Path(beside).stat().st_size // 2))
+            doom.at("before rename")
+        replace(beside, path)
+        if Path(path).suffix == ".safetensors":
+            doom.at("after rename")
+
+    class Os:
+        def __getattr__(self, name: str) -> Any:
+            return renamed if name == "replace" else getattr(os, name)
+
+    checkpoint.os = Os()  # type: ignore[attr-defined]
+
+
+def serve(order: dict[str, Any], folder: Path) -> int:
+    from rehearsal import NAMES
+
+    from cutlayer.core.errors import Interrupted
+    from cutlayer.core.message import Kind
+    from cutlayer.engines.grpc.admission import Limits
+    from cutlayer.engines.grpc.deploy import Service
+    from cutlayer.engines.grpc.logs import start_logs
+    from cutlayer.engines.grpc.server import Host
+
+    start_logs("text")
+    plan, doom, table = _plan(order), Doom(*order.get("doom", (None,))), Table(folder / "server.table")
+    _mortal_files(doom)
+
+    def watcher(message: Any, handle: Any) -> Any:
+        time.sleep(order.get("pace", 0.0))
+        if message.kind is not Kind.BACKWARD:
+            return handle(message)
+        doom.at("before update")
+        answer = handle(message)
+        table.add("update", message.client, message.step)
+        doom.at("after update")
+        return answer
+
+    go_to, ask = Host._go_to, Host.ask
+
+    def returned(host: Host, number: int) -> None:
+        go_to(host, number)
+        table.add("return", host.taken)
+
+    def ordered(host: Host, client: int, message: Any) -> Any:
+        doom.at("orders")
+        return ask(host, client, message)
+
+    Host._go_to, Host.ask = returned, ordered  # type: ignore[method-assign]
+    identity = Path(order["identities"]) / "server" if "identities" in order else None
+    service = Service(
+        plan, NAMES[: plan.clients], folder / "server", listen="127.0.0.1:0", identity=identity,
+        limits=Limits(**order.get("limits", {})), at_server=[watcher],
+    )  # fmt: skip
+    result_of = service._result
+
+    def result(host: Host) -> dict[str, Any]:
+        found = result_of(host)
+        doom.at("result")
+        return found
+
+    service._result = result  # type: ignore[method-assign]
+    signal.signal(signal.SIGTERM, lambda *_: service.stop())
+    beside = folder / "port.writing"
+    beside.write_text(str(service.network.port))
+    os.replace(beside, folder / "port")
+    ended: list[int] = []
+
+    def work() -> None:
+        try:
+            service.run()
+            ended.append(0)
+        except Interrupted as error:
+            print(error)
+            ended.append(130)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            ended.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
+    return ended[0]
+
+
+def join(order: dict[str, Any], folder: Path) -> int:
+    from rehearsal import open_site
+    from toys import tiny_parts
+
+    from cutlayer.engines.grpc import certs
+    from cutlayer.engines.grpc.channel import Address
+    from cutlayer.engines.grpc.client import Site
+    from cutlayer.engines.grpc.logs import start_logs
+
+    start_logs("text")
+    name = order["start"]
+    plan, doom, table = _plan(order), Doom(*order.get("doom", (None,))), Table(folder / f"{name}.table")
+    if (folder / name / "result.json").exists():
+        return 0
+    go_to, follow = Site._go_to, Site._follow
+
+    def returned(site: Site, number: int) -> None:
+        go_to(site, number)
+        if number >= 0:
+            table.add("return", [site.worker.client.steps])
+
+    def followed(site: Site, message: Any) -> Any:
+        doom.at("orders")
+        answer = follow(site, message)
+        doom.at("answers")
+        return answer
+
+    Site._go_to, Site._follow = returned, followed  # type: ignore[method-assign]
+    identity = certs.read_identity(Path(order["identities"]) / name, "client") if "identities" in order else None
+    address = Address(f"localhost:{order['port']}", identity, quiet=order.get("quiet", 20.0))
+    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 60.0))
+    _mortal_files(doom)
+
+    def stepped(epoch: int, steps: int, terms: Any) -> None:
+        table.add("update", 0, steps - 1)
+        doom.at("after step")
+
+    site.on_step = stepped  # type: ignore[method-assign]
+    site.run()
+    return 0
+
+
+def _plan(order: dict[str, Any]) -> Any:
+    from rehearsal import FAULTED
+
+    return FAULTED[order["plan"]]
+
+
+if __name__ == "__main__":
+    main()

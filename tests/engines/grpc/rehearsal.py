@@ -1,0 +1,191 @@
+"""A deployment rehearsed in one process: a server and its clients as threads, over real sockets of the loopback."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from toys import TASK, TinyNet, tiny_parts, tiny_plan
+
+from cutlayer.core.seeds import derive
+from cutlayer.core.split import Bypass, Vanilla
+from cutlayer.data.base import Parts
+from cutlayer.engines.grpc.admission import Limits
+from cutlayer.engines.grpc.channel import Address
+from cutlayer.engines.grpc.client import Site
+from cutlayer.engines.grpc.deploy import Service
+from cutlayer.engines.grpc.server import Host
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
+from cutlayer.rules import FedAdam, Scaffold
+from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.plan.roles import Frozen
+from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.worker import task_of
+
+NAMES = ("ward-a", "ward-b", "ward-c")
+PATIENCE = 60.0  # seconds after which a rehearsal that does not end has failed
+BUILDING = threading.Lock()  # networks start from torch's one generator, which parties of one process share
+COUNTED = ("FORWARD", "BACKWARD", "LOSS", "WEIGHTS", "TURN")
+
+# What the fault campaign trains. Early stopping comes with its best epoch, and own heads with state of their own.
+_LONG = {"clients": 3, "batch": 4, "epochs": 6}
+FAULTED = {
+    "U-shaped, chain": tiny_plan(**_LONG, guard=Chain(LightSplit(ratio=4), WCC(weight=0.17)), turn=2),
+    "vanilla, Adam": tiny_plan(**_LONG, protocol=Vanilla, client_optimizer=Adam(), server_optimizer=Adam()),
+    "bypass, noise": tiny_plan(**_LONG, protocol=Bypass, guard=Noise(scale=0.1), net=TinyNet(dropout=0.3)),
+    "own heads, early stopping": tiny_plan(
+        **{**_LONG, "epochs": 12}, shared=False, patience=3, val=0.2, client_optimizer=SGD(lr=0.5), guard=SEAL()
+    ),
+    "relay, early stopping": tiny_plan(**{**_LONG, "epochs": 12}, patience=3, val=0.2, client_optimizer=SGD(lr=0.5)),
+    "SplitFed, Adam at the server": tiny_plan(**_LONG, rounds=SplitFed(), rule=FedAdam(lr=0.05), turn=2),
+    "control variates, one body": tiny_plan(
+        **_LONG, rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=SGD(lr=0.05, momentum=0.0)
+    ),
+    "a wave, own heads": tiny_plan(**_LONG, rounds=Wave(), shared=False, client_optimizer=Adam()),
+    "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
+    "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
+}
+
+
+def undisturbed(plan: Plan, parts: Parts | None = None) -> LocalRun:
+    """The same plan in one process, at its best epoch where it keeps one."""
+    run = LocalRun(plan, parts or tiny_parts(), classes=TASK.classes)
+    assert run.train()
+    run.use_best()
+    return run
+
+
+def share(plan: Plan, parts: Parts, number: int) -> Parts:
+    """What one client has of the data."""
+    shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
+    return replace(parts, private=parts.private[shares[number]])
+
+
+def open_site(plan: Plan, name: str, address: Address, folder: Path, parts: Parts, give_up: float = 30.0) -> Site:
+    """A client that has enrolled and read its data."""
+    site = Site(plan, name, address, folder, give_up=give_up)
+    number = site.enrol()
+    with BUILDING:
+        site.prepare(number, task_of(parts.private, TASK.classes), share(plan, parts, number), own_data=False)
+    return site
+
+
+@dataclass
+class Rehearsal:
+    """A service and clients that can be started one by one; errors of any thread come out at `end`."""
+
+    plan: Plan
+    folder: Path
+    limits: Limits = field(default_factory=lambda: Limits(every=3, deadline=20.0))
+    parts: Parts = field(default_factory=tiny_parts)
+    names: tuple[str, ...] = NAMES
+    identities: Path | None = None  # a folder of `cutlayer certs`
+    quiet: float = 20.0  # as the clients have it; the server has it among its limits
+    through: Callable[[int], int] = lambda port: port  # a relay in front of the server's port
+    watchers: tuple = ()
+
+    def __post_init__(self) -> None:
+        own = self.identities / "server" if self.identities else None
+        self.service = Service(
+            self.plan, self.names, self.folder / "server", listen="127.0.0.1:0", identity=own, limits=self.limits,
+            at_server=self.watchers,
+        )  # fmt: skip
+        self.port = self.through(self.service.network.port)
+        self.sites: dict[str, Site] = {}
+        self.results: dict[str, dict] = {}
+        self.errors: list[BaseException] = []
+        self.threads: list[threading.Thread] = []
+
+    @property
+    def host(self) -> Host:
+        assert self.service.host is not None
+        return self.service.host
+
+    def address(self, name: str) -> Address:
+        from cutlayer.engines.grpc import certs
+
+        own = certs.read_identity(self.identities / name, "client") if self.identities else None
+        host = "localhost" if own else "127.0.0.1"
+        return Address(f"{host}:{self.port}", own, quiet=self.quiet)
+
+    def join(self, name: str, give_up: float = 30.0) -> threading.Thread:
+        def work() -> None:
+            site = open_site(self.plan, name, self.address(name), self.folder / name, self.parts, give_up)
+            self.sites[name] = site
+            self.results[name] = site.run()
+
+        return self._start(work)
+
+    def serve(self) -> threading.Thread:
+        def work() -> None:
+            self.results["server"] = self.service.run()
+
+        return self._start(work)
+
+    def _start(self, work: Callable[[], None]) -> threading.Thread:
+        def watched() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.errors.append(error)
+
+        thread = threading.Thread(target=watched, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def end(self, patience: float = PATIENCE) -> dict:
+        """Wait for everybody; the server's result."""
+        for thread in self.threads:
+            thread.join(patience)
+            assert not self.errors, self.errors
+            assert not thread.is_alive(), f"not over after {patience} s: {self.service.status()}"
+        return self.results["server"]
+
+
+def rehearse(plan: Plan, folder: Path, **options) -> Rehearsal:
+    """From the first connection to the last, with nothing in the way."""
+    rehearsal = Rehearsal(plan, folder, **options)
+    for name in rehearsal.names:
+        rehearsal.join(name)
+    rehearsal.serve()
+    rehearsal.end()
+    return rehearsal
+
+
+def refuse_other_weights(local: LocalRun, rehearsal: Rehearsal) -> None:
+    """Everything that training changes is the same, bit for bit, on all sides."""
+    ours, theirs = local.tensors(), rehearsal.host.tensors()
+    for site in rehearsal.sites.values():
+        assert site.worker is not None
+        number, state = site.worker.number, site.worker.own_state()
+        theirs |= {f"client{number}/{name}": tensor for name, tensor in state.items()}
+        if local.shared:  # every client ends with what the last one brought back
+            ours |= {f"client{number}/{name}": tensor for name, tensor in local.shown().items()}
+    refuse_other_tensors(ours, theirs)
+
+
+def refuse_other_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
+    assert not differ, f"{len(differ)} of {len(ours)} tensors differ: {differ[:5]}"
+
+
+def refuse_other_counts(local: LocalRun, rehearsal: Rehearsal) -> None:
+    """The same steps, the same validation, and the same messages of the same sizes: nothing was done twice."""
+    host = rehearsal.host
+    assert (host.step, host.taken, host.epoch) == (local.step, local.taken, local.epoch)
+    assert [row.get("val") for row in host.history] == [row.get("val") for row in local.history]
+    assert crossings(host.ledger.as_dict()) == crossings(local.ledger.as_dict())
+
+
+def crossings(ledger: dict, kinds: tuple[str, ...] = COUNTED) -> dict:
+    """Messages and bytes by kind and direction."""
+    return {
+        (row["kind"], row["direction"]): (row["messages"], row["bytes"])
+        for row in ledger["rows"]
+        if row["kind"] in kinds
+    }

@@ -1,0 +1,260 @@
+"""Between machines a plan is the run that it is in one process: weights, validation and bytes, bit for bit."""
+
+import gc
+import threading
+import weakref
+from types import CodeType, FrameType, FunctionType, ModuleType
+
+import pytest
+from rehearsal import NAMES, Rehearsal, crossings, refuse_other_counts, refuse_other_weights, rehearse, undisturbed
+from toys import GUARDS, SECRET, TinyNet, tiny_parts, tiny_plan
+
+from cutlayer.core.seeds import derive
+from cutlayer.core.split import Bypass, Federated, UShaped, Vanilla
+from cutlayer.data.partitions import Dirichlet
+from cutlayer.engines.grpc import certs
+from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
+from cutlayer.guards.base import GuardModule
+from cutlayer.rules import FedAdam, FedAvgM, FedMuon, FedProx, FedYogi, Median, Scaffold
+from cutlayer.training.plan.lr_schedules import Cosine
+from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.plan.roles import Frozen
+from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.wire import frames as wire
+
+PLAIN = SGD(lr=0.05, momentum=0.0)
+CHAIN = Chain(LightSplit(ratio=4), WCC(weight=0.17))
+
+
+def plan(**changes) -> Plan:
+    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 3, **changes})
+
+
+PLANS = {
+    "U-shaped": plan(),
+    "vanilla": plan(protocol=Vanilla),
+    "bypass": plan(protocol=Bypass),
+    "U-shaped, chain": plan(guard=CHAIN, turn=2),
+    "vanilla, chain": plan(protocol=Vanilla, guard=CHAIN),
+    "bypass, chain": plan(protocol=Bypass, guard=CHAIN, fusion="concat"),
+    "SEAL": plan(guard=Chain(SEAL(), LightSplit(ratio=4))),
+    "noise, vanilla": plan(protocol=Vanilla, guard=Noise(scale=0.1)),
+    "noise after clipping, bypass": plan(protocol=Bypass, guard=next(g for g in GUARDS if "Clip" in repr(g))),
+    "rows shared by samples": plan(guard=KAnonymous(k=2)),
+    "rows shared by samples, vanilla": plan(protocol=Vanilla, guard=Chain(KAnonymous(k=2), Gaussian(scale=0.1))),
+    "a guard at home that needs many samples": plan(guard=NoPeek()),
+    "own heads": plan(shared=False, guard=CHAIN),
+    "own heads, an epoch a turn": plan(shared=False, turn=0, epochs=3),
+    "an epoch a turn": plan(turn=0, partition=Dirichlet(alpha=1.0)),
+    "two batches a turn, Adam": plan(turn=2, client_optimizer=Adam(), server_optimizer=Adam()),
+    "dropout, cosine": plan(net=TinyNet(dropout=0.5), schedule=Cosine(), epochs=3),
+    "early stopping": plan(epochs=12, patience=2, val=0.2, client_optimizer=SGD(lr=0.5)),
+    "early stopping, own heads": plan(epochs=12, patience=2, val=0.2, shared=False, client_optimizer=SGD(lr=0.5)),
+    "frozen head": plan(frozen=("head",)),
+    "frozen body": plan(frozen=("body",), guard=CHAIN),
+    "frozen client, vanilla": plan(frozen=("head", "tail"), protocol=Vanilla),
+    "one of three guarded": plan(guarded=1, guard=WCC(weight=0.17)),
+    "two of three guarded, own heads": plan(guarded=2, guard=Noise(scale=0.1), shared=False),
+    "DP-SGD": plan(guard=DPSGD(), net=TinyNet(norm="group")),
+    "a client of few samples": plan(partition=Dirichlet(alpha=0.05), batch=4),
+    "one client": plan(clients=1, guard=CHAIN),
+    "in pieces": plan(pieces=2, turn=2, guard=CHAIN),
+    "in pieces, vanilla": plan(pieces=3, protocol=Vanilla),
+    "in pieces, own heads, bypass": plan(pieces=2, protocol=Bypass, shared=False, client_optimizer=Adam()),
+    "SplitFed": plan(rounds=SplitFed(), turn=2, guard=CHAIN),
+    "SplitFed, momentum at the server, vanilla": plan(
+        rounds=SplitFed(), protocol=Vanilla, rule=FedAvgM(), turn=0, client_optimizer=Adam()
+    ),
+    "SplitFed, one body": plan(rounds=SplitFed(version=2), rule=FedMuon(), protocol=Bypass),
+    "SplitFed, own heads": plan(rounds=SplitFed(), shared=False, turn=2),
+    "SplitFed, drawn clients": plan(rounds=SplitFed(), take=2, rule=FedAvgM(), epochs=3),
+    "SplitFed, robust": plan(rounds=SplitFed(), rule=Median()),
+    "SplitFed, a term at the clients": plan(rounds=SplitFed(), rule=FedProx(mu=0.3), turn=2),
+    "SplitFed, early stopping": plan(
+        rounds=SplitFed(), epochs=12, patience=2, val=0.2, client_optimizer=SGD(lr=0.5), rule=FedAdam(lr=0.1)
+    ),
+    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=PLAIN, turn=2, epochs=3),
+    "a wave": plan(rounds=Wave(), guard=CHAIN),
+    # Without dropout: clients of one process that learn at the same time share its one generator.
+    "a wave, vanilla": plan(rounds=Wave(weights="even"), protocol=Vanilla),
+    "a wave, own heads": plan(rounds=Wave(), shared=False, client_optimizer=Adam()),
+    "a fused wave": plan(rounds=Wave(fused=True), net=TinyNet(norm="group"), guard=LightSplit(ratio=4)),
+    "a fused wave, vanilla": plan(
+        rounds=Wave(fused=True), net=TinyNet(norm="group"), protocol=Vanilla, partition=Dirichlet(alpha=1.0)
+    ),
+    "frozen clients": plan(roles=Frozen(share=0.4), protocol=Vanilla),
+    "frozen clients, U-shaped": plan(roles=Frozen(share=0.4), guard=CHAIN, turn=2),
+    "frozen clients, heads of their own": plan(roles=Frozen(share=0.4, inherit=0), epochs=3),
+    "frozen clients, now and then a new head": plan(roles=Frozen(share=0.4, inherit=3), epochs=3, pieces=2),
+    "frozen clients change": plan(roles=Frozen(share=0.4, rotate=2), epochs=4),
+    "frozen clients, left out": plan(roles=Frozen(share=0.4, discard=True)),
+    "frozen clients in a wave": plan(roles=Frozen(share=0.4), rounds=Wave(), protocol=Vanilla),
+    "frozen clients, SplitFed": plan(roles=Frozen(share=0.4), rounds=SplitFed(), turn=2),
+    "federated": plan(protocol=Federated, rounds=SplitFed(), turn=2, rule=FedYogi(lr=0.1)),
+    "federated, control variates": plan(
+        protocol=Federated, rounds=SplitFed(), rule=Scaffold(), client_optimizer=PLAIN, epochs=3
+    ),
+    "a decoder copied": plan(guard=LFQ(bits=3, freq=4, levels="learned", scale="client")),
+    "a decoder replaced, vanilla": plan(
+        protocol=Vanilla, guard=Chain(LFQ(bits=3, freq=4, decoder="client", pre=3), WCC(weight=0.001))
+    ),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_over_sockets_as_in_one_process(plan, tmp_path):
+    check(plan, tmp_path)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("guard", GUARDS, ids=repr)
+def test_every_guard_over_sockets_as_in_one_process(guard, protocol, tmp_path):
+    check(plan(guard=guard, protocol=protocol), tmp_path)
+
+
+def check(plan, tmp_path):
+    """One run in this process, one over sockets: nothing tells them apart."""
+    local = undisturbed(plan)
+    run = rehearse(plan, tmp_path, names=NAMES[: plan.clients])
+    refuse_other_weights(local, run)
+    refuse_other_counts(local, run)
+    result = run.results["server"]
+    assert result["exact"] and result["rewinds"] == 0 and result["skipped"] == [] and result["refused"] == {}
+    assert result["best_epoch"] == local.best.epoch and run.host.used == local.accuracies("test")
+    _refuse_other_client_ledgers(local, run)
+    _refuse_other_losses(local, run)
+
+
+def _refuse_other_client_ledgers(local, run):
+    """What the clients counted is together what one process counts."""
+    total: dict = {}
+    for site in run.sites.values():
+        for key, (messages, size) in crossings(site.ledger.as_dict(), ("FORWARD", "BACKWARD", "LOSS")).items():
+            before = total.get(key, (0, 0))
+            total[key] = (before[0] + messages, before[1] + size)
+    assert total == crossings(local.ledger.as_dict(), ("FORWARD", "BACKWARD", "LOSS"))
+    trained = sum(site.ledger.samples["training"] for site in run.sites.values())
+    assert trained == local.ledger.samples["training"]
+
+
+def _refuse_other_losses(local, run):
+    """Each client keeps its own losses; over all batches of an epoch they are the losses of one process."""
+    for number, row in enumerate(local.history, 1):
+        total = count = 0.0
+        for site in run.sites.values():
+            for theirs in (one for one in site.rows if one["epoch"] == number):
+                turns = (turn for one in local.schedule(number - 1) for turn in one)
+                batches = sum(turn.last - turn.first for turn in turns if turn.client == site.worker.number)
+                total, count = total + theirs["task"] * batches, count + batches
+        assert total / count == pytest.approx(row["task"], rel=1e-6)
+
+
+def test_the_table_holds_what_it_says():
+    """Early stopping stops early and not at its best, a client has less than a batch, all protocols are there."""
+    for name in ("early stopping", "early stopping, own heads"):
+        local = undisturbed(PLANS[name])
+        assert local.epoch < PLANS[name].epochs and 0 < local.best.epoch < local.epoch
+    parts = tiny_parts()
+    skewed = PLANS["a client of few samples"]
+    shares = skewed.partition.assign(parts.private, 3, derive(skewed.seed, "partition"))
+    assert min(len(one) for one in shares) < skewed.batch < max(len(one) for one in shares)
+    assert {one.protocol for one in PLANS.values()} == {UShaped, Vanilla, Bypass, Federated}
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("identities") / "certs"
+    certs.make(folder, ["localhost", "127.0.0.1"], list(NAMES))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["U-shaped, chain", "vanilla", "bypass, chain"])
+def test_with_certificates_as_without(name, identities, tmp_path):
+    local = undisturbed(PLANS[name])
+    run = rehearse(PLANS[name], tmp_path, identities=identities)
+    refuse_other_weights(local, run)
+    refuse_other_counts(local, run)
+
+
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+def test_nobody_builds_the_other_side(protocol, tmp_path, monkeypatch):
+    """Shapes may be asked of any part; what is built to compute with stays on its own side."""
+    used: list[tuple[str, str]] = []
+
+    def spied(part, build):
+        def building(self, *args):
+            module = build(self, *args)
+            who = threading.current_thread().name
+            module.register_forward_pre_hook(
+                lambda module, seen: used.append((part, who)) if seen[0].device.type != "meta" else None
+            )
+            kept.append((part, who, weakref.ref(module)))
+            return module
+
+        return building
+
+    kept: list = []
+    for part in ("head", "body", "tail"):
+        monkeypatch.setattr(TinyNet, part, spied(part, getattr(TinyNet, part)))
+    run = Rehearsal(plan(protocol=protocol, guard=CHAIN), tmp_path)
+    for name in NAMES:
+        run.join(name).name = name
+    run.serve().name = "server"
+    run.end()
+    gc.collect()
+    at_server = {part for part, who, module in kept if who == "server" and module() is not None}
+    at_clients = {part for part, who, module in kept if who in NAMES and module() is not None}
+    classifier = {"tail"} if protocol is Vanilla else set()
+    assert at_server == {"body"} | classifier
+    assert at_clients == {"head"} | ({"tail"} - classifier)
+    assert {(part, who == "server") for part, who in used} == {(p, True) for p in at_server} | {
+        (p, False) for p in at_clients
+    }
+
+
+def test_the_server_holds_no_secret_of_a_client(tmp_path):
+    """In every object that hangs on the service, in its folder, and in all that it was sent."""
+    heard = []
+    wcc = 0.17171
+    guard = Chain(SEAL(), LightSplit(ratio=4), WCC(weight=wcc))
+    chosen = plan(guard=guard, shared=False)
+    run = rehearse(chosen, tmp_path, watchers=(lambda message, handle: (heard.append(message), handle(message))[1],))
+    own = [derive(SECRET, "client", number) for number in range(3)]
+    secrets = {SECRET, *own, *(derive(one, "guard") for one in own), *(derive(SECRET, "start", n) for n in range(3))}
+    numbers, floats, modules = set(), set(), []
+    for found in everything_in([run.service, heard]):
+        if isinstance(found, int) and not isinstance(found, bool):
+            numbers.add(found)
+        elif isinstance(found, float):
+            floats.add(found)
+        elif isinstance(found, GuardModule | WCC):
+            modules.append(found)
+    assert {message.step for message in heard} <= numbers and run.service.lobby.limits.quiet in floats
+    assert not secrets & numbers and wcc not in floats and modules == []
+    written = b"".join(path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file())
+    frames = b"".join(bytes(wire.encode(message)) for message in heard)
+    for secret in secrets:
+        for form in (secret.to_bytes(8, "little"), secret.to_bytes(8, "big"), str(secret).encode()):
+            assert form not in written and form not in frames
+    assert b"WCC" not in written and str(wcc).encode() not in written
+    # The same search finds them where they are.
+    theirs = {found for found in everything_in([run.sites["ward-b"]]) if isinstance(found, int | float)}
+    assert {SECRET, wcc} <= theirs
+
+
+def everything_in(roots):
+    """All objects that can be reached, short of modules of code and the threads' own machinery."""
+    seen: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, ModuleType | type | CodeType | FrameType | threading.Thread):
+            continue
+        if isinstance(found, FunctionType):  # its globals are code; what it closes over is not
+            waiting.extend([*(found.__closure__ or ()), *(found.__defaults__ or ())])
+            continue
+        seen.add(id(found))
+        yield found
+        waiting.extend(gc.get_referents(found))

@@ -1,0 +1,202 @@
+"""Running a deployment: status, metrics, logs, predictions, exit codes, and folders that are somebody else's."""
+
+import io
+import json
+import logging
+import urllib.request
+from dataclasses import replace
+
+import pytest
+import torch
+from rehearsal import Rehearsal, undisturbed
+from toys import TASK, tiny_parts, tiny_plan
+
+from cutlayer.cli import app as cli
+from cutlayer.cli.deploy import status_lines
+from cutlayer.core.batch import Batch
+from cutlayer.core.split import UShaped, Vanilla
+from cutlayer.engines.grpc.channel import Address, GaveUp, status
+from cutlayer.engines.grpc.client import Visitor
+from cutlayer.engines.grpc.deploy import Service, join
+from cutlayer.engines.grpc.logs import Facts, start_logs
+from cutlayer.engines.grpc.prometheus import start_metrics
+from cutlayer.engines.grpc.session import Refused
+from cutlayer.guards import LightSplit
+from cutlayer.training.build import build_client
+from cutlayer.training.step import load, predict
+from cutlayer.wire.ledger import Ledger
+
+NAMES = ("ward-a", "ward-b")
+PLAN = tiny_plan(epochs=1, batch=8, clients=2, guard=LightSplit(ratio=4))
+
+
+@pytest.fixture
+def lines():
+    """What the parties say, as JSON."""
+    text = io.StringIO()
+    handler, logger = logging.StreamHandler(text), logging.getLogger("cutlayer")
+    handler.setFormatter(Facts("json"))
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    yield lambda: [json.loads(line) for line in text.getvalue().splitlines()]
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def staying(plan, folder):
+    """A run that is over, with a server that still answers."""
+    rehearsal = Rehearsal(plan, folder, names=NAMES)
+    work = rehearsal.service.run
+    rehearsal.service.run = lambda: work(stay=True)
+    serving = rehearsal.serve()
+    joined = [rehearsal.join(name) for name in NAMES]
+    for thread in joined:
+        thread.join(60)
+    assert not rehearsal.errors
+    return rehearsal, serving
+
+
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+def test_predictions_of_a_visitor_are_those_of_the_local_network(protocol, tmp_path):
+    plan = replace(PLAN, protocol=protocol)
+    local = undisturbed(plan)
+    load(local.clients[0], local.shared)
+    rehearsal, serving = staying(plan, tmp_path)
+    test = tiny_parts().test
+    batches = [Batch(test.x[:20], test.y[:20], seed=1), Batch(test.x[20:], test.y[20:], seed=2)]
+    with Visitor(plan, TASK, "ward-b", rehearsal.address("ward-b"), ledger := Ledger()) as visitor:
+        client = build_client(plan, TASK, visitor.number, visitor.ask)
+        load(client, local.shared)
+        found = predict(client, batches)
+        rehearsal.service.network._came.clear()
+        # A broken connection between two questions is no reason to fail.
+        visitor._wire._channel.close()
+        again = predict(client, batches)
+    rehearsal.service.stop()
+    serving.join(30)
+    assert torch.equal(found, predict(local.clients[0], batches)) and torch.equal(found, again)
+    assert ledger.messages["PREDICT", "up"] == 4 and ledger.bytes["PREDICT", "down"] > 0
+    assert not rehearsal.errors
+
+
+def test_status_and_metrics_tell_how_it_stands(tmp_path):
+    rehearsal, serving = staying(PLAN, tmp_path)
+    port = start_metrics("127.0.0.1:0", rehearsal.service.status)
+    facts = status(rehearsal.address("ward-a"))
+    assert (facts["state"], facts["epoch"], facts["step"]) == ("finished", 1, rehearsal.host.step)
+    assert facts["plan"] == PLAN.fingerprint() and facts["exact"] and facts["accuracy"] is not None
+    text = "\n".join(status_lines(facts))
+    assert "epoch 1 of 1" in text and "ward-b" in text and "waits for it" not in text
+    get = lambda path: urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10).read().decode()  # noqa: E731
+    assert json.loads(get("/healthz")) == {"state": "finished", "missing": []}
+    metrics = get("/metrics")
+    rows = {row["kind"]: row["bytes"] for row in facts["ledger"]["rows"] if row["direction"] == "up"}
+    assert f'cutlayer_bytes_total{{direction="up",kind="FORWARD"}} {float(rows["FORWARD"])}' in metrics
+    assert f"cutlayer_step {float(facts['step'])}" in metrics
+    rehearsal.service.stop()
+    serving.join(30)
+
+
+def test_status_names_who_never_came(tmp_path):
+    service = Service(PLAN, NAMES, tmp_path, listen="127.0.0.1:0", identity=None)
+    try:
+        facts = status(Address(f"127.0.0.1:{service.network.port}"))
+        assert facts["state"] == "waiting" and facts["missing"] == list(NAMES)
+        assert status_lines(facts)[1] == "never came: ward-a, ward-b"
+    finally:
+        service.network.stop()
+
+
+def test_logs_hold_events_and_no_contents(tmp_path, lines):
+    rehearsal = Rehearsal(PLAN, tmp_path, names=NAMES)
+    for name in NAMES:
+        rehearsal.join(name)
+    rehearsal.serve()
+    rehearsal.end()
+    said = lines()
+    assert {"met", "new session"} <= {line["event"] for line in said}
+    assert all(isinstance(value, str | int | float | bool) for line in said for value in line.values())
+    assert all(len(json.dumps(line)) < 600 for line in said)
+    assert str(PLAN.private_seed) not in json.dumps(said)
+
+
+def test_a_form_of_logs_that_there_is_not():
+    with pytest.raises(ValueError, match="text or json"):
+        start_logs("xml")
+
+
+def test_only_loopback_goes_without_certificates(tmp_path):
+    for target in ("10.0.0.5:7443", "server.example.org:7443", "0.0.0.0:7443", "[::]:7443"):
+        with pytest.raises(ValueError, match="loopback only"):
+            Address(target)
+        with pytest.raises(ValueError, match="loopback only"):
+            Service(PLAN, NAMES, tmp_path / "s", listen=target, identity=None)
+    for target in ("127.0.0.1:1", "localhost:1", "[::1]:1"):
+        Address(target)
+
+
+def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path):
+    service = Service(PLAN, NAMES, tmp_path / "s", listen="127.0.0.1:0", identity=None)
+    service.network.stop()
+    with pytest.raises(ValueError, match="belongs to another plan"):
+        Service(replace(PLAN, epochs=9), NAMES, tmp_path / "s", listen="127.0.0.1:0", identity=None)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("chapter 1")
+    with pytest.raises(FileExistsError, match="not empty"):
+        Service(PLAN, NAMES, tmp_path / "mine", listen="127.0.0.1:0", identity=None)
+    with pytest.raises(ValueError, match="the plan has 2 clients"):
+        Service(PLAN, ("one",), tmp_path / "t", listen="127.0.0.1:0", identity=None)
+
+
+def test_a_port_that_is_taken_is_said(tmp_path):
+    service = Service(PLAN, NAMES, tmp_path / "s", listen="127.0.0.1:0", identity=None)
+    try:
+        with pytest.raises(OSError, match="the port is taken"):
+            Service(PLAN, NAMES, tmp_path / "t", listen=f"127.0.0.1:{service.network.port}", identity=None)
+    finally:
+        service.network.stop()
+
+
+def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
+    plan = replace(PLAN, private_seed=None)
+    for _ in range(2):
+        with pytest.raises(GaveUp):
+            join(plan, "ward-a", tmp_path / "a", server="127.0.0.1:9", identity=None, give_up=0.1)
+    secret = tmp_path / "a" / "private.json"
+    drawn = json.loads(secret.read_text())["private_seed"]
+    assert drawn > 1 << 40 and secret.stat().st_mode & 0o077 == 0
+    with pytest.raises(ValueError, match="another private seed"):
+        join(
+            replace(plan, private_seed=5), "ward-a", tmp_path / "a", server="127.0.0.1:9", identity=None, give_up=0.1
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status", "127.0.0.1:9"], 1, "--certs FOLDER"),
+        (["status", "10.0.0.1:9", "--insecure"], 1, "loopback only"),
+        (["serve", "--insecure", "--every", "0"], 1, "--every"),
+        (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--give-up", "0.1"], 4, "no answer from"),
+        (["join", "Plan()", "127.0.0.1:9", "--insecure"], 2, ""),
+        (["join", "Plan()", "localhost:9", "--as", "a", "--certs", "nowhere"], 1, "there is no folder nowhere"),
+        (["train", "--down", "LightSplit(ratio=2)"], 1, "Quantize, TopK"),
+        (["predict", "nowhere"], 1, "not a training run"),
+        (["predict", "nowhere", "--server", "127.0.0.1:9", "--insecure"], 1, "--as NAME"),
+    ],
+)
+def test_exit_codes(words, code, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["cutlayer", *words])
+    threads = torch.get_num_threads()
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    torch.set_num_threads(threads)
+    assert ended.value.code == code and said in capsys.readouterr().err
+    if code == 1:
+        assert not list(tmp_path.iterdir())  # a command that cannot work leaves nothing behind
+
+
+def test_a_refusal_has_an_exit_code_of_its_own():
+    assert (Refused("plan", "no").exit_code, GaveUp().exit_code) == (3, 4)

@@ -1,0 +1,216 @@
+"""Many clients in one process: the same numbers however few networks are awake; who sleeps costs hardly anything."""
+
+import weakref
+
+import pytest
+import torch
+from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
+
+from cutlayer.bench import clients as bench_clients
+from cutlayer.bench import run as bench
+from cutlayer.core.split import Federated, UShaped, Vanilla
+from cutlayer.data.base import Parts
+from cutlayer.data.partitions import Dirichlet
+from cutlayer.engines.local import run as local
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.guards import DPSGD, LightSplit, NoGuard, Noise, Shredder
+from cutlayer.nets.base import scores_shape, shapes
+from cutlayer.rules import FedAvgM, Scaffold
+from cutlayer.training import build as parties
+from cutlayer.training import worker
+from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.plan.roles import Frozen
+from cutlayer.training.plan.schedule import SplitFed, Wave
+
+PLAIN = SGD(lr=0.05, momentum=0.0)
+KINDS = {
+    "relay": {},
+    "relay, Adam": {"client_optimizer": Adam(), "server_optimizer": Adam()},
+    "vanilla": {"protocol": Vanilla},
+    "own heads": {"shared": False},
+    "own heads, Adam": {"shared": False, "client_optimizer": Adam()},
+    "own heads, a secret guard": {"shared": False, "guard": Shredder(tensors=3, target=0.2)},
+    "guarded": {"shared": False, "guard": LightSplit(ratio=4)},
+    "some guarded": {"shared": False, "guard": Noise(scale=0.1), "guarded": 2},
+    "some guarded, shared": {"guard": Noise(scale=0.1), "guarded": 2, "rounds": SplitFed(version=2)},
+    "SplitFed 1": {"rounds": SplitFed(), "turn": 2},
+    "SplitFed 2, Adam": {"rounds": SplitFed(version=2), "client_optimizer": Adam()},
+    "wave": {"rounds": Wave(), "rule": FedAvgM()},
+    "wave, own heads": {"rounds": Wave(), "shared": False},
+    "Scaffold": {"rounds": SplitFed(version=2), "rule": Scaffold(), "turn": 2, "client_optimizer": PLAIN},
+    "frozen": {"roles": Frozen(share=0.4)},
+    "frozen, heads kept": {"roles": Frozen(share=0.4, inherit=0)},
+    "frozen, now and then": {"roles": Frozen(share=0.4, inherit=2), "rounds": SplitFed(version=2)},
+    "frozen, changing": {"roles": Frozen(share=0.4, rotate=1), "protocol": Vanilla},
+    "some of them": {"take": 2, "shared": False},
+    "federated": {"protocol": Federated, "rounds": SplitFed(), "turn": 2},
+    "pieces": {"pieces": 2, "shared": False},
+}
+
+
+def plan(**changes):
+    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 5, "partition": Dirichlet(alpha=2.0), **changes})
+
+
+def start(plan, parts=None):
+    return LocalRun(plan, parts or tiny_parts(), classes=TASK.classes)
+
+
+def finished(plan, awake, monkeypatch):
+    monkeypatch.setattr(local, "AWAKE", awake)
+    run = start(plan)
+    assert run.train()
+    tensors, facts = run.snapshot()
+    del facts["seconds"]
+    facts["history"] = [{**row, "seconds": 0} for row in facts["history"]]
+    facts["accuracies"] = run.evaluate(run.parts.test)
+    return run, tensors, facts
+
+
+@pytest.mark.parametrize("awake", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_how_many_networks_are_awake_changes_no_bit(kind, awake, monkeypatch):
+    many, theirs, their_facts = finished(plan(**KINDS[kind]), 32, monkeypatch)
+    few, ours, our_facts = finished(plan(**KINDS[kind]), awake, monkeypatch)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    assert our_facts == their_facts, "history, steps, accuracies and the bytes of every kind of message"
+    assert sum(one.awake for one in few.workers) <= awake < 3 <= sum(one.awake for one in many.workers)
+
+
+@pytest.mark.parametrize("kind", ["relay, Adam", "own heads, Adam", "frozen, heads kept", "Scaffold"])
+def test_a_run_of_sleepers_is_carried_on_exactly(kind, monkeypatch):
+    _, theirs, _ = finished(plan(**KINDS[kind]), 32, monkeypatch)
+    monkeypatch.setattr(local, "AWAKE", 1)
+    first, stops = start(plan(**KINDS[kind])), iter([False] * 3 + [True])
+    assert not first.train(stop=lambda: next(stops))
+    second = start(plan(**KINDS[kind]))
+    second.restore(*first.snapshot())
+    assert second.train()
+    ours = second.snapshot()[0]
+    assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []
+
+
+@pytest.mark.parametrize("kind", ["relay", "own heads, Adam", "SplitFed 1", "guarded", "frozen, heads kept"])
+def test_never_more_networks_than_may_be_awake_and_one(kind, monkeypatch):
+    alive, most = weakref.WeakSet(), [0]
+
+    def build(*given):
+        client = parties.build_client(*given)
+        alive.add(client.split)
+        most[0] = max(most[0], len(alive))
+        return client
+
+    monkeypatch.setattr(worker, "build_client", build)
+    finished(plan(**KINDS[kind], epochs=3), 2, monkeypatch)
+    assert 2 <= most[0] <= 3
+
+
+def test_a_network_is_built_once_where_no_guard_has_secrets(monkeypatch):
+    built = []
+
+    def build(plan, task, number, *rest):
+        built.append(number)
+        return parties.build_client(plan, task, number, *rest)
+
+    monkeypatch.setattr(worker, "build_client", build)
+    finished(plan(shared=False), 2, monkeypatch)
+    assert sorted(built) == [0, 1, 2, 3, 4], "each head once, for its own first weights"
+    built.clear()
+    run, *_ = finished(plan(shared=False, guard=LightSplit(ratio=4)), 2, monkeypatch)
+    assert len(built) > 5 and not run.workers[0].spares, "no client gets a guard that was another's"
+
+
+def test_a_thousand_clients_with_a_batch_each_learn_an_epoch():
+    data = Parts(samples(2000, 1), samples(12, 2), samples(60, 3), samples(40, 4))
+    run = start(plan(clients=1000, shared=False, epochs=1, batch=2, partition=tiny_plan().partition), data)
+    assert run.train() and run.step == 1000
+    assert sum(one.awake for one in run.workers) <= local.AWAKE
+    assert all(one._samples is None for one in run.workers if not one.awake), "samples lie in one place"
+    assert run.server._answered == {} and run.server._held == {}, "nor does the server keep anything of a client"
+    assert len(run.evaluate(run.parts.test)) == 1000
+    assert len(run.history) == 1 and 0 <= run.history[0]["val"] <= 1
+
+
+def test_many_heads_share_the_held_out_samples_evenly(monkeypatch):
+    monkeypatch.setattr(local, "PASSES", 2)
+    run = start(plan(shared=False))
+    seen = []
+    for one in run.workers:
+        monkeypatch.setattr(one, "evaluate", lambda purpose, epoch, part: (seen.append(part), (1, 2))[1])
+    assert run.evaluate(run.parts.test) == [0.5] * 5
+    have = len(run.parts.test)
+    assert {len(part) for part in seen} == {have * 2 // 5}, "together twice the data, whoever many there are"
+    every = torch.cat([part.x for part in seen]).flatten(1).unique(dim=0, return_counts=True)[1]
+    assert len(every) == have and set(every.tolist()) == {2}
+    seen.clear()
+    monkeypatch.setattr(local, "PASSES", 5)
+    run.evaluate(run.parts.test)
+    assert all(part is run.parts.test for part in seen)
+
+
+def test_looking_at_one_client_wakes_no_other():
+    run = start(plan())
+    assert run.clients[3].number == 3 and len(run.clients) == len(run.samples) == 5
+    assert [one.awake for one in run.workers] == [True, False, False, True, False]
+    assert len(run.samples[2]) == run.workers[2].count and not run.workers[2].awake
+    assert torch.equal(run.workers[4].labels, run.samples[4].y)
+
+
+def test_shapes_are_computed_once_for_equal_networks():
+    built = []
+
+    class Counting(TinyNet):
+        def head(self, shape):
+            built.append(shape)
+            return super().head(shape)
+
+    for _ in range(3):
+        assert shapes(Counting(), TASK.shape) == ((4, 5, 5), (7,))
+        assert scores_shape(Counting(), TASK.shape, 3) == (3,)
+    assert len(built) == 1
+    assert shapes(Counting(), (1, 14, 14)).z == (4, 6, 6) and len(built) == 2
+    Counting.__hash__ = None  # such as one with a list in it
+    assert shapes(Counting(), TASK.shape) == shapes(TinyNet(), TASK.shape) and len(built) == 3
+
+
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+def test_a_client_with_private_gradients_may_be_frozen(protocol):
+    fields = {"protocol": protocol, "net": TinyNet(norm="group"), "guard": DPSGD(clip=1.0)}
+    assert start(plan(**fields, roles=Frozen(share=0.4))).train()
+
+
+# ------------------------------------------------------------------------------------ benchmarks
+def test_both_ways_of_a_body_give_the_same_gradients():
+    ours, theirs = (way() for way in bench_clients.both_ways(3, TinyNet(norm="group"), TASK, clients=4))
+    bench_clients._refuse_other_gradients(ours, theirs)
+    ours[2][0, 0, 0, 0] += 1e-3
+    with pytest.raises(RuntimeError, match="dz differs"):
+        bench_clients._refuse_other_gradients(ours, theirs)
+
+
+def test_the_benchmarks_of_many_clients_run(monkeypatch):
+    assert bench_clients.ENTRIES.items() <= bench.ENTRIES.items()
+    few = bench_clients._against_few(20, 10, passes=1)
+    loop = bench_clients._against_a_loop(20, passes=1)
+    assert few.ratio > 0 and loop.value > 0
+    assert bench_clients.frozen_memory(True).ratio > 0
+    told = {
+        "waiting(100, 200)": "1000000",
+        "waiting(200, 200)": "3540000",
+    }  # 25,400 B a client, 24,360 of them weights
+    monkeypatch.setattr(bench_clients, "_in_a_fresh_process", told.get)
+    assert bench_clients.clients_idle(True).value == pytest.approx(1.04)
+    assert bench_clients.fusion_b4(True) is None, "left out where no process can be started"
+
+
+def test_the_plain_loop_learns_from_the_same_samples():
+    run = bench_clients.crowd(10, 80)
+    assert isinstance(run.plan.guard, NoGuard) and [one.batches for one in run.workers] == [1] * 10
+    loop = bench_clients.plain_loop(run)
+    for _ in range(20):
+        next(loop)
+    some = bench_clients.rounds_of(run, 2)
+    for _ in range(5):
+        some()
+    assert run.step == 25 and run.epoch == 2

@@ -1,0 +1,144 @@
+"""Predictions one at a time: what each takes and weighs, who is refused, and that a batch finds the same."""
+
+import csv
+import io
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from cutlayer.core.split import UShaped, Vanilla
+from cutlayer.data import Digits, Npz
+from cutlayer.engines.grpc.deploy import Service, join
+from cutlayer.engines.local import start as runs
+from cutlayer.engines.predict import Predictions, predict_with, refuse_stream
+from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, Quantize, SplitFC
+from cutlayer.nets import LeNet, Segmenter
+from cutlayer.training.facts.link import Link
+from cutlayer.training.plan.plan import Plan
+
+torch.set_num_threads(1)
+
+PLAN = Plan(net=LeNet(), data=Digits(limit=80), epochs=1, batch=16, val=0.0, private_seed=1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "a"
+    runs.train(PLAN, folder)
+    return folder
+
+
+def rows(found):
+    return list(csv.DictReader(io.StringIO(found.as_csv())))
+
+
+def test_a_stream_finds_what_batches_find_and_says_what_each_took(trained):
+    one, many = predict_with(trained, limit=9, stream=True), predict_with(trained, limit=9, size=4)
+    assert torch.equal(one.found, many.found) and torch.allclose(one.confidence, many.confidence, atol=1e-5)
+    told = one.summary()
+    assert told["mode"] == "stream" and told["samples"] == told["batches"] == 9
+    assert many.summary()["mode"] == "batch" and many.summary()["batches"] in (2, 3)
+    assert 0 < told["latency_ms"]["median"] <= told["latency_ms"]["p95"] <= told["latency_ms"]["p99"]
+    lines = rows(one)
+    assert list(lines[0]) == ["sample", "predicted", "confidence", "label", "ms", "bytes_up", "bytes_down"]
+    assert sum(int(line["bytes_up"]) for line in lines) == pytest.approx(9 * told["bytes_up"])
+    assert [int(line["sample"]) for line in lines] == list(range(9))
+    # 32x6x6 floats behind a ReLU, and a frame around them, for each sample alone
+    assert all(64 <= int(line["bytes_up"]) <= 4 * 32 * 6 * 6 + 64 + 1024 for line in lines)
+    assert list(rows(many)[0]) == ["sample", "predicted", "confidence", "label"]
+
+
+def test_quantiles_and_bytes_are_those_of_the_messages():
+    labels = torch.arange(4) % 2
+    found = Predictions(
+        ("a", "b"), labels, torch.ones(4), labels, [0.001, 0.002, 0.003, 0.014], [100, 200, 300, 400], [10] * 4, True,
+        Link(rate=8e3, rtt=0.5, down=80.0),
+    )  # fmt: skip
+    told = found.summary()
+    assert told["latency_ms"]["median"] == pytest.approx(2.5) and told["latency_ms"]["p95"] == pytest.approx(12.35)
+    assert (told["bytes_up"], told["bytes_down"], told["accuracy"]) == (250, 10, 1.0)
+    # a byte takes a millisecond up and a tenth of a second down
+    over = [1 + 100 + 1000 + 500, 2 + 200 + 1000 + 500, 3 + 300 + 1000 + 500, 14 + 400 + 1000 + 500]
+    assert told["link"]["latency_ms"]["median"] == pytest.approx((over[1] + over[2]) / 2)
+    assert told["link"]["samples_per_second"] == pytest.approx(4 / (sum(over) / 1e3))
+
+
+@pytest.mark.parametrize(
+    ("guard", "words"),
+    [
+        (KAnonymous(k=3), "needs 3 samples at a time"),
+        (C3(ratio=4), "leave out --stream"),
+        (FedLite(), "follows from its whole batch"),
+        (SplitFC(), "needs 2 samples at a time"),
+        (Chain(LightSplit(ratio=4), KAnonymous(k=2)), "needs 2 samples at a time"),
+    ],
+    ids=repr,
+)
+def test_guards_that_need_company_are_refused(guard, words):
+    with pytest.raises(ValueError, match=words):
+        refuse_stream(Plan(guard=guard))
+
+
+@pytest.mark.parametrize("guard", [LightSplit(ratio=4), Quantize(bits=4), Chain(LightSplit(ratio=4), Quantize())])
+def test_guards_that_need_none_are_not(guard):
+    refuse_stream(Plan(guard=guard))
+
+
+# ------------------------------------------------------------------------------ the command
+def test_the_command_streams(command, trained, tmp_path):
+    code, out, err = command(
+        "predict", trained, "--stream", "--limit", 5, "--link", "1mbit,100ms", "--threads", 1, "--json",
+        "--out", tmp_path / "a.csv",
+    )  # fmt: skip
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["mode"] == "stream" and told["link"]["latency_ms"]["median"] > 100 + told["latency_ms"]["median"]
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 6
+    code, _, err = command("predict", trained, "--stream", "--limit", 5, "--link", "1mbit,100ms", "--threads", 1)
+    assert code == 0 and "ms a sample" in err.replace(")", "") and "over 1mbit,100ms" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--stream", "--batch", 4], "leave out --batch"),
+        (["--link", "fast"], "like 20mbit,40ms"),
+        (["--link", "1mbit", "--server", "x:1", "--as", "a", "--insecure"], "a real one"),
+        (["--batch", 0], "--batch at least 1"),
+    ],
+)
+def test_options_that_do_not_go_together(command, trained, options, words):
+    code, _, err = command("predict", trained, "--threads", 1, *options)
+    assert code == 1 and words in err and err.count("\n") == 1
+
+
+# ------------------------------------------------------------------------- with a real server
+@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+def test_a_served_network_streams_label_maps(protocol, tmp_path):
+    """Segmentation over gRPC: labels of pixels travel where they do, and each sample is answered by itself."""
+    pytest.importorskip("grpc")
+    draw = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "maps.npz",
+        x=draw.integers(0, 256, (20, 3, 16, 16)).astype(np.uint8),
+        y=draw.integers(0, 3, (20, 16, 16)),
+    )
+    data = Npz(str(tmp_path / "maps.npz"))
+    plan = Plan(net=Segmenter(), data=data, protocol=protocol, epochs=1, batch=6, val=0.0, private_seed=1)
+    service = Service(plan.public(), ["a"], tmp_path / "server", listen="127.0.0.1:0", identity=None)
+    served = threading.Thread(target=lambda: service.run(stay=True), daemon=True)
+    served.start()
+    address = f"127.0.0.1:{service.network.port}"
+    try:
+        result = join(plan, "a", tmp_path / "a", server=address, identity=None)
+        found = predict_with(tmp_path / "a", server=address, name="a", stream=True)
+        together = predict_with(tmp_path / "a", server=address, name="a")
+    finally:
+        service.stop()
+        served.join(30)
+    assert result["accuracy"] == pytest.approx(found.summary()["accuracy"], abs=0.02)
+    assert torch.equal(found.found, together.found) and found.found.shape == (2, 16, 16)
+    assert all(count > 4 * 64 * 4 for count in found.bytes_down)

@@ -1,0 +1,67 @@
+"""Readers as things: they can be written down, they standardise as they were trained, and they hold no data."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from cutlayer.metrics.readers import Before, ConvReader, Linear, MLPReader, Standardised, fit, ridge
+
+
+def pair(count=40, shape=(3, 6, 6)):
+    draw = torch.Generator().manual_seed(0)
+    seen = torch.randn(count, *shape, generator=draw)
+    images = torch.rand(count, 1, 12, 12, generator=draw)
+    return seen, images
+
+
+def made():
+    seen, images = pair()
+    flat = seen.flatten(1)
+    torch.manual_seed(0)
+    return {
+        "ridge": (ridge(seen, images, seen[:5], images[:5]), seen),
+        "conv": (fit(ConvReader((3, 6, 6), (1, 12, 12), 8), seen, images, steps=5), seen),
+        "mlp": (Before(nn.Flatten(), fit(MLPReader((108,), (1, 12, 12), 8), flat, images, steps=5)), seen),
+    }
+
+
+@pytest.mark.parametrize("name", ["ridge", "conv", "mlp"])
+def test_a_reader_can_be_written_down_without_the_data_it_was_trained_on(name):
+    reader, seen = made()[name]
+    written = pickle.dumps(reader)
+    assert torch.equal(pickle.loads(written)(seen), reader(seen))
+    _, images = pair()
+    assert not any(row.numpy().tobytes() in written for row in (*images, *seen))
+
+
+def test_linear_is_an_affine_map_and_cuts_pixels_only_if_asked():
+    weights, offset = torch.randn(6, 4).double(), torch.full((4,), 5.0).double()
+    z = torch.randn(3, 6)
+    plain = (z.double() - 1) @ weights + offset
+    for clamp, expected in ((False, plain), (True, plain.clamp(0, 1))):
+        reader = Linear(weights, torch.ones(6).double(), offset, (1, 2, 2), clamp)
+        torch.testing.assert_close(reader(z), expected.float().reshape(3, 1, 2, 2))
+
+
+def test_inputs_are_standardised_in_chunks_and_dropout_is_off():
+    network = nn.Sequential(nn.Dropout(0.9), nn.Identity())
+    mean, std = torch.tensor([[1.0, -2.0]]), torch.tensor([[2.0, 4.0]])
+    z = torch.randn(300, 2)
+    torch.testing.assert_close(Standardised(network, mean, std)(z), (z - mean) / std)
+
+
+def test_a_step_may_come_first():
+    z = torch.randn(4, 3)
+    assert torch.equal(Before(None, nn.Identity())(z), z)
+    assert Before(nn.Flatten(), nn.Identity())(torch.randn(4, 3, 2)).shape == (4, 6)
+
+
+def test_another_loss_trains_a_classifier():
+    torch.manual_seed(0)
+    seen = torch.randn(200, 5)
+    values = (seen[:, 0] > 0).long()
+    reader = fit(nn.Linear(5, 2), seen, values, steps=200, rate=0.05, loss=cross_entropy, decay=1e-2)
+    assert (reader(seen).argmax(1) == values).float().mean() > 0.95

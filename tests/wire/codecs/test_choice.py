@@ -1,0 +1,120 @@
+"""The codec a tensor gets when none is named: the smallest, found by counting."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutlayer.core.message import Kind, Message, through
+from cutlayer.core.remote import Remote
+from cutlayer.core.seeds import generator
+from cutlayer.core.server import Server
+from cutlayer.guards.base import Support
+from cutlayer.wire import frames as wire
+from cutlayer.wire.codecs import Half, Prefix, Raw, Sparse, smallest
+
+ALL = (Raw(), Sparse(), Prefix(), Half())
+
+
+def some(shape, share, seed=0):
+    """Of this many values a `share` is not zero. (A product with a mask would have -0.0 among its zeros.)"""
+    dice = generator(seed)
+    return torch.where(torch.rand(shape, generator=dice) < share, torch.randn(shape, generator=dice), 0.0)
+
+
+def low_pass(rows, length, most, seed=0):
+    """Rows that end in zeros."""
+    kept = torch.randint(most + 1, (rows, 1), generator=generator(seed))
+    return torch.where(torch.arange(length) < kept, some((rows, length), 0.99, seed), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "codec"),
+    [
+        (some((64, 20, 12, 12), 1), Raw()),
+        (some((64, 20, 12, 12), 0.98), Raw()),  # a bit an element is a 32nd: so many have to be zero at least
+        (some((64, 20, 12, 12), 0.95), Sparse()),
+        (some((8, 4096), 0.5), Sparse()),
+        (some((8, 4096), 0.001), Sparse()),
+        (torch.zeros(64, 4096), Sparse()),
+        (low_pass(512, 64, 64), Prefix()),
+        (low_pass(512, 64, 5), Prefix()),
+        (low_pass(512, 64, 64).double(), Prefix()),
+        (low_pass(512, 64, 64).bfloat16().reshape(2, 16, 16, 64), Prefix()),
+        (low_pass(512, 64, 64).flip(1), Sparse()),
+        (low_pass(512, 64, 64).T, Sparse()),
+        # The rows looked at first are as Prefix wants them and the others are not, and the other way round.
+        (torch.cat([low_pass(2, 64, 9), some((14, 64), 0.6)]), Sparse()),
+        (torch.cat([some((1, 64), 0.6), low_pass(63, 64, 60)]), Prefix()),
+        (some((64, 4096), 1).bfloat16().float(), Half()),
+        (some((64, 4096), 0.6).bfloat16().double(), Half()),
+        (some((64, 4096), 0.3).bfloat16().float(), Sparse()),
+        (torch.zeros(63), Raw()),
+        (torch.zeros(1000, dtype=torch.int64), Raw()),
+    ],
+)
+def test_who_gets_which(tensor, codec):
+    chosen, count = smallest(tensor)
+    assert (chosen, count) == (codec, codec.size(tensor))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.integers(1, 40), st.integers(1, 40), st.sampled_from([0, 0.03, 0.3, 0.7, 0.9, 0.95, 1]), st.integers(0, 40),
+    st.sampled_from([torch.float16, torch.float32, torch.float64]), st.integers(0, 99),
+)  # fmt: skip
+def test_it_is_the_smallest_of_all(rows, length, share, most, dtype, seed):
+    tensor = some((rows, length), share, seed).to(dtype)
+    if seed % 3:
+        tensor[low_pass(rows, length, most, seed + 1) == 0] = 0
+    codec, count = smallest(tensor)
+    assert count == codec.size(tensor) == len(codec.encode(tensor))
+    if tensor.numel() >= 64:
+        assert count == min(other.size(tensor) for other in ALL)
+    else:
+        assert codec == Raw()
+
+
+def test_weights_go_raw_and_everything_else_by_content():
+    tensors = {"w": torch.zeros(100, 100)}
+    assert wire.size(Message(Kind.WEIGHTS, 0, 0, tensors)) > 40_000
+    for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.LOSS, Kind.PREDICT):
+        assert wire.size(Message(kind, 0, 0, tensors)) < 100
+
+
+def test_the_answer_to_a_sparse_question_is_as_sparse():
+    """Forward and back: what a guard left out costs nothing on the way back either, whatever the gradient's sign."""
+    net = torch.nn.Sequential(Support(), torch.nn.Linear(200, 10))
+    server, told = Server(net), []
+
+    def listen(message, handle):
+        told.extend((message, answer := handle(message)))
+        return answer
+
+    z = some((32, 200), 0.1).requires_grad_()
+    Remote(0, through([listen], server.handle)).body(z).square().sum().backward()
+    places = 32 * 200 // 8 + 9
+    assert int((z.grad != 0).sum()) == int((z != 0).sum())
+    for message, name in ((told[0], "z"), (told[3], "dz")):
+        assert wire.size(message) <= 64 + places + 4 * int((z != 0).sum())
+        assert torch.equal(wire.decode(wire.encode(message))[name], message[name])
+
+
+def test_channels_last_rows_are_those_of_the_memory():
+    """Trailing channels are zero: rows of the tensor as it lies in memory, not of its shape."""
+    maps = some((4, 16, 6, 6), 1).to(memory_format=torch.channels_last)
+    maps[:, 9:] = 0
+    message = Message(Kind.FORWARD, 0, 0, {"z": maps})
+    frame = wire.encode(message)
+    assert len(frame) == wire.size(message) == wire.size(message, Prefix()) < wire.size(message, Sparse())
+    back = wire.decode(frame)["z"]
+    assert torch.equal(back, maps) and back.stride() == maps.stride()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_tensor_on_a_gpu_is_counted_there():
+    for tensor in (some((64, 4096), 1), some((64, 4096), 0.1), low_pass(512, 64, 64), torch.zeros(64, 64)):
+        far = tensor.cuda()
+        assert smallest(far) == smallest(tensor)
+        assert all(codec.size(far) == codec.size(tensor) for codec in ALL)
+        assert all(bytes(codec.encode(far)) == bytes(codec.encode(tensor)) for codec in ALL)
