@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Task
+from ..core.guard import GuardModule, Shape
 from ..core.message import Handler, Kind, Message
 from ..core.spec import Spec
-from ..guards.base import Guard, GuardModule, Shape
+from ..guards.base import Guard
 from ..nets.base import Net
 
 FORMS = ("oblivious", "lift", "matched")

@@ -7,8 +7,8 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from ..core.guard import Shape
 from ..core.message import Message
-from ..guards.base import Shape
 from ..metrics.readers import ConvReader, MLPReader, Standardised, fit
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.critic import Critic, gradient_penalty

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.guard import Shape
 from ..core.message import Message
 from ..core.seeds import derive
-from ..guards.base import Shape
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.autoencoder import INVERSES, Autoencoder, some
 from .parts.critic import Critic, gradient_penalty

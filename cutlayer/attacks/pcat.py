@@ -8,7 +8,7 @@ import torch
 from ..guards.base import Guard
 from ..nets.base import check_choice
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge
-from .sdar import SDAR, SIZES, Simulating
+from .parts.simulation import SIZES, Simulating, Simulation
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,11 +36,11 @@ class PCAT(Attack):
     def __post_init__(self) -> None:
         if not 0 <= self.private_share < 1:
             raise ValueError(f"{self}: private_share is a share of the victim's images, from 0 to below 1")
-        self.as_sdar()  # refuses whatever else cannot be
+        self.simulation()  # refuses whatever else cannot be
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*SDAR.needs, "private") if self.private_share else SDAR.needs
+        return (*Simulation.needs, "private") if self.private_share else Simulation.needs
 
     @classmethod
     def sized(cls, budget: str) -> Self:
@@ -50,7 +50,7 @@ class PCAT(Attack):
         return cls(**{name: value for name, value in SIZES[budget].items() if name in own})
 
     def ceiling(self, guard: Guard) -> bool:
-        return self.as_sdar().ceiling(guard)
+        return self.simulation().ceiling(guard)
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         if knowledge.private is not None:
@@ -62,8 +62,8 @@ class PCAT(Attack):
                 aux=torch.cat([knowledge.aux, images.to(knowledge.aux)]),
                 aux_labels=torch.cat([knowledge.aux_labels, labels.to(knowledge.aux_labels)]),
             )
-        return Simulating(self.as_sdar(), knowledge, seed)
+        return Simulating(self.simulation(), knowledge, seed)
 
-    def as_sdar(self) -> SDAR:
+    def simulation(self) -> Simulation:
         same = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "private_share"}
-        return SDAR(**same, lambda1=0.0, lambda2=0.0, conditional=False, flip=0.0, aligned=True)
+        return Simulation(**same, lambda1=0.0, lambda2=0.0, conditional=False, flip=0.0, aligned=True)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from ..core.guard import GuardModule, Shape
 from ..core.message import Message
 from ..core.seeds import derive, seeded
-from ..guards.base import Guard, GuardModule, Shape
+from ..guards.base import Guard
 from ..guards.chain import Chain
 from ..metrics.images import minmax
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed

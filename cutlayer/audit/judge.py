@@ -15,6 +15,7 @@ from ..attacks import Attack, Attacker, Decoder, Knowledge, KnownGuard
 from ..attacks.base import REQUIRED
 from ..attacks.labels import named
 from ..core.batch import Batch, Task
+from ..core.guard import GuardModule
 from ..core.message import Kind, Message
 from ..core.remote import Remote
 from ..core.seeds import derive, generator, seeded
@@ -22,7 +23,6 @@ from ..core.server import Server
 from ..core.split import Split, each
 from ..data.base import Parts, Samples
 from ..engines.local.run import LocalRun, Progress, as_batch
-from ..guards.base import GuardModule
 from ..guards.c3 import Unbind
 from ..metrics.images import FIGURES, scores
 from ..metrics.lpips import LPIPS

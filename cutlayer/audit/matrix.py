@@ -14,25 +14,26 @@ from torch import Tensor
 
 from ..attacks import Attack
 from ..core.batch import Task
+from ..core.guard import Shape
 from ..core.message import Handler, Message, Watcher
 from ..core.seeds import derive
 from ..data.auxiliary import Auxiliary
 from ..data.base import Loaded, Parts, overlap, parts
 from ..data.poisons import Poison
 from ..detectors import Ground
+from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun, Progress, as_batch, task_of
 from ..guards import Guard, NoGuard
-from ..guards.base import Shape
 from ..guards.wcc import scatter_ratio
 from ..metrics.lpips import LPIPS
 from ..training.build import build_client, build_server, sides
+from ..training.evaluation import mean_iou
 from ..training.facts.compression import rates
-from ..training.facts.fairness import by_client
 from ..training.facts.forecast import Stopwatch, forecast
 from ..training.facts.link import Link
 from ..training.facts.memory import client_memory
 from ..training.facts.privacy import privacy
-from ..training.labels import mean_iou, why_unfit_labels
+from ..training.labels import why_unfit_labels
 from ..training.plan.plan import PARTS, Plan, cut_shapes
 from ..wire.ledger import DOWN, TRAINING, UP
 from .detector_trial import Drill, on_trial

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from ..cli.terminal import prepare
 from ..core.batch import Task
 from ..core.seeds import derive
 from ..data.base import Parts, Samples
 from ..engines.local.run import LocalRun
+from ..training.device import prepare
 from ..training.facts.link import Link, carry
 from ..training.plan.plan import Plan
 from ..training.step import export

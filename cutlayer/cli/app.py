@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..training.device import prepare
 from . import audit as cli_audit
 from . import compare as cli_compare
 from . import deploy as cli_deploy
@@ -24,7 +25,7 @@ from .options import (
     Threads,
     plan_options,
 )
-from .terminal import Bar, Stop, figures, halt_told, prepare, say
+from .terminal import Bar, Stop, figures, halt_told, say
 
 if TYPE_CHECKING:
     pass
@@ -141,22 +142,23 @@ def memory(
     prepare(1, "cpu")
     from ..engines.local import start as runs
     from ..engines.local.run import task_of
-    from ..training.facts import memory as room
+    from ..training.facts.memory import breakdown
     from ..training.plan.plan_text import change, read_plan
+    from .memory import picture, table
 
     chosen = change(read_plan(plan), changes)
     folder = runs.new_folder(out, "memory")
     loaded = chosen.data.load(data_dir)
-    found = room.breakdown(chosen, task_of(loaded.train, len(loaded.classes)))
+    found = breakdown(chosen, task_of(loaded.train, len(loaded.classes)))
     result = {"plan": repr(chosen), "client_memory": found}
-    drawn = room.picture(found)
+    drawn = picture(found)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "memory.json").write_text(json.dumps(result, indent=1))
     (folder / "memory.png").write_bytes(drawn)
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
         return
-    for line in room.table(found):
+    for line in table(found):
         say(line)
     say("working: what the largest layer reads and writes; of it and the activations only the larger is in the total")
     say(f"open {folder / 'memory.png'}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..training.device import prepare
 from .options import (
     CELLS,
     AsJson,
@@ -28,7 +29,7 @@ from .options import (
     options_of,
     plan_options,
 )
-from .terminal import Bar, as_typed, prepare, say
+from .terminal import Bar, as_typed, say
 
 if TYPE_CHECKING:
     from ..training.plan.plan import Plan

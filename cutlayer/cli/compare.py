@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ..training.device import prepare
 from .options import CELLS, AsJson, DataDir, Device, Jobs, OneGuard, Out, Recipe, Threads, plan_options
-from .terminal import Bar, as_typed, prepare, say
+from .terminal import Bar, as_typed, say
 
 With = Annotated[
     list[str] | None,

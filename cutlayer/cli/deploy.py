@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..training.device import prepare
 from .options import AsJson, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
-from .terminal import Bar, figures, halt_told, prepare, say
+from .terminal import Bar, figures, halt_told, say
 
 if TYPE_CHECKING:
     from ..training.plan.plan import Plan

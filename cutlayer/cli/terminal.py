@@ -1,7 +1,6 @@
 """What a person at a terminal sees and does: progress, notes, Ctrl-C, and what the machine may use."""
 
 import json
-import os
 import shlex
 import signal
 import sys
@@ -14,24 +13,6 @@ from typing import Any
 def say(text: str) -> None:
     """A line for the reader; standard output is for results."""
     print(text, file=sys.stderr)
-
-
-def prepare(threads: int | None, device: str) -> None:
-    """Threads and device for torch, before anything is built."""
-    if threads is not None and threads < 1:
-        raise ValueError(f"--threads is a whole number from 1 up; got {threads}")
-    # Read when torch loads its OpenMP: idle workers that spin for long starve whoever shares the cores.
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    import torch
-
-    torch.set_num_threads(threads or os.cpu_count() or 1)
-    # Once so much was freed, the allocator keeps what it gets: messages of a megabyte would else be given back and
-    # asked for again, page by page, at every step.
-    torch.zeros(30 << 18)
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device is cpu or cuda; got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch sees no GPU here; leave the option out to use the CPU")
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .seeds import generator
-
 
 class Task(NamedTuple):
     """What both sides must know of the data: the shape of one input, the number of classes, and the sensitive
@@ -38,17 +36,3 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         moved = {name: values.to(device) for name, values in self.s.items()}
         return Batch(self.x.to(device), self.y.to(device), moved, self.seed)
-
-
-def epoch_batches(count: int, size: int, seed: int, least: int = 2) -> list[Tensor]:
-    """A shuffled epoch of `count` samples as index tensors, none smaller than `least`."""
-    return in_batches(torch.randperm(count, generator=generator(seed)), size, least)
-
-
-def in_batches(index: Tensor, size: int, least: int = 2) -> list[Tensor]:
-    """`index` in pieces of `size`. A last piece below `least` joins the one before it: BatchNorm cannot train on one
-    sample, and a guard that hides a sample among k others needs k of them."""
-    batches = list(index.split(size))
-    if len(batches) > 1 and len(batches[-1]) < least:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches

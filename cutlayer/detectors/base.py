@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Task
+from ..core.guard import GuardModule
 from ..core.spec import Spec
-from ..guards.base import Guard, GuardModule
+from ..guards.base import Guard
 
 
 class Sent(NamedTuple):

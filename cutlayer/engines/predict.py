@@ -15,14 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.batch import in_batches
 from ..core.message import Kind, through
 from ..core.seeds import derive
 from ..data.base import Source
 from ..training import checkpoint
+from ..training.batches import in_batches
 from ..training.build import build_client
+from ..training.evaluation import confusion, mean_iou, mean_iou_of_each
 from ..training.facts.link import Link
-from ..training.labels import confusion, mean_iou, mean_iou_of_each, refuse_unfit_labels
+from ..training.labels import refuse_unfit_labels
 from ..training.plan.plan import Plan
 from ..training.step import Client, load, predict
 from ..training.worker import as_batch, task_of

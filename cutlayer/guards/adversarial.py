@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import seeded
-from .base import Guard, Guarded, GuardModule, Shape
+from .base import Guard
 from .parts.adversary import Opponent, check_opponent, opponent
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ..core.batch import Task
 from ..core.compressor import Squeeze
-from .base import Guard, GuardModule, Shape
-from .quantize import StraightThrough
+from ..core.guard import GuardModule, Shape
+from .base import Guard
+from .parts.straight_through import StraightThrough
 
 
 @dataclass(frozen=True, repr=False)

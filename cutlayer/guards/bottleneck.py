@@ -6,8 +6,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, seeded
-from .base import Guard, Guarded, GuardModule, Shape, kept_width, need_maps
+from .base import Guard, kept_width, need_maps
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive
-from .base import Bound, Guard, Guarded, GuardModule, NoGuard, Shape, behind
+from .base import Bound, Guard, NoGuard, behind
 
 
 class _Step(NamedTuple):

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.errors import NonFinite
-from .base import Bound, Guard, Guarded, GuardModule, Shape
+from ..core.guard import Guarded, GuardModule, Shape
+from .base import Bound, Guard
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
-from .base import Bound, Guard, Guarded, GuardModule, Shape, Support
+from ..core.guard import Guarded, GuardModule, Shape
+from .base import Bound, Guard, Support
 from .parts.periodic import Transform, check_energy, dct_basis, kept_by_energy, prefix, sides, similarity
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import seeded
-from .base import Guard, Guarded, GuardModule, Shape, Support, need_maps
+from .base import Guard, Support, need_maps
 from .parts.adversary import Opponent, check_opponent, opponent
 
 TEMPERATURE = 1 / 30  # of the soft mask that the scores learn by

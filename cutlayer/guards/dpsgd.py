@@ -11,8 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.batch import Batch, Task
-from .base import Guard, Guarded, GuardModule, Shape
-from .noise import draw
+from ..core.guard import Guarded, GuardModule, Shape
+from .base import Guard
+from .parts.noise import draw
 
 
 @dataclass(frozen=True, repr=False)

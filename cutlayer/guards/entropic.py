@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator, seeded
-from .base import Guard, Guarded, GuardModule, Shape
+from .base import Guard
 from .parts.latents import Encoder, check_sizes, check_weight, decoder, latent_shape
 
 

@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
 from ..wire.codecs.codebook import MOST_WORDS, Worded, book_of
-from .base import Guard, Guarded, GuardModule, Shape
-from .quantize import _Straight
+from .base import Guard
+from .parts.straight_through import _Straight
 
 _TRIED = 8  # points for each word among which the first words are drawn
 _BLOCK = 1 << 24  # distances that are held at once

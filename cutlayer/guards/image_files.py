@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.batch import Task
+from ..core.guard import GuardModule, Shape
 from ..wire.codecs import image_file as pictures
 from ..wire.codecs.image_file import Album
-from .base import Guard, GuardModule, Shape
-from .quantize import StraightThrough
+from .base import Guard
+from .parts.straight_through import StraightThrough
 
 Picture = NDArray[np.uint8]
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
-from .base import Bound, Guard, Guarded, GuardModule, Shape
+from .base import Bound, Guard
 from .parts.grouping import Groups, consecutive, mdav, mdav_within_classes, squared_distances
 from .parts.projection import Fast
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, seeded
-from ..wire.codecs.grid import Gridded
-from .base import Guard, Guarded, GuardModule, Shape, need_maps
+from ..wire.codecs.parts.gridded import Gridded
+from .base import Guard, need_maps
 
 LEVELS = ("fixed", "learned")
 SCALES = ("none", "client")

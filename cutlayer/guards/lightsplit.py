@@ -7,8 +7,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import seeded
-from .base import Bound, Guard, Guarded, GuardModule, Shape, kept_width
+from .base import Bound, Guard, kept_width
 from .parts.projection import Dense, Fast, Projection
 
 

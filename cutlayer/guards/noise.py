@@ -2,18 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from math import erfc, exp, log, pi, sqrt
 from typing import ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from ..core.batch import Batch, Task
-from ..core.seeds import derive
-from .base import Bound, Guard, Guarded, GuardModule, Release, Shape
-from .clip import Clip
+from ..core.guard import Guarded, GuardModule, Shape
+from .base import Bound, Guard, Release
+from .parts.noise import SPREAD, draw
 
 NOISED = "the rows carry noise already, and noise has no bound: clip before all noise, and ask for ε once"
 
@@ -146,22 +143,6 @@ class _AddNoise(GuardModule):
         return Guarded(z + (self.scale * noise).to(z))
 
 
-SPREAD = {"gaussian": 1.0, "laplace": sqrt(2)}  # standard deviation at scale 1
-
-
-def draw(kind: str, hidden: Tensor, private: int, *names: object) -> Tensor:
-    """Noise of scale 1 for every number of `hidden`, a function of the secret, the names and `hidden` itself.
-
-    Of `hidden`, too, because noise that comes twice cancels in the difference: a seed that is used again, for a test
-    set after a validation set or by a loop that forgot it, must not undo what was promised. Not from torch: its CPU
-    generator takes 32 bits of a seed, few enough to try them all, and some 77,000 steps would likely repeat one.
-    """
-    seen = hidden.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-    seed = derive(private, *names, blake2b(seen, digest_size=16).hexdigest())
-    dice, shape = np.random.Generator(np.random.Philox(key=seed)), tuple(hidden.shape)
-    return torch.from_numpy(dice.standard_normal(shape) if kind == "gaussian" else dice.laplace(size=shape))
-
-
 # ------------------------------------------------------------------ the Gaussian mechanism, exactly
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
     """The least δ at this ε for noise of `multiplier` times the distance to hide (Balle & Wang 2018, Theorem 8)."""
@@ -224,6 +205,6 @@ def _moves(guard: Guard, before: Bound) -> float:
 
 def _settled(guard: Guard, scale: float | None) -> float:
     if scale is None:
-        fix = f"write Chain({Clip(p=1 if isinstance(guard, Laplace) else 2)}, {guard})"
+        fix = f"write Chain(Clip(norm=1.0{', p=1' if isinstance(guard, Laplace) else ''}), {guard})"
         raise ValueError(f"{guard} cannot be calibrated: {Bound().why}; {fix}, or give scale=... and claim no ε")
     return scale

@@ -9,10 +9,11 @@ from torch.func import functional_call
 from torch.nn.functional import log_softmax, one_hot
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import seeded
-from .base import Guard, Guarded, GuardModule, Shape, Support, need_maps
-from .nopeek import LEAST, distance_correlation
+from .base import Guard, Support, need_maps
 from .parts.adversary import Opponent, check_opponent, deviations, opponent
+from .parts.distance_correlation import LEAST, distance_correlation
 from .parts.masking import SCORES, THRESHOLDS, Mask, Masker, kept_scores
 
 PRIVACY = ("adversary", "dcor", "information")

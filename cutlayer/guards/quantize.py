@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.batch import Batch, Task
+from ..core.batch import Task
 from ..core.compressor import Squeeze
-from ..core.seeds import derive, generator
+from ..core.guard import GuardModule, Shape
 from ..wire.codecs.entropy import MOST_BITS as MOST_CODED
 from ..wire.codecs.entropy import Coded
-from ..wire.codecs.grid import MOST_BITS, Gridded
-from .base import Guard, Guarded, GuardModule, Shape
+from ..wire.codecs.parts.gridded import MOST_BITS, Gridded
+from .base import Guard
+from .parts.straight_through import StraightThrough
 
 ROUNDINGS = ("nearest", "stochastic")
 
@@ -59,25 +60,3 @@ class Quantize(Guard, Squeeze):
             return value, grid
         coded = Coded(grid)
         return value, coded if coded.size() < grid.size() else grid
-
-
-class StraightThrough(GuardModule):
-    """What a squeeze makes of the rows leaves; its gradient is taken for that of the rows."""
-
-    def __init__(self, squeeze: Any, private: int):
-        super().__init__()
-        self.squeeze, self.private = squeeze, private
-
-    def forward(self, z: Tensor, batch: Batch) -> Guarded:
-        seen, self.packed = self.squeeze.squeeze(z, generator(derive(self.private, batch.seed)))
-        return Guarded(_Straight.apply(z, seen))
-
-
-class _Straight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, seen: Tensor) -> Tensor:
-        return seen.clone() if seen is z else seen
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return grads[0], None

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator, seeded
-from .base import Guard, Guarded, GuardModule, Shape, need_task
+from .base import Guard, need_task
 from .parts.latents import Encoder, check_sizes, check_weight, decoder, latent_shape
 
 UNITS = ("feature", "pixel")

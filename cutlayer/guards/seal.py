@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
-from .base import Bound, Guard, Guarded, GuardModule, Shape
+from .base import Bound, Guard
 from .parts.periodic import (
     GRAMS,
     WAVES,

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.compressor import Squeeze
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
 from ..wire.codecs.columns import MOST_ENDS, MOST_WIDTH, Columned, between, fixed_bits
-from .base import Guard, Guarded, GuardModule, Shape
-from .quantize import _Straight
+from .base import Guard
+from .parts.straight_through import _Straight
 
 Floats = NDArray[np.float64]
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.125, 0.0)  # of the columns that could have levels of their own: the search for M

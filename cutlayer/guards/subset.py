@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import generator
-from .base import Bound, Guard, Guarded, GuardModule, Shape, kept_width
+from .base import Bound, Guard, kept_width
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.compressor import Squeeze
+from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
-from .base import Guard, Guarded, GuardModule, Shape
+from .base import Guard
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..core.batch import Batch, Task
-from .base import Guard, Guarded, GuardModule, Shape
+from ..core.guard import Guarded, GuardModule, Shape
+from .base import Guard
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,8 +20,7 @@ try:
 except ImportError as error:
     raise ImportError("strategies for Flower need flwr 1.21 or newer: pip install 'cutlayer[flower]'") from error
 
-from . import Rule, Update, sound
-from .base import NET, STAT
+from .base import NET, STAT, Rule, Update, sound
 
 # Ends of the names torch gives to what BatchNorm keeps: data, which no optimizer may step along.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

@@ -12,9 +12,10 @@ from ..core.message import Handler, Message
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
 from ..core.server import Server
-from ..core.split import Bypass, FillChannels, Rejoin, Split
+from ..core.split import Bypass, Split
 from ..core.state import freeze as freeze
 from ..nets.base import count_parameters
+from ..nets.bypass import FillChannels, Rejoin
 from ..nets.weights import load_weights
 from .fused_wave import refuse_mixing
 from .plan.plan import Plan, Task, cut_shapes

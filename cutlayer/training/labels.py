@@ -1,6 +1,5 @@
 """Labels for every pixel: whether a plan fits them, and how well they were found."""
 
-import torch
 from torch import Tensor
 
 from ..core.batch import Task
@@ -30,23 +29,3 @@ def why_unfit_labels(plan: Plan, task: Task, y: Tensor) -> str | None:
 def refuse_unfit_labels(plan: Plan, task: Task, y: Tensor) -> None:
     if len(y) and (why := why_unfit_labels(plan, task, y)):
         raise ValueError(why)
-
-
-def confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """How many pixels of each class (row) were taken for which (column)."""
-    both = truth.flatten() * classes + found.flatten()
-    return both.bincount(minlength=classes * classes).reshape(classes, classes).cpu()
-
-
-def mean_iou(counts: Tensor) -> float:
-    """Intersection over union, averaged over the classes that are there or were found (0/0 is no class's score)."""
-    hit = counts.diagonal().double()
-    union = counts.sum(0) + counts.sum(1) - hit
-    present = union > 0
-    return float((hit[present] / union[present]).mean()) if present.any() else 0.0
-
-
-def mean_iou_of_each(found: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """The same for every sample by itself, over the classes in it."""
-    each = zip(found, truth, strict=True)
-    return torch.tensor([mean_iou(confusion(one, other, classes)) for one, other in each], dtype=torch.float64)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.batch import Batch, Task, epoch_batches, in_batches
+from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
+from ..core.guard import GuardModule
 from ..core.message import Handler, Kind, Message
 from ..core.remote import Remote
 from ..core.seeds import derive
@@ -17,14 +18,15 @@ from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
 from ..detectors import Own, Sent, replaced
 from ..guards import Guard, NoGuard
-from ..guards.base import GuardModule
 from ..rules import Latest
 from ..rules.base import CONTROL, NET, OPTIMIZER, STAT
 from ..wire.codecs.parts.bits import on_host, values
 from ..wire.ledger import Ledger
+from .batches import epoch_batches, in_batches
 from .build import build_client, build_server
 from .detection import KEPT, Lookout
-from .labels import confusion, refuse_unfit_labels
+from .evaluation import confusion
+from .labels import refuse_unfit_labels
 from .micro_batches import Post, learn_in_pieces
 from .plan.optimizers import set_rate
 from .plan.plan import Plan, cut_shapes, steps_per_epoch

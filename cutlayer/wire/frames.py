@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from ..core.message import Kind, Message
-from .codecs import BY_TAG, Codec, Prepared, Raw, smallest
+from .choice import smallest
+from .codecs import BY_TAG, Codec, Prepared, Raw
 
 VERSION = 1
 ALIGNMENT = 16

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
-from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, SDARLabels, sdar
+from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, SDARLabels
+from cutlayer.attacks.parts import simulation
 from cutlayer.attacks.parts.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
-from cutlayer.attacks.sdar import OwnServer, Pool, flipped, verdict
+from cutlayer.attacks.parts.simulation import OwnServer, Pool, flipped, verdict
 from cutlayer.audit.judge import CONTROL_MARGIN, Victim, judge, known, uploads
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
@@ -143,13 +144,13 @@ def test_pcat_is_sdar_without_critics_conditions_and_flipped_labels(protocol):
 
 
 def spied(monkeypatch, name):
-    results, original = [], getattr(sdar, name)
+    results, original = [], getattr(simulation, name)
 
     def spy(*args, **kwargs):
         results.append((args, original(*args, **kwargs)))
         return results[-1][1]
 
-    monkeypatch.setattr(sdar, name, spy)
+    monkeypatch.setattr(simulation, name, spy)
     return results
 
 
@@ -188,7 +189,7 @@ def test_only_the_attackers_own_networks_learn():
 def test_a_loss_teaches_those_it_is_meant_for_alone():
     one, other = nn.Linear(2, 2), nn.Linear(2, 1)
     optimizer = torch.optim.SGD(one.parameters(), 1.0)
-    sdar._gradients(other(one(torch.ones(1, 2))).sum(), optimizer)
+    simulation._gradients(other(one(torch.ones(1, 2))).sum(), optimizer)
     assert all(p.grad is None for p in other.parameters()) and all(p.grad is not None for p in one.parameters())
 
 
@@ -392,7 +393,7 @@ def test_private_images_are_given_only_to_those_who_ask_and_are_not_scored(monke
 
 def test_private_images_join_the_auxiliary_ones(monkeypatch):
     pools = []
-    monkeypatch.setattr(sdar, "Pool", lambda labels, classes: pools.append(labels) or Pool(labels, classes))
+    monkeypatch.setattr(simulation, "Pool", lambda labels, classes: pools.append(labels) or Pool(labels, classes))
     victim = Victim(toy(UShaped).run, 40)
     judge(PCAT(**TINY), victim, victim.run.parts, 0)
     judge(PCAT(**TINY, private_share=0.1), victim, victim.run.parts, 0)

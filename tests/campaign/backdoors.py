@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from statistics import mean, median
 from typing import Any
 
-from cutlayer.audit.poison_trial import watched
 from cutlayer.data import CIFAR10, Digits
 from cutlayer.data.base import parts
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.data.poisons import BadNets
 from cutlayer.detectors import ConsensusCosine
 from cutlayer.engines.local.run import LocalRun
+from cutlayer.engines.poison_report import watched
 from cutlayer.guards import Bottleneck1x1, Guard, LightSplit, NoGuard
 from cutlayer.nets import LeNet, ResNet18
 from cutlayer.rules import FedAvg, Krum, Median, Rollback, TrimmedMean

@@ -7,8 +7,9 @@ import pytest
 import torch
 from toys import batches
 
+from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.guards import WCC, Chain, LightSplit, NoGuard, Subset
-from cutlayer.guards.base import Bound, Guard, Guarded, GuardModule, Release
+from cutlayer.guards.base import Bound, Guard, Release
 
 
 class _Marks(GuardModule):

@@ -12,7 +12,7 @@ from cutlayer.core.seeds import generator
 from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import NoPeek
-from cutlayer.guards.nopeek import distance_correlation
+from cutlayer.guards.parts.distance_correlation import distance_correlation
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.plan import cut_shapes
 

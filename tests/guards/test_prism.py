@@ -15,13 +15,14 @@ from toys import TASK, Here, batches, split_and_whole, states, tiny_plan
 
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.seeds import seeded
-from cutlayer.core.split import FUSIONS, Bypass, UShaped, Vanilla
+from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.guards import Chain, LightSplit, Prism
 from cutlayer.guards.base import Support
-from cutlayer.guards.nopeek import distance_correlation
 from cutlayer.guards.parts.adversary import deviations
+from cutlayer.guards.parts.distance_correlation import distance_correlation
 from cutlayer.guards.parts.masking import SCORES, THRESHOLDS, Mask, Masker
 from cutlayer.guards.prism import PRIVACY, information
+from cutlayer.nets.bypass import FUSIONS
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import cut_shapes
 from cutlayer.training.step import learn

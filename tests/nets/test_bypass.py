@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, conv1d, conv2d, relu
 
-from cutlayer.core.split import FUSIONS, Averages, Rejoin
+from cutlayer.nets.bypass import FUSIONS, Averages, Rejoin
 
 SHAPES = [  # home, u
     ((6, 9, 7), (5, 3, 2)),

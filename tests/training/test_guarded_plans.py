@@ -11,16 +11,18 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit, why_unfit
-from cutlayer.core.batch import Batch, Task, epoch_batches, in_batches
+from cutlayer.core.batch import Batch, Task
+from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.core.seeds import derive, generator
 from cutlayer.core.spec import names
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data.base import Loaded, Parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, NoGuard, every
-from cutlayer.guards.base import Guard, Guarded, GuardModule
+from cutlayer.guards.base import Guard
 from cutlayer.nets import SimpleCNN
 from cutlayer.nets.weights import load_weights
+from cutlayer.training.batches import epoch_batches, in_batches
 from cutlayer.training.plan.plan import Plan, cut_shapes, steps_per_epoch
 from cutlayer.training.step import predict
 

@@ -17,7 +17,8 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.engines.predict import predict_with
 from cutlayer.guards import LFQ, WCC, Chain, KAnonymous, LightSplit, NoGuard, Quantize
 from cutlayer.nets import LeNet, Segmenter
-from cutlayer.training.labels import confusion, label_shape, mean_iou, mean_iou_of_each, refuse_unfit_labels
+from cutlayer.training.evaluation import confusion, mean_iou, mean_iou_of_each
+from cutlayer.training.labels import label_shape, refuse_unfit_labels
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.plan import Plan, Task
 

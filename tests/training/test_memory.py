@@ -11,12 +11,13 @@ from torch.utils.checkpoint import checkpoint
 from toys import GUARDS, TASK, TinyNet, batches, split_and_whole, tiny_plan
 
 from cutlayer.cli import app as cli
+from cutlayer.cli.memory import picture, table
 from cutlayer.core.batch import Task
 from cutlayer.core.split import Bypass, Federated, UShaped, Vanilla
 from cutlayer.nets.lenet import LeNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.training.build import build_client
-from cutlayer.training.facts.memory import breakdown, by_role, client_memory, picture, table, total
+from cutlayer.training.facts.memory import breakdown, by_role, client_memory, total
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen

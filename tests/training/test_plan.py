@@ -4,13 +4,13 @@ import pytest
 import torch
 from toys import TASK, TinyNet, tiny_plan
 
-from cutlayer.core.batch import epoch_batches
 from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.data import FashionMNIST
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
 from cutlayer.guards.parts.projection import Dense
 from cutlayer.nets.base import count_parameters
+from cutlayer.training.batches import epoch_batches
 from cutlayer.training.build import build_client, build_server, sides
 from cutlayer.training.plan.lr_schedules import Constant, Cosine, Steps
 from cutlayer.training.plan.optimizers import SGD, Adam

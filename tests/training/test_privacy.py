@@ -13,6 +13,7 @@ from scipy.stats import norm
 from torch import nn
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
+from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.core.message import Kind
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data.base import Parts
@@ -20,7 +21,7 @@ from cutlayer.data.digits import Digits
 from cutlayer.engines.local import start as runs
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, WCC, Bottleneck1x1, Chain, Clip, Gaussian, KAnonymous, Laplace, LightSplit, Noise
-from cutlayer.guards.base import Guard, Guarded, GuardModule, Release
+from cutlayer.guards.base import Guard, Release
 from cutlayer.nets import SimpleCNN
 from cutlayer.training.facts.privacy import Spent, epsilon_of, epsilon_of_one, lines, privacy, sentence
 from cutlayer.training.plan.optimizers import SGD

@@ -5,7 +5,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ...guards.base import Shape
+from ...core.guard import Shape
 from ...metrics.readers import MLPReader
 from .view import View
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ...core.batch import Batch, Task
+from ...core.guard import GuardModule, Shape
 from ...core.seeds import derive
 from ...guards import SEAL, Chain, Guard
-from ...guards.base import GuardModule, Shape
 from ..base import EVERY, Attack, Knowledge, smashed
 from .seal_keys import install, recover, recoverable
 

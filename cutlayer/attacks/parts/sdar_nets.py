@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ...guards.base import Shape
+from ...core.guard import Shape
 from ...nets.base import out_shape
 
 EMBEDDING = 50  # entries of a label's embedding, as published

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...core.guard import Shape
 from ...guards import SEAL, Chain, Clip, Guard
-from ...guards.base import Shape
 from ...guards.parts.periodic import HARMONICS, Transform, Unfit, orthonormal, sampled, series, sides, zigzag
 from ...guards.seal import LowPass
 

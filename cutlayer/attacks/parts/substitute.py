@@ -5,7 +5,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ...guards.base import Shape
+from ...core.guard import Shape
 
 BLOCKS = ("vgg", "resnet", "dense")
 SMALLEST = 7  # pixels a side at which a linear layer takes over, where the cut is no map

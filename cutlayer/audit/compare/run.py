@@ -12,9 +12,9 @@ from ...core.errors import NonFinite
 from ...core.message import Kind
 from ...core.seeds import derive
 from ...data.base import Loaded, parts
+from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
-from ...training.facts.fairness import by_client
 from ...training.plan.plan import Plan
 from ...training.worker import refuse_too_few
 from ...wire.ledger import DOWN, UP, Ledger

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from ...core.batch import Task
-from ...guards.base import Guard, GuardModule, Shape
+from ...core.guard import GuardModule, Shape
+from ...guards.base import Guard
 
 
 def replaced(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ...audit.poison_trial import watched
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...core.spec import spec
@@ -27,17 +26,18 @@ from ...core.split import Federated
 from ...data.base import parts
 from ...training import checkpoint
 from ...training.build import sides
+from ...training.evaluation import mean_iou
 from ...training.facts.compression import rates
-from ...training.facts.fairness import by_client
 from ...training.facts.forecast import Stopwatch, forecast
 from ...training.facts.link import Link
 from ...training.facts.memory import by_role
 from ...training.facts.privacy import privacy
-from ...training.labels import mean_iou
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP
 from ...wire.transcript import Recorder
 from .. import halt as halted
+from ..client_report import by_client
+from ..poison_report import watched
 from .run import LocalRun, Progress
 
 TRANSCRIPT = "transcript.bin"

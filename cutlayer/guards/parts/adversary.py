@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad, pixel_shuffle
 
 from ...core.batch import Batch, Task
+from ...core.guard import Shape
 from ...core.spec import Spec
-from ..base import Shape, need_task
+from ..base import need_task
 
 # A number, one number a row, or a function that gives either once the backward pass asks for it.
 Factor = float | Tensor | Callable[[], Tensor]

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...core.guard import Shape
 from ...core.spec import Spec
-from ...wire.codecs.entropy import library
 from ...wire.codecs.latents import (
     LIMIT,
     MOST_HYPER,
@@ -21,7 +21,8 @@ from ...wire.codecs.latents import (
     Spreads,
     table_of,
 )
-from ..base import Shape, need_maps
+from ...wire.codecs.parts.entropy_coder import library
+from ..base import need_maps
 
 FIRST_SPREAD = 1.0
 FIRST_WEIGHT = 4.0  # tables that a hyper-latent adds: one more makes a spread 1.4 times as wide

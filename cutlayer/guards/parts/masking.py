@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ..base import Shape
+from ...core.guard import Shape
 
 SCORES = ("hybrid", "channel", "spatial")
 THRESHOLDS = ("topk", "fixed", "learned", "statistical")

@@ -7,8 +7,9 @@ from math import pi, prod
 import torch
 from torch import Tensor, nn
 
+from ...core.guard import Shape
 from ...core.seeds import derive, generator
-from ..base import Bound, Guard, Shape
+from ..base import Bound, Guard
 
 Wave = Callable[[Tensor], Tensor]  # of the phase in [0, 1): the period and the amplitude cancel, only the form counts
 

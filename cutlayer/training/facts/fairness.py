@@ -8,45 +8,7 @@ from math import ceil
 from statistics import mean, pstdev
 from typing import Any
 
-import torch
 from torch import Tensor
-
-from ...engines.local.run import LocalRun
-
-
-def by_client(run: LocalRun) -> dict[str, Any]:
-    """`clients` and `fairness` after `run.evaluate` of the test set; nothing where pixels have classes."""
-    counts = class_counts(run)
-    if counts is None:
-        return {}  # maps of pixels
-    alike = run.alike  # then only the first client was asked
-    asked = run.workers[:1] if alike else run.workers
-    scored = [worker.by_class for worker in asked if worker.by_class is not None]
-    if len(scored) < len(asked):
-        return {}  # no test data
-    shares = [counts] if alike else counts.split(1)
-    expected = [one for own, scores in zip(shares, scored, strict=True) for one in _expected(own, scores)]
-    roles = _roles(run)
-    clients = [
-        {
-            "client": place,
-            "samples": int(own.sum()),
-            "classes": own.tolist(),
-            "steps": run.taken[place],
-            "role": roles[place],
-            "accuracy": accuracy,
-        }
-        for place, (own, accuracy) in enumerate(zip(counts, expected, strict=True))
-    ]
-    return {"clients": clients, "fairness": fairness(expected)}
-
-
-def class_counts(run: LocalRun) -> Tensor | None:
-    """How many samples of each class (column) each client (row) holds; None where a sample has no one class."""
-    labels = [worker.samples.y for worker in run.workers]
-    if any(y.dim() > 1 for y in labels):
-        return None
-    return torch.stack([y.bincount(minlength=run.task.classes).cpu() for y in labels])
 
 
 def fairness(accuracies: list[float | None]) -> dict[str, Any]:
@@ -67,21 +29,10 @@ def fairness(accuracies: list[float | None]) -> dict[str, Any]:
     }
 
 
-def _expected(counts: Tensor, by_class: Tensor) -> list[float | None]:
+def expected_accuracies(counts: Tensor, by_class: Tensor) -> list[float | None]:
     """The accuracy of clients with so many samples of each class, of one network."""
     right, seen = by_class.double()
     weights = counts.double() * (seen > 0)  # a class without test samples says nothing
     total = weights.sum(1)
     found = (weights @ (right / seen.clamp(min=1))) / total.clamp(min=1)
     return [float(one) if some else None for one, some in zip(found, total, strict=True)]
-
-
-def _roles(run: LocalRun) -> list[str]:
-    """active, frozen, both (roles change) or out (never drawn, or left out), by what was done so far."""
-    frozen: list[set[bool]] = [set() for _ in run.workers]
-    for epoch in range(run.epoch):
-        for turns in run.schedule(epoch):
-            for turn in turns:
-                frozen[turn.client].add(turn.frozen)
-    names = {frozenset(): "out", frozenset({True}): "frozen", frozenset({False}): "active"}
-    return [names.get(frozenset(done), "both") for done in frozen]

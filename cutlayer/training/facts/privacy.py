@@ -15,10 +15,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...core.batch import Task
+from ...core.guard import Shape
 from ...core.seeds import seeded
 from ...core.split import Split
 from ...guards import DPSGD, Chain, Clip, Gaussian, Guard, Laplace, LightSplit, NoGuard, Noise, Subset
-from ...guards.base import Bound, Release, Shape, behind
+from ...guards.base import Bound, Release, behind
 from ...guards.noise import gaussian_epsilon
 from ..build import build_client, build_server
 from ..plan.plan import Plan, cut_shapes

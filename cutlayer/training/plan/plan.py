@@ -12,16 +12,17 @@ from torch import nn
 
 from ...core.batch import Task as Task
 from ...core.compressor import Squeeze
+from ...core.guard import Shape
 from ...core.spec import Spec
-from ...core.split import FUSIONS, Bypass, Split, UShaped
+from ...core.split import Bypass, Split, UShaped
 from ...data.base import Source
 from ...data.digits import Digits
 from ...data.partitions import IID, Partition
 from ...data.poisons import Poison
 from ...detectors import Detector, ServerDetector
 from ...guards import Guard, NoGuard
-from ...guards.base import Shape
 from ...nets.base import Net, shapes
+from ...nets.bypass import FUSIONS
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
 from ...rules.base import CONTROL

@@ -9,7 +9,6 @@ from .grid import Grid
 from .half import Half
 from .image_file import Pictures
 from .latents import Latents
-from .parts.choice import smallest as smallest
 from .prefix import Prefix
 from .raw import Raw
 from .sparse import Sparse

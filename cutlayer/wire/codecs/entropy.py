@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .grid import Gridded, claimed_grids, read_grids
 from .parts.bits import joined, read_header
+from .parts.entropy_coder import library
+from .parts.gridded import Gridded, claimed_grids, read_grids
 
 _HEADER = struct.Struct("<BBIII")  # bits, grids (0: one for all rows), rows, length of a row, words
 MOST_BITS = 8  # of a code: a table of frequencies travels too
@@ -96,12 +97,3 @@ def _frequencies(codes: NDArray[np.int32], levels: int) -> NDArray[np.int64]:
 def _model(table: NDArray[np.int64]) -> Any:
     shares = table.astype(np.float64) / table.sum()
     return library().stream.model.Categorical(shares.astype(np.float32), perfect=False)
-
-
-def library() -> Any:
-    """The coder, or an error that names the extra."""
-    try:
-        import constriction
-    except ImportError as error:
-        raise ValueError("entropy coding needs constriction: pip install 'cutlayer[entropy]'") from error
-    return constriction

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .parts.bits import counted, joined, words
-from .raw import Raw
+from .parts.bits import counted, from_own_bytes, joined, own_bytes, words
 
 PLAIN, BFLOAT16, FLOAT16 = 0, 1, 2  # forms: the number's own bytes, the upper half of a float32, IEEE's half
 _SAMPLE = 64  # numbers that are looked at before all are: most tensors end here
@@ -32,9 +31,9 @@ class Half(Codec):
         tensor = tensor.detach()
         form = form_of(tensor)
         if form == PLAIN:
-            return joined(bytes([form]), Raw().encode(tensor))
+            return joined(bytes([form]), own_bytes(tensor))
         if form == FLOAT16:
-            return joined(bytes([form]), Raw().encode(tensor.to(torch.float16)))
+            return joined(bytes([form]), own_bytes(tensor.to(torch.float16)))
         upper = words(tensor.to(torch.float32).cpu()).reshape(-1).numpy().view(np.uint16)[1::2]
         return joined(bytes([form]), np.ascontiguousarray(upper).view(np.uint8))
 
@@ -50,7 +49,7 @@ class Half(Codec):
             raise ValueError("a buffer without the byte that names its form")
         form = data[0]
         if form == PLAIN:
-            return Raw().decode(data[1:], dtype, shape)
+            return from_own_bytes(data[1:], dtype, shape)
         if form not in (BFLOAT16, FLOAT16) or dtype not in (torch.float32, torch.float64):
             raise ValueError(f"numbers of two bytes for {dtype} in form {form}")
         wanted = 1 + 2 * counted(shape)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Codec
-from .entropy import library
 from .parts.bits import counted, joined, read_header
+from .parts.entropy_coder import library
 
 # Hyper-channels, how many places they stand for along each side, channels, height, width, rows, words.
 _HEADER = struct.Struct("<BBHHHII")

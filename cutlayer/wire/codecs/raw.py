@@ -1,13 +1,13 @@
 """The tensor's own bytes."""
 
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from .base import Codec
+from .parts.bits import from_own_bytes, own_bytes
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,19 +17,10 @@ class Raw(Codec):
     tag: ClassVar[int] = 0
 
     def encode(self, tensor: Tensor) -> memoryview:
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+        return own_bytes(tensor)
 
     def size(self, tensor: Tensor) -> int:
         return tensor.numel() * tensor.element_size()
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        wanted = prod(shape) * dtype.itemsize
-        if len(data) != wanted:
-            raise ValueError(f"{tuple(shape)} of {dtype} takes {wanted} bytes, the frame has {len(data)}")
-        # A copy of its own: autograd counts versions per storage, and the frame's buffer will be reused.
-        return (
-            torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
-            if wanted
-            else torch.empty(shape, dtype=dtype)
-        )
+        return from_own_bytes(data, dtype, shape)

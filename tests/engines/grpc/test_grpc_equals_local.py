@@ -9,12 +9,12 @@ import pytest
 from rehearsal import NAMES, Rehearsal, crossings, refuse_other_counts, refuse_other_weights, rehearse, undisturbed
 from toys import GUARDS, SECRET, TinyNet, tiny_parts, tiny_plan
 
+from cutlayer.core.guard import GuardModule
 from cutlayer.core.seeds import derive
 from cutlayer.core.split import Bypass, Federated, UShaped, Vanilla
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.grpc import certs
 from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
-from cutlayer.guards.base import GuardModule
 from cutlayer.rules import FedAdam, FedAvgM, FedMuon, FedProx, FedYogi, Median, Scaffold
 from cutlayer.training.plan.lr_schedules import Cosine
 from cutlayer.training.plan.optimizers import SGD, Adam

@@ -11,7 +11,8 @@ from cutlayer.core.seeds import generator
 from cutlayer.core.server import Server
 from cutlayer.guards.base import Support
 from cutlayer.wire import frames as wire
-from cutlayer.wire.codecs import Half, Prefix, Raw, Sparse, smallest
+from cutlayer.wire.choice import smallest
+from cutlayer.wire.codecs import Half, Prefix, Raw, Sparse
 
 ALL = (Raw(), Sparse(), Prefix(), Half())
 

@@ -12,7 +12,7 @@ from cutlayer.core.seeds import generator
 from cutlayer.guards import Quantize
 from cutlayer.wire import frames as wire
 from cutlayer.wire.codecs.entropy import Coded, Entropy
-from cutlayer.wire.codecs.grid import Gridded
+from cutlayer.wire.codecs.parts.gridded import Gridded
 
 
 def coded(rows, length, bits, seed=0, dtype=torch.float32, shares=None):

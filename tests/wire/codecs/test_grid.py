@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.wire import frames as wire
-from cutlayer.wire.codecs.grid import Grid, Gridded, packed_codes, unpacked_codes
+from cutlayer.wire.codecs.grid import Grid
+from cutlayer.wire.codecs.parts.gridded import Gridded, packed_codes, unpacked_codes
 
 
 def gridded(rows, length, bits, dtype=torch.float32, seed=0, one=False):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.wire import frames as wire
-from cutlayer.wire.codecs import Half, Raw, smallest
+from cutlayer.wire.choice import smallest
+from cutlayer.wire.codecs import Half, Raw
 from cutlayer.wire.codecs.half import BFLOAT16, FLOAT16, PLAIN, form_of, may_fit
 from cutlayer.wire.codecs.parts.bits import on_host
 

@@ -105,3 +105,19 @@ def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
         return 0, 0
     length = shape[-1] if shape else 1
     return prod(shape) // length, length
+
+
+def own_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's numbers, little endian, row by row."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+def from_own_bytes(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    wanted = prod(shape) * dtype.itemsize
+    if len(data) != wanted:
+        raise ValueError(f"{tuple(shape)} of {dtype} takes {wanted} bytes, the frame has {len(data)}")
+    # A copy of its own: autograd counts versions per storage, and the frame's buffer will be reused.
+    return (
+        torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if wanted else torch.empty(shape, dtype=dtype)
+    )

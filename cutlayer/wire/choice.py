@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..base import Codec
-from ..half import BFLOAT16, PLAIN, Half, form_of, may_fit
-from ..prefix import Prefix, kept_lengths
-from ..raw import Raw
-from ..sparse import Sparse
-from .bits import MOST_ELEMENTS, on_host, rows_of, words
+from .codecs.base import Codec
+from .codecs.half import BFLOAT16, PLAIN, Half, form_of, may_fit
+from .codecs.parts.bits import MOST_ELEMENTS, on_host, rows_of, words
+from .codecs.prefix import Prefix, kept_lengths
+from .codecs.raw import Raw
+from .codecs.sparse import Sparse
 
 RAW, SPARSE, PREFIX, HALF = Raw(), Sparse(), Prefix(), Half()
 FEWEST = 64  # elements: below it there is little to leave out

@@ -1,0 +1,116 @@
+"""Numbers on a grid as whole-number codes: packed, unpacked and read back."""
+
+import math
+import struct
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .bits import counted, joined, pack, packed_size, unpack
+
+_HEADER = struct.Struct("<BBII")  # bits, grids (0: one for all rows), rows, length of a row
+
+
+_BLOCK = 1 << 18  # numbers that are unpacked at once; a multiple of 8, so that blocks start at whole bytes
+
+
+MOST_BITS = 16
+
+
+@dataclass(frozen=True)
+class Gridded:
+    """The bytes of `begin + codes * step`: codes of `bits` bits, one (begin, step) for all rows or for each."""
+
+    codes: Tensor  # rows x length, whole numbers below 2^bits
+    begin: Tensor  # rows, or one
+    step: Tensor
+    bits: int
+    tag: ClassVar[int] = 3
+
+    def value(self) -> Tensor:
+        """The tensor itself, rows x length. Two roundings, in this order, on every machine."""
+        return self.codes.to(self.step, copy=True).mul_(self.step[:, None]).add_(self.begin[:, None])
+
+    def size(self) -> int:
+        return _HEADER.size + self.grids_size() + packed_size(self.codes.numel(), self.bits)
+
+    def grids_size(self) -> int:
+        return 2 * len(self.begin) * self.begin.element_size()
+
+    def grids(self) -> list[NDArray[np.uint8]]:
+        """The bytes of where grids begin and of their steps."""
+        return [one.detach().cpu().contiguous().view(torch.uint8).numpy() for one in (self.begin, self.step)]
+
+    def encode(self) -> memoryview:
+        rows, length = self.codes.shape
+        header = _HEADER.pack(self.bits, len(self.begin) != 1, rows, length)
+        codes = self.codes.detach().cpu().reshape(-1).numpy()
+        return joined(header, *self.grids(), packed_codes(codes, self.bits))
+
+
+def claimed_grids(
+    bits: int, most: int, each: int, rows: int, length: int, dtype: torch.dtype, shape: tuple[int, ...]
+) -> int:
+    """How many grids a buffer claims to have, if all it claims fits together and to the shape of its tensor."""
+    if not dtype.is_floating_point or not 1 <= bits <= most or each > 1:
+        raise ValueError(f"a grid of {dtype} with {bits} bits in form {each}")
+    if rows * length != counted(shape) or (shape and rows != shape[0]):
+        raise ValueError(f"{tuple(shape)} are not {rows} rows of {length}")
+    return rows if each else 1
+
+
+def read_grids(data: memoryview, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Where grids begin, and their steps."""
+    both = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
+    if len(both) and not float(both.abs().amax()) < math.inf:  # NaN is not either
+        raise ValueError("a grid that begins or steps outside of the numbers")
+    return both[: len(both) // 2], both[len(both) // 2 :]
+
+
+def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
+    """Codes one after the other, the lowest bit first."""
+    if bits == 8:
+        return codes.astype(np.uint8)
+    if bits == 16:
+        return codes.astype("<u2").view(np.uint8)
+    if bits in (1, 2, 4):
+        per = 8 // bits
+        whole = np.zeros(-(-len(codes) // per) * per, dtype=np.uint8)
+        whole[: len(codes)] = codes
+        lanes = whole.reshape(-1, per)
+        out = lanes[:, 0].copy()
+        for lane in range(1, per):
+            out |= lanes[:, lane] << np.uint8(bits * lane)
+        return out
+    return pack(codes.astype(np.int64), bits)
+
+
+@cache
+def _lanes(bits: int) -> NDArray[Any]:
+    """For every byte the codes in it, a byte each and all of them in one word: a table is faster than shifting."""
+    lanes = np.arange(256, dtype=np.uint8)[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)
+    return (lanes & np.uint8((1 << bits) - 1)).view(f"u{8 // bits}").reshape(256)
+
+
+def unpacked_codes(data: memoryview, count: int, bits: int) -> NDArray[Any]:
+    """The inverse of `packed_codes`. What fills the last byte has to be zero."""
+    if bits == 8:
+        return np.frombuffer(data, dtype=np.uint8).copy()
+    if bits == 16:
+        return np.frombuffer(data, dtype="<u2").astype(np.int32)
+    if bits in (1, 2, 4):
+        codes = _lanes(bits).take(np.frombuffer(data, dtype=np.uint8)).view(np.uint8)
+        if codes[count:].any():
+            raise ValueError(f"{count} codes of {bits} bits were expected, padded with zeros to whole bytes")
+        return codes[:count]
+    # A number takes tens of bytes while it is unpacked: a block at a time.
+    found: NDArray[np.int32] = np.empty(count, dtype=np.int32)
+    for first in range(0, count, _BLOCK):
+        end = min(first + _BLOCK, count)
+        found[first:end] = unpack(data[packed_size(first, bits) : packed_size(end, bits)], end - first, bits)
+    return found
