@@ -19,9 +19,9 @@ from cutlayer.attacks import Attack
 from cutlayer.audit.compare.variants import variants
 from cutlayer.bench import run as bench
 from cutlayer.cli import app as cli
-from cutlayer.cli.options import PLAN_OPTIONS
 from cutlayer.core.spec import HOMES, names, spec
 from cutlayer.guards import Guard
+from cutlayer.training.plan.fields import FIELDS
 from cutlayer.training.plan.plan_text import change, read_guards, read_plan
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ def test_a_command_of_a_page_can_be_typed(page, words):
             read_everything(typed)
     if name == "compare":
         with contextlib.chdir(ROOT):
-            changes = {key: value for key, value in typed.items() if key in PLAN_OPTIONS and value is not None}
+            changes = {key: value for key, value in typed.items() if key in FIELDS and value is not None}
             assert variants(change(read_plan(typed["plan"]), changes), typed["with_"])
     if name == "list":
         assert typed["kind"] in [*HOMES, "bench"]
@@ -99,7 +99,7 @@ def test_a_command_of_a_page_can_be_typed(page, words):
 
 def read_everything(typed: dict[str, Any]) -> None:
     """Read all that was typed for a training or an audit, as the command would."""
-    changes = {key: value for key, value in typed.items() if key in {*PLAN_OPTIONS, "guard"} and value is not None}
+    changes = {key: value for key, value in typed.items() if key in FIELDS and value is not None}
     guards = changes.pop("guard", [])
     change(read_plan(typed["plan"]), changes)
     for text in [guards] if isinstance(guards, str) else guards:

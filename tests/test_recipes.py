@@ -296,7 +296,7 @@ def test_the_demos_plan_is_a_recipe_too():
 
 def test_a_recipe_runs_from_the_command_line(tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "cutlayer.cli.app", "train", "recipes/digits.py:quick", "--out", str(out)]
+    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/digits.py:quick", "--out", str(out)]
     done = subprocess.run(
         [*command, "--threads", "1", "--json"],
         cwd=ROOT,

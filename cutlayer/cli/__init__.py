@@ -1,1 +1,3 @@
 """The command line: one file a group of commands; heavy imports stay inside the commands."""
+
+from .app import main as main

@@ -276,7 +276,3 @@ def main() -> None:
     except USER_ERRORS as error:
         say(f"error: {error}")
         sys.exit(getattr(error, "exit_code", 1))
-
-
-if __name__ == "__main__":
-    main()

@@ -113,7 +113,7 @@ def test_a_recipe_is_a_function_that_returns_a_plan(command, tmp_path):
 
 
 def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(tmp_path):
-    base = [sys.executable, "-m", "cutlayer.cli.app", "train"]
+    base = [sys.executable, "-m", "cutlayer.cli", "train"]
     plan = [
         "--data",
         "Digits(limit=400)",

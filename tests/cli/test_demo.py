@@ -13,7 +13,7 @@ from cutlayer.cli.demo import demo_guards
 def shown(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "out"
     done = subprocess.run(
-        [sys.executable, "-m", "cutlayer.cli.app", "demo", "--out", str(out), "--json", "--threads", "1"],
+        [sys.executable, "-m", "cutlayer.cli", "demo", "--out", str(out), "--json", "--threads", "1"],
         capture_output=True,
         text=True,
         timeout=800,

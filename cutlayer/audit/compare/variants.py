@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...cli.options import PLAN_OPTIONS
 from ...core.expand import expanded
 from ...core.spec import spec
+from ...training.plan.fields import FIELDS
 from ...training.plan.plan import Plan
 from ...training.plan.plan_text import change
 
@@ -77,8 +77,8 @@ def _changed(plan: Plan, text: str) -> Plan:
             raise ValueError(f"{text!r}: write field=value, with ; between several, e.g. 'rule=FedAvg; turn=5'")
         if name == "seed":
             raise ValueError("all variants are trained with the same seeds: use --seed and --seeds")
-        if name not in PLAN_OPTIONS and name != "guard":
-            known = ", ".join(sorted({*PLAN_OPTIONS, "guard"} - {"seed"}))
+        if name not in FIELDS:
+            known = ", ".join(sorted(FIELDS.keys() - {"seed"}))
             raise ValueError(f"{text!r}: a plan has no field {name!r}; it has {known}")
         if name in changes:
             raise ValueError(f"{text!r} changes {name} twice")
@@ -98,10 +98,10 @@ def _fields(text: str) -> list[str]:
 
 def _value(name: str, text: str) -> Any:
     """As `change` takes it: specs stay text, the rest are Python's literals or plain words."""
-    if name == "guard" or PLAN_OPTIONS[name][1]:
-        return text
-    if name == "frozen":
+    if FIELDS[name].type == list[str]:
         return [part.strip() for part in text.split(",")]
+    if FIELDS[name].kind:
+        return text
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

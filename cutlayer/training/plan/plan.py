@@ -26,6 +26,7 @@ from ...nets.bypass import FUSIONS
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
 from ...rules.base import CONTROL
+from .fields import FIELDS
 from .lr_schedules import Constant, Schedule
 from .optimizers import SGD, Adam, Optimizer
 from .roles import AllActive, Frozen, Roles
@@ -88,7 +89,9 @@ class Plan(Spec):
                 raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
         for name, kind in _KINDS.items():
             if not isinstance(getattr(self, name), kind):
-                which = "Quantize, TopK, RandTopK or SplitFC" if kind is Squeeze else f"cutlayer list {_LISTS[name]}"
+                which = (
+                    "Quantize, TopK, RandTopK or SplitFC" if kind is Squeeze else f"cutlayer list {FIELDS[name].kind}"
+                )
                 raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: {which}")
         if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
             raise ValueError(f"protocol is Vanilla, UShaped, Bypass or Federated; got {self.protocol!r}")
@@ -226,17 +229,6 @@ _KINDS: dict[str, Any] = {
     "client_optimizer": Optimizer,
     "server_optimizer": Optimizer,
     "schedule": Schedule,
-}
-_LISTS = {
-    **{name: f"{name}s" for name in ("net", "guard", "partition", "rule")},
-    "data": "data",
-    "rounds": "rounds",
-    "roles": "roles",
-    "down": "guards",
-    "back": "guards",
-    "client_optimizer": "optimizers",
-    "server_optimizer": "optimizers",
-    "schedule": "schedules",
 }
 
 

@@ -1,16 +1,16 @@
 """From what was typed to a plan: recipes, plan texts and options that change single fields."""
 
 import runpy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-from ...cli.options import PLAN_OPTIONS
 from ...core.expand import expanded
 from ...core.spec import spec
 from ...guards import Guard, NoGuard
+from .fields import FIELDS
 from .plan import Plan
 
 
@@ -45,17 +45,18 @@ def _recipe(file: Path, function: str) -> Plan:
     return plan
 
 
-def change(plan: Plan, changes: dict[str, Any]) -> Plan:
-    for name, value in changes.items():
-        if name == "guard":
-            changes[name] = read_guard(value)
-        elif name == "frozen":
-            changes[name] = tuple(value)
-        elif name in ("watch", "server_watch"):
-            changes[name] = tuple(spec(one, "detectors") for one in value)
-        elif name in PLAN_OPTIONS and PLAN_OPTIONS[name][1]:
-            changes[name] = spec(value, PLAN_OPTIONS[name][1])
-    return replace(plan, **changes)
+def change(plan: Plan, changes: Mapping[str, Any]) -> Plan:
+    """`plan` with these fields changed; where a field takes a spec, its text."""
+    return replace(plan, **{name: _value(name, typed) for name, typed in changes.items()})
+
+
+def _value(name: str, typed: Any) -> Any:
+    field = FIELDS[name]
+    if name == "guard":
+        return read_guard(typed)
+    if field.type == list[str]:
+        return tuple(spec(one, field.kind) if field.kind else one for one in typed)
+    return spec(typed, field.kind) if field.kind else typed
 
 
 def read_guard(text: str) -> Guard:

@@ -263,7 +263,7 @@ def test_the_command_itself_ends_at_a_signal_with_its_code(tmp_path):
     words = ["serve", "--insecure", "--listen", "127.0.0.1:0", "--out", str(tmp_path / "server"), "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        [sys.executable, "-m", "cutlayer.cli.app", *words], stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "cutlayer.cli", *words], stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         try:
             said = ""

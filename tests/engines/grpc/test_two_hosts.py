@@ -52,7 +52,7 @@ def hosts():
 
 
 def start(namespace, *words, out):
-    command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "cutlayer.cli.app", *map(str, words)]
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "cutlayer.cli", *map(str, words)]
     return subprocess.Popen(command, stderr=out.open("w"), env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
