@@ -286,7 +286,7 @@ def test_lfq_has_the_cut_of_the_thesis_and_near_its_rates(name, bits):
     server = build_server(bare.public(), task_of(bare))
     client = build_client(bare.with_secrets(), task_of(bare), 0, server.handle)
     assert (count_parameters(client.split), count_parameters(server.body)) == (4_800, 148_874)
-    assert (bare.clients, repr(bare.partition), bare.batch, bare.epochs) == (30, "Labels(m=2)", 256, 200)
+    assert (bare.networks, repr(bare.partition), bare.batch, bare.epochs) == (30, "Labels(m=2)", 256, 200)
 
 
 def test_the_demos_plan_is_a_recipe_too():

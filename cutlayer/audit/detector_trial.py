@@ -20,7 +20,7 @@ def on_trial() -> Iterator[None]:
         log.setLevel(before)
 
 
-class Drill:
+class DetectorTrial:
     """Called after every step of a run. Under attack the first alarm counts, in honest training every one."""
 
     def __init__(
@@ -28,17 +28,17 @@ class Drill:
     ):
         """`damage` says what an attacker would make of a client's data now; it begins after `honest_steps`."""
         self._run, self._damage, self._honest_steps = run, damage, honest_steps
-        for worker in run.workers[1:]:  # the first one is attacked: nobody asks how much leaks of the others
-            worker.lookout.meters = False
+        for party in run.clients[1:]:  # the first one is attacked: nobody asks how much leaks of the others
+            party.detection.meters = False
         self._alarms: dict[str, int] = {repr(one): 0 for one in run.plan.watch}
         self._first: dict[str, dict[str, Any]] = {}
 
     def __call__(self) -> None:
-        for worker in self._run.workers:
-            for name, why in worker.lookout.alarms():
+        for client in self._run.clients:
+            for name, why in client.detection.alarms():
                 self._alarms[name] += 1
                 if name not in self._first and self._run.step > self._honest_steps:
-                    self._first[name] = {"client": worker.number, "why": why, **self._damage(worker.number)}
+                    self._first[name] = {"client": client.number, "why": why, **self._damage(client.number)}
                     self._first[name]["steps"] = self._run.step - self._honest_steps
 
     @property
@@ -47,7 +47,7 @@ class Drill:
 
     def finish(self) -> None:
         """The training is over: what the detectors of the client that is attacked have to say in the end."""
-        self._run.workers[0].lookout.finish()
+        self._run.clients[0].detection.finish()
         self()
 
     def honest(self) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ class Drill:
 
     def _rows(self, figure: str) -> list[dict[str, Any]]:
         """The lowest over clients of what each says at the end."""
-        reports = [worker.lookout.report() for worker in self._run.workers]
+        reports = [client.detection.report() for client in self._run.clients]
         rows = []
         for place, one in enumerate(self._run.plan.watch):
             found = [report[place][figure] for report in reports if report and report[place][figure] is not None]

@@ -29,7 +29,7 @@ from ..metrics.lpips import LPIPS
 from ..training.build import build_client, freeze
 from ..training.plan.plan import Plan, cut_shapes
 from ..training.step import load
-from .detector_trial import Drill
+from .detector_trial import DetectorTrial
 
 CONTROL_MARGIN = 0.1  # NCC above the class-mean image that an attack must reach on the unguarded cut
 CONTROL_ABOVE_CHANCE = 0.05  # accuracy or AUC above chance that an attack on another secret must reach there
@@ -44,34 +44,34 @@ class Victim:
     """One client at the end of training: what it would send now for some of its private images, and the truth."""
 
     def __init__(self, run: LocalRun, images: int, client: int = 0):
-        self.run, self.client = run, run.clients[client]
+        self.run, self.network = run, run.networks[client]
         if run.shared:
-            load(self.client, run.shared)
+            load(self.network, run.shared)
         samples = run.samples[client]
         order = torch.randperm(len(samples), generator=generator(run.plan.seed))
         pick, self.unscored = order[:images], order[images:]
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.client.split, run.plan.batch)
-        heard = overheard(run, client, pick, "judged")
-        self.messages, self.rows = heard.messages, heard.rows
-        self.observed = overheard(run, client, order[:MOST_OBSERVED], "observed").messages
+        self.box = WhiteBox(self.network.split, run.plan.batch)
+        observed = replay(run, client, pick, "judged")
+        self.messages, self.rows = observed.messages, observed.rows
+        self.observed = replay(run, client, order[:MOST_OBSERVED], "observed").messages
         self.history: list[Message] | None = None  # of the training, where it was recorded
 
     def given_away(self, share: float) -> tuple[Tensor, Tensor]:
         """A share of this client's images with their labels, or as many as are not scored."""
-        samples = self.run.samples[self.client.number]
+        samples = self.run.samples[self.network.number]
         pick = self.unscored[: max(1, round(share * len(samples)))].to(samples.y.device)
         if not len(pick):
             raise ValueError("an attacker cannot be given private images if all are scored: lower --images")
         return samples.images(pick), samples.y[pick]
 
-    def strangers(self) -> "Heard":
+    def strangers(self) -> "Observed":
         """The same conversation about samples that were not trained on."""
         test = self.run.parts.test
         pick = torch.randperm(len(test), generator=generator(self.run.plan.seed))[: len(self.truth)]
-        return overheard(self.run, self.client.number, pick, "strangers", test)
+        return replay(self.run, self.network.number, pick, "strangers", test)
 
     def fewer(self, most: int | None) -> "Victim":
         """The same victim, judged on its first images only."""
@@ -89,26 +89,26 @@ class Victim:
         return torch.cat([each(m["z"], rows) for m, rows in zip(uploads(self.messages), self.rows, strict=True)])
 
 
-class Heard(NamedTuple):
+class Observed(NamedTuple):
     """A conversation with the server, and for each upload which row stands for which sample."""
 
     messages: list[Message]
     rows: list[Tensor | None]
 
 
-def overheard(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samples | None = None) -> Heard:
+def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samples | None = None) -> Observed:
     """What the server would receive now for these samples: every message of a training step, nobody learning.
 
     In train mode, batch by batch, as the server saw them; the last short batch joins the one before.
     """
-    split, body = copy.deepcopy(run.clients[client].split), copy.deepcopy(run.server.body)
+    split, body = copy.deepcopy(run.networks[client].split), copy.deepcopy(run.server.body)
     freeze(split)
     freeze(body)
     heard, rows = [], []
     server = Server(body, None, seed=run.plan.seed)
 
     def listen(message: Message) -> Message:
-        heard.append(_apart(message, split.guard))
+        observed.append(_apart(message, split.guard))
         return server.handle(message)
 
     split.guard.register_forward_hook(
@@ -123,7 +123,7 @@ def overheard(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: S
         with seeded(batch.seed, run.device):
             terms = split.train().terms(batch, remote)
             terms["task"].backward()
-    return Heard(heard, rows)
+    return Observed(heard, rows)
 
 
 @torch.no_grad()
@@ -144,7 +144,7 @@ def _for_rows_apart(body: nn.Module) -> nn.Module:
     return body
 
 
-def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int) -> Heard:
+def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int) -> Observed:
     """A conversation without the rows that stand for none of the first `most` samples."""
     kept: dict[int, tuple[Tensor, Tensor]] = {}  # by step: rows that are left, and which of them stands for a sample
     fewer: list[Tensor | None] = []
@@ -155,7 +155,7 @@ def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int
         kept[message.step] = whole[:most].unique(return_inverse=True)
         fewer.append(None if index is None else kept[message.step][1])
         most -= len(whole[:most])
-    return Heard([_shortened(m, *kept[m.step]) for m in messages if m.step in kept], fewer)
+    return Observed([_shortened(m, *kept[m.step]) for m in messages if m.step in kept], fewer)
 
 
 def _shortened(message: Message, used: Tensor, anew: Tensor) -> Message:
@@ -224,7 +224,7 @@ def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
     return None
 
 
-def told(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Knowledge:
+def before_training(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Knowledge:
     """All that an attacker can be told before a client sends anything: for those that take part in the training."""
     cut = cut_shapes(plan, task)
     public, seed = plan.guard.public_part(), derive(plan.seed, "guard")
@@ -240,18 +240,18 @@ def told(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Kno
     )
 
 
-def known(victim: Victim, data: Parts) -> Knowledge:
+def after_training(victim: Victim, data: Parts) -> Knowledge:
     """Everything any attacker could be told about this victim; an attack is handed the part that it names."""
-    run, before = victim.run, told(victim.run.plan, victim.run.task, data, victim.truth.device)
+    run, before = victim.run, before_training(victim.run.plan, victim.run.task, data, victim.truth.device)
     assert before.guard is not None
-    own = derive(derive(run.plan.private_seed or 0, "client", victim.client.number), "guard")
+    own = derive(derive(run.plan.private_seed or 0, "client", victim.network.number), "guard")
     return replace(
         before,
         observed=victim.observed,
-        history=victim.history and [_apart(message, victim.client.split.guard) for message in victim.history],
+        history=victim.history and [_apart(message, victim.network.split.guard) for message in victim.history],
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
-        head=WhiteBox(_unguarded(victim.client.split), run.plan.batch),
+        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch),
         guard=replace(before.guard, true_key=own),
     )
 
@@ -262,7 +262,7 @@ class Hijacked(NamedTuple):
     run: LocalRun
     attacker: Attacker
     seconds: float
-    drill: Drill  # of the plan's detectors
+    trial: DetectorTrial  # of the plan's detectors
 
 
 def hijack(
@@ -277,39 +277,39 @@ def hijack(
     start: LocalRun | None = None,
     images: int = 128,
     on_step: Callable[[Progress], None] = lambda progress: None,
-    stop: Callable[[Drill], bool] = lambda drill: False,
+    stop: Callable[[DetectorTrial], bool] = lambda trial: False,
 ) -> Hijacked:
     """The plan once more, with an active attacker at the server: for as many epochs as the attack needs, at least the
     plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
     first alarm the attacker's pictures of `images` samples are judged."""
     began = time.perf_counter()
     with seeded(derive(seed, "attack", repr(attack), again), device):
-        knowledge = told(plan, task, data, device).only(attack.needs)
+        knowledge = before_training(plan, task, data, device).only(attack.needs)
         attacker = attack.attacker(knowledge, derive(seed, "attacker", again))
     once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).steps
     longer = replace(plan, epochs=max(plan.epochs, ceil(attack.least_steps() / once)), patience=0)
     run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])
     if start is not None:
         run.start_from(start)
-    drill = Drill(run, lambda client: _damage(run, attacker, client, images), attack.honest_steps())
+    trial = DetectorTrial(run, lambda client: _damage(run, attacker, client, images), attack.honest_steps())
 
     def after(progress: Progress) -> None:
-        drill()
+        trial()
         on_step(progress)
 
-    run.train(on_step=after, stop=lambda: stop(drill))
-    drill.finish()
-    return Hijacked(run, attacker, time.perf_counter() - began, drill)
+    run.train(on_step=after, stop=lambda: stop(trial))
+    trial.finish()
+    return Hijacked(run, attacker, time.perf_counter() - began, trial)
 
 
 def _damage(run: LocalRun, attacker: Attacker, client: int, images: int) -> dict[str, Any]:
     """What an attacker in the middle of a training makes of what a client would send now."""
     samples = run.samples[client]
     pick = torch.randperm(len(samples), generator=generator(run.plan.seed))[:images]
-    heard = overheard(run, client, pick, "drill")
-    forward = uploads(heard.messages)
+    observed = replay(run, client, pick, "drill")
+    forward = uploads(observed.messages)
     truth = samples.images(pick.to(samples.y.device))
-    found = scores(truth, _for_each(attacker.reconstruct(forward), forward, heard.rows))
+    found = scores(truth, _for_each(attacker.reconstruct(forward), forward, observed.rows))
     return {"ssim": found["ssim"], "ncc": found["ncc"]}
 
 
@@ -329,7 +329,7 @@ def judge(
     """
     if attack.active and attacker is None:
         raise ValueError(f"{attack} takes part in the training: what is over cannot be hijacked, run an audit")
-    knowledge = known(victim, data)
+    knowledge = after_training(victim, data)
     if "private" in attack.needs:
         knowledge = replace(knowledge, private=victim.given_away(attack.private_share))  # type: ignore[attr-defined]
     knowledge = knowledge.only(attack.needs)
@@ -446,7 +446,7 @@ def _unaligned(victim: Victim, data: Parts, seed: int) -> Tensor:
     run = victim.run
     stranger_plan = replace(run.plan, private_seed=derive(seed, "a stranger's head"))
     stranger = build_client(stranger_plan, run.task, 0, lambda message: message, run.device)
-    knowledge = replace(known(victim, data), encode=WhiteBox(stranger.split, run.plan.batch), undo=None)
+    knowledge = replace(after_training(victim, data), encode=WhiteBox(stranger.split, run.plan.batch), undo=None)
     decoder = Decoder(steps=150, readers=("conv", "mlp"))
     with seeded(derive(seed, "unaligned"), victim.truth.device):
         return decoder.attacker(knowledge.only(decoder.needs), seed).reconstruct(victim.messages)

@@ -20,7 +20,7 @@ from ..core.seeds import derive
 from ..data.auxiliary import Auxiliary
 from ..data.base import Loaded, Parts, overlap, parts
 from ..data.poisons import Poison
-from ..detectors import Ground
+from ..detectors import ClientContext
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun, Progress, as_batch, task_of
 from ..guards import Guard, NoGuard
@@ -36,10 +36,10 @@ from ..training.facts.privacy import privacy
 from ..training.labels import why_unfit_labels
 from ..training.plan.plan import PARTS, Plan, cut_shapes
 from ..wire.ledger import DOWN, TRAINING, UP
-from .detector_trial import Drill, on_trial
+from .detector_trial import DetectorTrial, on_trial
 from .judge import Hijacked, Scores, Victim, floors, hijack, judge, why_control_failed, why_invalid, why_untold
-from .poison_trial import Vigil, honest
-from .store import Cells
+from .poison_trial import PoisonTrial, honest
+from .store import ResultStore
 
 SCHEMA = 1
 SMALLEST = 11  # pixels: one window of SSIM
@@ -93,7 +93,7 @@ def audit(
     images: int = 256,
     device: str = "cpu",
     auxiliary: Auxiliary | None = None,
-    cells: Cells | None = None,
+    cells: ResultStore | None = None,
     claim: Callable[[str], bool] = lambda name: True,
     lpips: LPIPS | None = None,
     lpips_missing: str | None = None,
@@ -128,7 +128,7 @@ def audit(
     spoils = {guard: plan.poison for guard in guards if plan.poison is not None and not guard.post_hoc}
     show = _Shown(on_event, len(seeds) * (len(spoils) + sum(1 + len(against) for against in forms.values())))
     claim = cache(claim)  # what is this process's stays so
-    cells = cells or Cells()
+    cells = cells or ResultStore()
     result: Audit | None = None
     per_seed: list[dict[str, Scores]] = []
     for seed in seeds:
@@ -225,23 +225,23 @@ def _active_row(
     scene: "_Scene", attack: Attack, seed: int, lpips: LPIPS | None, again: int
 ) -> tuple[dict[str, Any], Tensor | None]:
     """An active attack has a run of its own. What the guard costs is still told by the honest one."""
-    run, attacker, seconds, drill = scene.hijacked(attack, seed, again)
+    run, attacker, seconds, trial = scene.hijacked(attack, seed, again)
     row, pictures = judge(attack, Victim(run, scene.images), scene.data, seed, lpips, again, attacker)
     row["seconds"] = round(row["seconds"] + seconds, 2)
     row["hijacked"] = {"accuracy": mean(run.evaluate(run.parts.test)), "steps": run.step, "epochs": run.epoch}
     if run.plan.watch:
-        row["watched"] = drill.attacked()
+        row["watched"] = trial.attacked()
     return row, pictures
 
 
-def _marks(cells: Cells, open_cut: "_Scene", seed: int, lpips: LPIPS | None) -> dict[str, Scores]:
+def _marks(cells: ResultStore, open_cut: "_Scene", seed: int, lpips: LPIPS | None) -> dict[str, Scores]:
     if (cell := cells.get(f"{seed} | floors")) is None:
         cells.put(f"{seed} | floors", marks := floors(open_cut.victim, open_cut.data, seed, lpips))
         return marks
     return cell[0]
 
 
-def _truth(cells: Cells, open_cut: "_Scene", seed: int) -> dict[str, Tensor]:
+def _truth(cells: ResultStore, open_cut: "_Scene", seed: int) -> dict[str, Tensor]:
     if (cell := cells.get(f"{seed} | truth")) is None:
         truth = {"images": open_cut.victim.truth.cpu(), "labels": open_cut.victim.y.cpu()}
         cells.put(f"{seed} | truth", {}, **truth)
@@ -287,15 +287,15 @@ class _Scene:
         run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device, at_server=heard)
         if fitted is not None:
             run.start_from(fitted)
-        drill = Drill(run)
+        trial = DetectorTrial(run)
 
         def after(progress: Progress) -> None:
-            drill()
+            trial()
             self.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
 
         run.train(on_step=after)
-        drill.finish()
-        self.watched, self.server_watched = drill.honest(), honest(run)
+        trial.finish()
+        self.watched, self.server_watched = trial.honest(), honest(run)
         if self.link is not None:
             per_epoch = run.steps // run.plan.epochs
             self.told = forecast(
@@ -321,20 +321,20 @@ class _Scene:
         """The same training with malicious clients. The server is honest here, so no client watches it."""
         plan = replace(self.plan, poison=poison, watch=())
         run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
-        vigil, what = Vigil(run), f"{poison} trains with {shown(self.plan.guard)}"
+        trial, what = PoisonTrial(run), f"{poison} trains with {shown(self.plan.guard)}"
 
         def between_turns() -> bool:
-            vigil()
+            trial()
             return False
 
         self.show(what)
         run.train(
             on_step=lambda progress: self.show(what, progress.step / max(1, progress.steps)),
-            on_epoch=vigil,
+            on_epoch=trial,
             stop=between_turns,
         )
         run.use_best()
-        return {"guard": shown(plan.guard), "seed": plan.seed, **vigil.told()}
+        return {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()}
 
     def _start(self) -> tuple[Plan, LocalRun | None]:
         fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
@@ -376,7 +376,9 @@ def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> 
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
         for one in plan.watch:
-            one.refuse_unfit(Ground(task, plan.batch, 0, lambda steps: iter(()), apart=not guard.mixes_samples))
+            one.refuse_unfit(
+                ClientContext(task, plan.batch, 0, lambda steps: iter(()), apart=not guard.mixes_samples)
+            )
         return why_unfit_labels(plan, task, y) if y is not None else None
     except ValueError as error:
         return str(error)
@@ -432,8 +434,8 @@ def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
     batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch, len(run.samples[0]))))
-    maps = [mean_iou(worker.confusion) for worker in run.workers if worker.confusion is not None]
-    memory = client_memory(victim.client, batch, cut_shapes(run.plan, run.task).u)
+    maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
+    memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
     return {
         "guard": shown(run.plan.guard),
         "fitted": run.plan.guard.post_hoc,

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from .store import Cells
+from .store import ResultStore
 
 
 def spread(
@@ -89,7 +89,7 @@ def _work(claims: Path, threads: int, folder: Path, identity: str, phase: str, o
 
     torch.set_num_threads(threads)
     own = {**options, "guards": [], "if_they_fit": []} if phase == "open" else options
-    audit(**own, cells=Cells(folder, identity), claim=claimer(claims))
+    audit(**own, cells=ResultStore(folder, identity), claim=claimer(claims))
 
 
 def threads_each(threads: int | None, jobs: int) -> int:

@@ -12,7 +12,7 @@ def honest(run: LocalRun) -> list[dict[str, Any]]:
     return [_rates(watch.report(), "alarms") for watch in run.watches]
 
 
-class Vigil:
+class PoisonTrial:
     """Called between the turns of a run with malicious clients. Nobody is left out, whoever is flagged: at each
     detector's first true alarm it is written down how well the attack went by then."""
 

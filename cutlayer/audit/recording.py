@@ -27,9 +27,9 @@ class Recorded(Victim):
             raise ValueError(
                 f"which samples stand behind a row of {run.plan.guard} is not in the messages: judge it with an audit"
             )
-        self.run, self.client = run, run.clients[client]
+        self.run, self.network = run, run.networks[client]
         if run.shared:
-            load(self.client, run.shared)
+            load(self.network, run.shared)
         own = [m for m in messages if m.client == client and m.kind is not Kind.PREDICT]
         forward = uploads(own)
         if not forward:
@@ -48,7 +48,7 @@ class Recorded(Victim):
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.client.split, run.plan.batch)
+        self.box = WhiteBox(self.network.split, run.plan.batch)
 
 
 def attack_recording(

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..training import checkpoint
 
 
-class Cells:
+class ResultStore:
     """Facts and tensors by name; in memory alone where there is no folder."""
 
     def __init__(self, folder: Path | None = None, identity: str = ""):

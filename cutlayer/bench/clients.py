@@ -213,10 +213,10 @@ def plain_loop(run: LocalRun) -> Any:
     """As anybody would write it: a network and an optimizer for each client, one body, one batch after the other."""
     net, shape = run.plan.net, run.task.shape
     body = net.body(shape)
-    whole = [(net.head(shape), net.tail(shape, run.task.classes)) for _ in run.workers]
+    whole = [(net.head(shape), net.tail(shape, run.task.classes)) for _ in run.clients]
     optimizers = [torch.optim.SGD(nn.ModuleList(parts).parameters(), PLAIN.lr) for parts in whole]
     server = torch.optim.SGD(body.parameters(), PLAIN.lr)
-    pool, shares = run.parts.private, [worker.samples for worker in run.workers]
+    pool, shares = run.parts.private, [client.samples for client in run.clients]
     assert len(pool) == sum(map(len, shares))
     while True:
         for (head, tail), optimizer, samples in zip(whole, optimizers, shares, strict=True):
@@ -262,7 +262,7 @@ def waiting(clients: int, samples: int) -> int:
     some()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what was freed is no client's
-    assert len(run.workers) == clients
+    assert len(run.clients) == clients
     return resident("VmRSS")
 
 

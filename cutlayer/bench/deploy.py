@@ -19,13 +19,13 @@ from ..nets.mlp import MLP
 from ..nets.resnet import ResNet18
 from ..nets.simple_cnn import SimpleCNN
 from ..training.build import build_server
+from ..training.client import Client
 from ..training.facts.forecast import Piece as Piece
 from ..training.facts.forecast import ideal as ideal
 from ..training.facts.link import Link
 from ..training.plan.optimizers import SGD
 from ..training.plan.plan import Plan
 from ..training.step import export
-from ..training.worker import Worker
 from ..wire import frames as wire
 from ..wire.ledger import Ledger
 from .measurement import Measured
@@ -180,7 +180,7 @@ def _grpc_train(net: Net, task: Task, rounds: int, goal: float) -> Measured | No
 
 
 def _refuse_other_weights(away: Away, here: Here) -> None:
-    one, other = away.state(), export(here.run.clients[0])
+    one, other = away.state(), export(here.run.networks[0])
     if not all(torch.equal(one[name], other[name]) for name in other):
         raise RuntimeError("the weights of the two runs differ: the times cannot be compared")
 
@@ -215,15 +215,15 @@ def _idle(seconds: float) -> Measured | None:
 
 def _waiting_for_another(seconds: float) -> tuple[float, float]:
     """A run of two clients, one of which never comes."""
-    from ..engines.grpc.client import Site
+    from ..engines.grpc.client import DeployedClient
 
     plan, task = replace(_straight()[0], clients=2), _straight()[1]
     server = other_process()
     with scratch() as folder:
         port = server.ask("serve", plan, ["a", "b"], folder / "server", None)
-        site = Site(plan, "a", client_address(port, None, "a"), folder / "a", give_up=PATIENCE)
+        site = DeployedClient(plan, "a", client_address(port, None, "a"), folder / "a", give_up=PATIENCE)
         site.prepare(site.enrol(), task, synthetic(plan, task, 1), own_data=True)
-        site.wire.give_up = 0.0  # once the server is gone
+        site.channel.give_up = 0.0  # once the server is gone
         thread = threading.Thread(target=_until_it_ends, args=(site.run,), daemon=True)
         thread.start()
         found = _cores(seconds)
@@ -268,14 +268,14 @@ class Staged:
         server = build_server(plan.public(), task)
         self._handle, self._count = server.handle, plan.pieces
         samples = synthetic(plan, task, steps).private
-        self._worker = Worker(plan, task, 0, samples, {}, server.handle, post=self._post, ledger=Ledger())
+        self._client = Client(plan, task, 0, samples, {}, server.handle, post=self._post, ledger=Ledger())
         self._marks: list[tuple[float, float, int, int]] = []  # a question: began, ended, bytes asked, answered
         self._next, self._stood = 0, 0.0
         self.found: list[list[Piece]] = []
 
     def step(self) -> float:
         self._marks, began = [], self._clock()
-        self._worker.turn(0, self._next, self._next + 1)
+        self._client.turn(0, self._next, self._next + 1)
         self._next += 1
         ended = self._clock()
         asked, count = self._marks, self._count

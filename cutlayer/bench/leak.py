@@ -21,10 +21,10 @@ def _leakmeter(steps: int, meter: LeakMeter) -> Measured:
     plan = Plan(watch=(meter,), epochs=1, val=0.0, private_seed=1)
     run = LocalRun(plan, synthetic(plan, task, steps), classes=task.classes)
     began = time.process_time()
-    run.workers[0].turn(0, 0, steps)
-    run.workers[0].lookout.finish()
+    run.clients[0].turn(0, 0, steps)
+    run.clients[0].detection.finish()
     whole = time.process_time() - began
-    (report,) = run.workers[0].lookout.report()
+    (report,) = run.clients[0].detection.report()
     training = whole - report["cpu_seconds"]
     allowed = max(20.0, training / 10)
     baseline = f"what it may take: {allowed:.0f} CPU-s, training took {training:.0f}"

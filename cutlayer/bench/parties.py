@@ -48,7 +48,7 @@ class Here:
 
     def step(self) -> float:
         began = time.perf_counter()
-        self.run.workers[0].turn(0, self._next, self._next + 1)
+        self.run.clients[0].turn(0, self._next, self._next + 1)
         self._next += 1
         return time.perf_counter() - began
 
@@ -59,7 +59,7 @@ class Away:
     def __init__(
         self, plan: Plan, task: Task, steps: int, folder: Path, *, tls: bool = False, link: Link | None = None
     ):
-        from ..engines.grpc.client import Site
+        from ..engines.grpc.client import DeployedClient
 
         self._server = other_process()
         identities = make_identities(folder, ["a"]) if tls else None
@@ -67,7 +67,7 @@ class Away:
         self.relay = OtherProcess(carry, ("127.0.0.1", port), link) if link is not None else None
         if self.relay is not None:
             port = self.relay.told()
-        self.site = Site(plan, "a", client_address(port, identities, "a"), folder / "a", give_up=PATIENCE)
+        self.site = DeployedClient(plan, "a", client_address(port, identities, "a"), folder / "a", give_up=PATIENCE)
         self.frames = 0  # bytes of all frames, both ways
         self._count_frames()
         self._took, self._began = 0.0, time.perf_counter()
@@ -101,8 +101,8 @@ class Away:
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """What the client has learnt."""
-        assert self.site.worker is not None
-        return export(self.site.worker.client)
+        assert self.site.party is not None
+        return export(self.site.party.network)
 
     def _wait(self) -> None:
         if not self._done.acquire(timeout=PATIENCE) or self._errors:
@@ -123,7 +123,7 @@ class Away:
             self._done.release()
 
     def _count_frames(self) -> None:
-        wire = self.site.wire
+        wire = self.site.channel
         send, receive = wire.send, wire.receive
 
         def counted_send(frame: bytes | bytearray) -> None:

@@ -208,7 +208,7 @@ def _codec_cost(repeats: int, *, goal: float) -> Measured:
 
     def quantise() -> None:
         for way, tensor in zip(ways, tensors, strict=True):
-            way.squeeze(tensor)
+            way.compress(tensor)
 
     client = build_client(plan, task, 0, server.handle)
     ours, step = _alternate(frames, lambda: learn(client, batch), repeats)

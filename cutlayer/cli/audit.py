@@ -190,7 +190,7 @@ def _audit(
     from ..attacks import Decoder
     from ..audit.matrix import audit as run_audit
     from ..audit.report import files as report
-    from ..audit.store import Cells
+    from ..audit.store import ResultStore
     from ..engines.local import start as runs
     from ..engines.local.run import task_of
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
@@ -239,7 +239,7 @@ def _audit(
                 )
             result = run_audit(
                 **options,
-                cells=Cells(folder / CELLS, identity),
+                cells=ResultStore(folder / CELLS, identity),
                 on_event=lambda event: bar.show(event.what, event.done),
             )
     except KeyboardInterrupt:

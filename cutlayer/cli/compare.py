@@ -59,7 +59,7 @@ def compare(
     from ..audit.compare.run import compare as run_compare
     from ..audit.compare.variants import variants
     from ..audit.parallel import share, threads_each
-    from ..audit.store import Cells
+    from ..audit.store import ResultStore
     from ..engines.local import start as runs
     from ..training.plan.plan_text import change, read_plan
 
@@ -71,7 +71,7 @@ def compare(
         raise FileNotFoundError(f"{resume} holds no interrupted comparison")
     folder = resume or runs.new_folder(out, "compare")
     every = range(base.seed, base.seed + seeds)
-    cells = Cells(folder / CELLS, repr(base))
+    cells = ResultStore(folder / CELLS, repr(base))
     check(chosen, every, data_dir)
     count = len(chosen) * seeds
     try:

@@ -209,7 +209,7 @@ def join(
     with Bar() as bar, halt_told(as_json, folder):
 
         def started(site: Any) -> None:
-            total = chosen.epochs * site.worker.batches
+            total = chosen.epochs * site.party.batches
             site.on_step = lambda epoch, steps, terms: bar.show(
                 f"epoch {epoch + 1} " + figures(terms), steps / max(1, total)
             )

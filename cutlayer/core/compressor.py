@@ -14,10 +14,10 @@ from .spec import Spec
 
 
 @dataclass(frozen=True, repr=False)
-class Squeeze(Spec):
+class Compressor(Spec):
     """Leaves a tensor as it is."""
 
-    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+    def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         """The tensor the other side will have, and the bytes for it (codecs.Prepared; None: whatever is smallest).
 
         Without a generator to `draw` from it takes torch's own: whoever calls has seeded that for this step.

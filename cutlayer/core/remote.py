@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from .compressor import Squeeze
+from .compressor import Compressor
 from .errors import NonFinite
 from .message import Handler, Kind, Message
 
@@ -20,8 +20,8 @@ class Remote:
     Under `torch.no_grad()` the same calls are PREDICT messages: evaluation mode on the server, nothing held.
     """
 
-    def __init__(self, client: int, send: Handler, back: Squeeze | None = None):
-        self.client, self._send, self._back = client, send, back or Squeeze()
+    def __init__(self, client: int, send: Handler, back: Compressor | None = None):
+        self.client, self._send, self._back = client, send, back or Compressor()
         self.forward_only = False  # a frozen client wants no gradient back
         self.heard: Tensor | None = None  # the last gradient that came back
         self.careful = False  # send nothing that is not a number: others would have to live with it
@@ -76,7 +76,7 @@ class Remote:
     def gradient(self, step: int, du: Tensor) -> Tensor | None:
         """dz for du, both as small as the plan says; a frozen client owes du and gets nothing back."""
         self.refuse_lost_numbers(du, "the gradient at u")
-        du, packed = self._back.squeeze(du)
+        du, packed = self._back.compress(du)
         answer = self.ask(Kind.BACKWARD, step, {"du": packed}, du=du)
         self.heard = None if self.forward_only else answer["dz"]
         return self.heard

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .compressor import Squeeze
+from .compressor import Compressor
 from .errors import NonFinite, ProtocolError
 from .message import Handler, Kind, Message
 from .seeds import derive, seeded
@@ -53,15 +53,15 @@ class Server:
         criterion: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
         seed: int = 0,
         pieces: int = 1,
-        down: Squeeze | None = None,
-        back: Squeeze | None = None,
+        down: Compressor | None = None,
+        back: Compressor | None = None,
         exchange: str = "",
         copies: Optimizing | None = None,
         wave: str = "",
         fresh: bool = False,
     ):
         self.exchange = exchange  # of the lift, which is the first part of the body: "copy", "replace" or none
-        self.down, self.back = down or Squeeze(), back or Squeeze()  # how u and dz leave
+        self.down, self.back = down or Compressor(), back or Compressor()  # how u and dz leave
         self.criterion, self.seed = criterion, seed
         self.pieces = pieces  # of a batch, each with a number of its own: the optimizer steps at the last one
         self._main = _Side(body, optimizer)
@@ -255,7 +255,7 @@ class Server:
 
     def answer(self, message: Message, u: Tensor) -> Message:
         """u as the plan lets it travel."""
-        sent, packed = self.down.squeeze(u)
+        sent, packed = self.down.compress(u)
         return message.reply({"u": packed}, u=sent)
 
     def _loss(self, message: Message) -> Message:
@@ -310,10 +310,10 @@ class Server:
 
     def gradient(self, message: Message, dz: Tensor) -> Message:
         """dz as the plan lets it travel."""
-        if type(self.back) is Squeeze:
+        if type(self.back) is Compressor:
             return message.reply(dz=dz)
         with seeded(derive(self.seed, "back", message.client, message.step), self._device):
-            dz, packed = self.back.squeeze(dz)
+            dz, packed = self.back.compress(dz)
         return message.reply({"dz": packed}, dz=dz)
 
     # -------------------------------------------------------------------- the rest
@@ -336,10 +336,10 @@ class Server:
     def _predict(self, message: Message) -> Message:
         self.body.eval()
         u = self.body(message["z"])
-        if type(self.down) is Squeeze:
+        if type(self.down) is Compressor:
             return message.reply(u=u)
         with seeded(derive(self.seed, "predict", message.client), self._device):
-            u, packed = self.down.squeeze(u)
+            u, packed = self.down.compress(u)
         return message.reply({"u": packed}, u=u)
 
 

@@ -13,7 +13,7 @@ from ..core.spec import Spec
 from ..guards.base import Guard
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """Samples of the client's own, and what left for each of them, a row a sample."""
 
     x: Tensor
@@ -22,20 +22,22 @@ class Sent(NamedTuple):
     seen: Tensor
 
     @classmethod
-    def together(cls, parts: "Sequence[Sent]") -> "Sent":
+    def together(cls, parts: "Sequence[SentBatch]") -> "SentBatch":
         s = {name: torch.cat([part.s[name] for part in parts]) for name in parts[0].s}
         x, y, seen = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "seen"))
         return cls(x, y, s, seen)
 
-    def pick(self, which: Tensor) -> "Sent":
+    def pick(self, which: Tensor) -> "SentBatch":
         which = which.to(self.x.device)
-        return Sent(self.x[which], self.y[which], {name: t[which] for name, t in self.s.items()}, self.seen[which])
+        return SentBatch(
+            self.x[which], self.y[which], {name: t[which] for name, t in self.s.items()}, self.seen[which]
+        )
 
-    def newest(self, count: int) -> "Sent":
+    def newest(self, count: int) -> "SentBatch":
         return self.pick(torch.arange(max(0, len(self.x) - count), len(self.x)))
 
 
-class Look(NamedTuple):
+class StepView(NamedTuple):
     """One step as its client sees it. Of the server there is only the gradient that came back."""
 
     step: int
@@ -43,26 +45,28 @@ class Look(NamedTuple):
     dz: Tensor | None  # the gradient at what was sent, a row a sample; None where guards let samples share rows
     first: Tensor  # the gradient of the first layer's weights, flat
     fake: bool = False  # a probe: the labels that were used were wrong
-    sent: Sent | None = None  # what left, behind the guard
+    sent: SentBatch | None = None  # what left, behind the guard
 
 
-class Own(NamedTuple):
+class ClientAssets(NamedTuple):
     """What only a client has: its samples, its guard, and the guard's public map back to the cut."""
 
-    samples: Callable[[int], Sent]  # so many, or all there are; nothing was sent for them yet, so `seen` is empty
+    samples: Callable[
+        [int], SentBatch
+    ]  # so many, or all there are; nothing was sent for them yet, so `seen` is empty
     guard: Callable[[Guard], GuardModule]  # another one in the place of its own, or why that cannot be
     undo: nn.Module | None
 
 
-class Ground(NamedTuple):
+class ClientContext(NamedTuple):
     """What a detector may know of its client."""
 
     task: Task
     batch: int  # samples in a step
     seed: int
-    honest: Callable[[int], Iterator[Look]]  # so many steps against an honest server of the client's own making
+    honest: Callable[[int], Iterator[StepView]]  # so many steps against an honest server of the client's own making
     apart: bool = True  # every sample has one class, and a row of its own in what is sent
-    own: Own | None = None
+    own: ClientAssets | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,14 +76,14 @@ class Detector(Spec):
     reads_gradients: ClassVar[bool] = True  # of the head's first layer, which some guards do not train
     suspects: ClassVar[bool] = True  # tells an honest server from another; a meter only says how much leaks
 
-    def refuse_unfit(self, ground: Ground) -> None:
+    def refuse_unfit(self, context: ClientContext) -> None:
         """A ValueError where this client cannot be watched so, with what would work; before the first step."""
 
     def on_trial(self) -> Self:
         """The same, but nothing of the training changes by it: for audits, which compare guards as they are."""
         return self
 
-    def watch(self, ground: Ground) -> "Watch":
+    def watch(self, context: ClientContext) -> "Watch":
         raise NotImplementedError
 
 
@@ -100,7 +104,7 @@ class Watch:
         """Wrong labels to use in this step instead, of which the client then learns nothing; None: an honest step."""
         return None
 
-    def look(self, look: Look) -> None:
+    def look(self, look: StepView) -> None:
         """A step is over."""
         raise NotImplementedError
 

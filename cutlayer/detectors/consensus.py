@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.message import Handler, Kind, Message
 from ..core.seeds import derive, generator
-from .parts.server_context import Council, ServerDetector, ServerWatch
+from .parts.server_context import ServerContext, ServerDetector, ServerWatch
 
 CONSISTENT = 1.4826  # times the median absolute deviation is a Gaussian's standard deviation
 LEAST = 3  # clients: of two, neither is the odd one out
@@ -66,32 +66,32 @@ class ConsensusCosine(ServerDetector):
                     f"it takes {_least(self.alarms)} of them"
                 )
 
-    def stand(self, council: Council) -> "Consensus":
-        if council.passing < LEAST:
+    def start(self, context: ServerContext) -> "Consensus":
+        if context.passing < LEAST:
             raise ValueError(
                 f"{self!r}: a consensus needs {LEAST} clients in a pass, with fewer nobody is the odd one out; "
-                f"there are {council.passing}"
+                f"there are {context.passing}"
             )
-        if self.signature == "output" and not council.answers:
+        if self.signature == "output" and not context.answers:
             raise ValueError(
                 f"{self!r}: where labels come along, what the body makes of a batch never leaves the server: "
                 "take signature='input', or the protocol UShaped"
             )
-        has, what = (council.passes, "passes") if self.window else (council.epochs, "epochs")
+        has, what = (context.passes, "passes") if self.window else (context.epochs, "epochs")
         needs = (self.window or 1) * (self.clean + 1)
         if needs > has:
             whose = "the clean rounds and one more take" if self.clean else "a round takes"
             raise ValueError(
                 f"{self!r}: {whose} {needs} {what}, the plan has {has}: a smaller window, or more epochs"
             )
-        return Consensus(self, council)
+        return Consensus(self, context)
 
 
 class Consensus(ServerWatch):
     """All clients of one run, round by round."""
 
-    def __init__(self, spec: ConsensusCosine, council: Council):
-        self.spec, self.council = spec, council
+    def __init__(self, spec: ConsensusCosine, context: ServerContext):
+        self.spec, self.context = spec, context
         self._rows: dict[tuple[int, int], Tensor] = {}  # by client and step: a message that comes twice counts once
         self._when: dict[tuple[int, int], int] = {}  # in which pass of the round they came
         self._turn: dict[tuple[int, int], Tensor] = {}  # of turns that are not over
@@ -113,7 +113,7 @@ class Consensus(ServerWatch):
         self._when |= {key: self._passes for key in self._turn if key[0] in clients}
         self._turn.clear()
         self._came |= set(clients)
-        if len(self._came) >= self.council.passing:
+        if len(self._came) >= self.context.passing:
             self._close_pass()
 
     def _close_pass(self) -> None:
@@ -155,7 +155,7 @@ class Consensus(ServerWatch):
         if spec.clean:
             honest = [max(map(self._sided, one["z"].values())) for one in self.rounds[: spec.clean]]
             return exceeded_by(honest, spec.alarms) if number >= spec.clean else inf
-        draw = generator(derive(self.council.seed, "shuffle", number))
+        draw = generator(derive(self.context.seed, "shuffle", number))
         dealt = torch.stack([units.inner(units.dealt(draw)) for _ in range(spec.shuffles)])
         z = _robust(_cosines(dealt, spec.leave_one_out))
         return exceeded_by((z.abs() if spec.sides == 2 else z).amax(1).tolist(), spec.alarms)

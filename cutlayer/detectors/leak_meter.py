@@ -26,7 +26,7 @@ from ..metrics.readers import (
     fit,
     ridge,
 )
-from .base import Detector, Ground, Look, Sent, Watch
+from .base import ClientContext, Detector, SentBatch, StepView, Watch
 
 log = logging.getLogger("cutlayer.watch")
 
@@ -104,29 +104,29 @@ class LeakMeter(Detector):
             )
         return Budget(figure, value)
 
-    def refuse_unfit(self, ground: Ground) -> None:
-        if len(ground.task.shape) != 3:
-            raise ValueError(f"{self!r} reads images; the inputs of this task have the shape {ground.task.shape}")
+    def refuse_unfit(self, context: ClientContext) -> None:
+        if len(context.task.shape) != 3:
+            raise ValueError(f"{self!r} reads images; the inputs of this task have the shape {context.task.shape}")
         limit = self.limit
-        if limit is not None and limit.figure == "ssim" and min(ground.task.shape[1:]) < SMALLEST_FOR_SSIM:
+        if limit is not None and limit.figure == "ssim" and min(context.task.shape[1:]) < SMALLEST_FOR_SSIM:
             raise ValueError(
                 f"SSIM needs images of at least {SMALLEST_FOR_SSIM} pixels a side, these have "
-                f"{ground.task.shape[1:]}: limit ncc instead, e.g. budget='ncc<=0.5'"
+                f"{context.task.shape[1:]}: limit ncc instead, e.g. budget='ncc<=0.5'"
             )
-        if self.attribute and self.attribute not in ground.task.attributes:
-            there = ", ".join(ground.task.attributes) or "none"
+        if self.attribute and self.attribute not in context.task.attributes:
+            there = ", ".join(context.task.attributes) or "none"
             raise ValueError(f"{self!r} reads an attribute {self.attribute!r} of the data; they have {there}")
-        if ground.own is None:
+        if context.own is None:
             return
         for one in self.ladder:
-            ground.own.guard(one)
-        own = ground.own.samples(self.samples)
+            context.own.guard(one)
+        own = context.own.samples(self.samples)
         if len(own.x) < FEWEST:
             raise ValueError(f"{self!r} learns from at least {FEWEST} images; this client has {len(own.x)}")
         if limit is not None:
             self._refuse_unreachable(limit, own)
 
-    def _refuse_unreachable(self, limit: Budget, own: Sent) -> None:
+    def _refuse_unreachable(self, limit: Budget, own: SentBatch) -> None:
         """Against what a server has that knows the class of each image and looks at no message at all."""
         half = torch.arange(len(own.x)) % 2 == 0
         found = floors(own.pick(half), own.pick(~half), self.attribute)
@@ -142,21 +142,21 @@ class LeakMeter(Detector):
     def on_trial(self) -> "LeakMeter":
         return replace(self, policy="warn", ladder=())
 
-    def watch(self, ground: Ground) -> Watch:
-        return _Meter(self, ground)
+    def watch(self, context: ClientContext) -> Watch:
+        return _Meter(self, context)
 
 
 class _Meter(Watch):
-    def __init__(self, spec: LeakMeter, ground: Ground):
+    def __init__(self, spec: LeakMeter, context: ClientContext):
         super().__init__()
-        self.spec, self._ground = spec, ground
-        self._pairs: deque[Sent] = deque()
+        self.spec, self._ground = spec, context
+        self._pairs: deque[SentBatch] = deque()
         self._rows: list[dict[str, Any]] = []
         self._began, self._spent, self._last = time.process_time(), 0.0, 0.0
         self._readers: tuple[str, ...] = ("conv", "mlp")  # after the first time, the better of them
         self._postponed, self._rung, self._step = 0, 0, 0
 
-    def look(self, look: Look) -> None:
+    def look(self, look: StepView) -> None:
         if look.sent is None:
             return
         self._pairs.append(look.sent)
@@ -172,7 +172,7 @@ class _Meter(Watch):
 
     # ------------------------------------------------------------------------ a measurement
     def _measure(self, *, more_to_come: bool) -> None:
-        pairs = Sent.together(list(self._pairs)).newest(self.spec.samples) if self._pairs else None
+        pairs = SentBatch.together(list(self._pairs)).newest(self.spec.samples) if self._pairs else None
         if pairs is None or len(pairs.x) < FEWEST:
             return
         room = self._allowance() - self._spent
@@ -190,7 +190,7 @@ class _Meter(Watch):
         """CPU-seconds for all measurements so far."""
         return max(SECONDS, SHARE * (time.process_time() - self._began - self._spent))
 
-    def _apart(self, pairs: Sent) -> tuple[Sent, Sent]:
+    def _apart(self, pairs: SentBatch) -> tuple[SentBatch, SentBatch]:
         """(to learn from, to score): the same image is never in both, however often it was sent."""
         names = [image.numpy().tobytes() for image in pairs.x.detach().cpu().contiguous()]
         which = {name: place for place, name in enumerate(dict.fromkeys(names))}
@@ -198,7 +198,7 @@ class _Meter(Watch):
         held = draw[torch.tensor([which[name] for name in names])] < max(2, len(which) // HELD)
         return pairs.pick(~held), pairs.pick(held)
 
-    def _read(self, known: Sent, held: Sent, room: float) -> dict[str, Any]:
+    def _read(self, known: SentBatch, held: SentBatch, room: float) -> dict[str, Any]:
         """All figures of one measurement."""
         seed = derive(self._ground.seed, "readers", self._step)
         names = ("mean", "ridge", *self._readers)
@@ -222,7 +222,7 @@ class _Meter(Watch):
             row |= self._attribute(known, held, seed, each) | {"chance": floor["accuracy"]}
         return row
 
-    def _train(self, name: str, known: Sent, held: Sent, room: float) -> Reader | None:
+    def _train(self, name: str, known: SentBatch, held: SentBatch, room: float) -> Reader | None:
         seen, images = known.seen, known.x
         if name == "mean":
             return _Constant(images.mean(0))
@@ -250,7 +250,7 @@ class _Meter(Watch):
         # A step may turn out dearer than the trial said: `room` is what it may cost all the same.
         return Before(step, fit(make().to(inputs), inputs, images, steps=steps, batch=BATCH, seconds=room))
 
-    def _attribute(self, known: Sent, held: Sent, seed: int, room: float) -> dict[str, float]:
+    def _attribute(self, known: SentBatch, held: SentBatch, seed: int, room: float) -> dict[str, float]:
         """How often the better of two classifiers is right on images it has not seen."""
         truth, wanted = known.s[self.spec.attribute].long(), held.s[self.spec.attribute].long()
         count = self._ground.task.attributes[self.spec.attribute]
@@ -348,7 +348,7 @@ class _Meter(Watch):
 
 
 @torch.no_grad()
-def floors(known: Sent, held: Sent, attribute: str = "") -> dict[str, float]:
+def floors(known: SentBatch, held: SentBatch, attribute: str = "") -> dict[str, float]:
     """What is reached on `held` without a message: the class-mean image, and an attribute's commonest value."""
     guess = known.x.mean(0).expand_as(held.x)
     if known.y.dim() == 1:  # where every pixel has a class, an image has none

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .base import Detector, Ground, Look, Watch
+from .base import ClientContext, Detector, StepView, Watch
 
 OUTLIER = 1.5  # the factor above which Breunig et al. call a point an outlier
 
@@ -35,18 +35,18 @@ class OutlierGradients(Detector):
         if not isinstance(self.window, int) or self.window < 1:
             raise ValueError(f"window is at least 1 step; got {self.window!r}")
 
-    def watch(self, ground: Ground) -> Watch:
-        return _Outliers(self, ground)
+    def watch(self, context: ClientContext) -> Watch:
+        return _Outliers(self, context)
 
 
 class _Outliers(Watch):
-    def __init__(self, spec: OutlierGradients, ground: Ground):
+    def __init__(self, spec: OutlierGradients, context: ClientContext):
         super().__init__()
         self.spec = spec
-        self._factor = LocalOutlierFactor(np.stack([_flat(look) for look in ground.honest(spec.rehearsal)]))
+        self._factor = LocalOutlierFactor(np.stack([_flat(look) for look in context.honest(spec.rehearsal)]))
         self._last: deque[bool] = deque(maxlen=spec.window)
 
-    def look(self, look: Look) -> None:
+    def look(self, look: StepView) -> None:
         if look.fake:
             return
         # A factor that is no number is that of gradients which are none.
@@ -68,7 +68,7 @@ class _Outliers(Watch):
         self._last = deque(tensors["last"].tolist(), maxlen=self.spec.window)
 
 
-def _flat(look: Look) -> NDArray[np.float64]:
+def _flat(look: StepView) -> NDArray[np.float64]:
     return look.first.double().cpu().numpy()
 
 

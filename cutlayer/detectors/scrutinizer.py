@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Detector, Ground, Look, Watch
+from .base import ClientContext, Detector, StepView, Watch
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,21 +38,21 @@ class GradientScrutinizer(Detector):
         if not isinstance(self.until, int) or self.until < self.warm:
             raise ValueError(f"until is the last step it looks at, not before warm={self.warm}; got {self.until!r}")
 
-    def refuse_unfit(self, ground: Ground) -> None:
-        if not ground.apart:
+    def refuse_unfit(self, context: ClientContext) -> None:
+        if not context.apart:
             raise ValueError(
                 f"{self!r} compares the gradients of single samples of one class each, and with this guard or these "
                 "labels there are none: take SplitGuard() or OutlierGradients()"
             )
-        classes = ground.task.classes
+        classes = context.task.classes
         least = ceil((1 + sqrt(1 + 8 * classes)) / 2)  # B (B - 1) / 2 pairs, one in `classes` of them alike
-        if ground.batch < least:
+        if context.batch < least:
             raise ValueError(
                 f"{self!r} compares samples of one class: with {classes} classes a batch of {least} has such a pair; "
-                f"got batches of {ground.batch}"
+                f"got batches of {context.batch}"
             )
 
-    def watch(self, ground: Ground) -> Watch:
+    def watch(self, context: ClientContext) -> Watch:
         return _Scrutiny(self)
 
 
@@ -65,7 +65,7 @@ class _Scrutiny(Watch):
         self._spreads = (0.0, 0.0)
         self._scores: list[float] = []
 
-    def look(self, look: Look) -> None:
+    def look(self, look: StepView) -> None:
         if look.dz is None or look.fake or len(self._same) >= self.spec.until:
             return
         same, different = similarities(look.dz, look.y)

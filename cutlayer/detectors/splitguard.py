@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.seeds import derive, generator
-from .base import Detector, Ground, Look, Watch
+from .base import ClientContext, Detector, StepView, Watch
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,21 +38,21 @@ class SplitGuard(Detector):
                 f"least is how many honest batches each half has at first, at least 1; got {self.least!r}"
             )
 
-    def refuse_unfit(self, ground: Ground) -> None:
-        if ground.task.classes < 3:
+    def refuse_unfit(self, context: ClientContext) -> None:
+        if context.task.classes < 3:
             raise ValueError(
                 f"{self!r} shifts labels by 1 up to two less than there are classes: that takes 3 classes or more; "
-                f"this task has {ground.task.classes}"
+                f"this task has {context.task.classes}"
             )
 
-    def watch(self, ground: Ground) -> Watch:
-        return _Probing(self, ground)
+    def watch(self, context: ClientContext) -> Watch:
+        return _Probing(self, context)
 
 
 class _Probing(Watch):
-    def __init__(self, spec: SplitGuard, ground: Ground):
+    def __init__(self, spec: SplitGuard, context: ClientContext):
         super().__init__()
-        self.spec, self.classes, self.seed = spec, ground.task.classes, ground.seed
+        self.spec, self.classes, self.seed = spec, context.task.classes, context.seed
         self._sums: dict[str, Tensor] = {}
         self._norms: dict[str, float] = {}
         self._counts = {"fake": 0, "one": 0, "other": 0}
@@ -65,7 +65,7 @@ class _Probing(Watch):
         shift = int(torch.randint(1, self.classes - 1, (), generator=draw))
         return (y + shift) % self.classes
 
-    def look(self, look: Look) -> None:
+    def look(self, look: StepView) -> None:
         if look.step < self.spec.warm:
             return  # gradients shrink while a network learns: those before the first fake compare with none
         coin = float(torch.rand((), generator=generator(derive(self.seed, "half", look.step)))) < 0.5

@@ -15,8 +15,8 @@ def by_client(run: LocalRun) -> dict[str, Any]:
     if counts is None:
         return {}  # maps of pixels
     alike = run.alike  # then only the first client was asked
-    asked = run.workers[:1] if alike else run.workers
-    scored = [worker.by_class for worker in asked if worker.by_class is not None]
+    asked = run.clients[:1] if alike else run.clients
+    scored = [client.by_class for client in asked if client.by_class is not None]
     if len(scored) < len(asked):
         return {}  # no test data
     shares = [counts] if alike else counts.split(1)
@@ -38,7 +38,7 @@ def by_client(run: LocalRun) -> dict[str, Any]:
 
 def class_counts(run: LocalRun) -> Tensor | None:
     """How many samples of each class (column) each client (row) holds; None where a sample has no one class."""
-    labels = [worker.samples.y for worker in run.workers]
+    labels = [client.samples.y for client in run.clients]
     if any(y.dim() > 1 for y in labels):
         return None
     return torch.stack([y.bincount(minlength=run.task.classes).cpu() for y in labels])
@@ -46,7 +46,7 @@ def class_counts(run: LocalRun) -> Tensor | None:
 
 def _roles(run: LocalRun) -> list[str]:
     """active, frozen, both (roles change) or out (never drawn, or left out), by what was done so far."""
-    frozen: list[set[bool]] = [set() for _ in run.workers]
+    frozen: list[set[bool]] = [set() for _ in run.clients]
     for epoch in range(run.epoch):
         for turns in run.schedule(epoch):
             for turn in turns:

@@ -21,16 +21,16 @@ from ..data.base import Source
 from ..training import checkpoint
 from ..training.batches import in_batches
 from ..training.build import build_client
+from ..training.client import as_batch, task_of
 from ..training.evaluation import confusion, mean_iou, mean_iou_of_each
 from ..training.facts.link import Link
 from ..training.labels import refuse_unfit_labels
 from ..training.plan.plan import Plan
-from ..training.step import Client, load, predict
-from ..training.worker import as_batch, task_of
+from ..training.step import ClientNetwork, load, predict
 from ..wire.ledger import DOWN, UP, Ledger
 from .grpc import certs
 from .grpc.channel import Address
-from .grpc.client import Visitor
+from .grpc.client import PredictOnlyClient
 from .local import start as runs
 
 
@@ -230,12 +230,12 @@ def _client(
     identity: Path | None,
     data_dir: Path | None,
     device: str,
-) -> Iterator[Client]:
+) -> Iterator[ClientNetwork]:
     if server is None:
         run = runs.ready(plan, data_dir, device)
         which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
         run.restore(*checkpoint.load(which))
-        client = run.clients[0]
+        client = run.networks[0]
         if run.shared:
             load(client, run.shared)
         client.remote._send = through([ledger], run.server.handle)
@@ -247,7 +247,7 @@ def _client(
     state, facts = checkpoint.load(path)
     task = task_of(loaded.train, len(loaded.classes))
     address = Address(server, certs.read_identity(identity, "client") if identity else None)
-    with Visitor(plan, task, name, address, ledger) as visitor:
+    with PredictOnlyClient(plan, task, name, address, ledger) as visitor:
         client = build_client(plan, task, visitor.number, visitor.ask, device)
         if visitor.number != facts["number"]:
             raise ValueError(f"{folder} is client {facts['number']}'s, {name} is client {visitor.number}")

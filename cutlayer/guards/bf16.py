@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Task
-from ..core.compressor import Squeeze
+from ..core.compressor import Compressor
 from ..core.guard import GuardModule, Shape
 from .base import Guard
 from .parts.straight_through import StraightThrough
 
 
 @dataclass(frozen=True, repr=False)
-class BF16(Guard, Squeeze):
+class BF16(Guard, Compressor):
     """Each number rounded to bfloat16: two bytes, eight significant bits, the range of float32.
 
     Straight through: gradients pass as if nothing had happened. Also for `down` and `back` of a plan. Each number
@@ -24,6 +24,6 @@ class BF16(Guard, Squeeze):
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return StraightThrough(self, private)
 
-    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+    def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         # Nothing is prepared: the wire sees for itself that the lower halves are empty.
         return tensor.detach().to(torch.bfloat16).to(tensor.dtype), None

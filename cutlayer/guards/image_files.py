@@ -49,7 +49,7 @@ class JPEG(Guard):
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return StraightThrough(self, private)
 
-    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+    def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         """The pictures as they come out of their files, and these files."""
         if not ((tensor >= 0) & (tensor <= 1)).all():
             raise ValueError(

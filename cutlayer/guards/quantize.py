@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Task
-from ..core.compressor import Squeeze
+from ..core.compressor import Compressor
 from ..core.guard import GuardModule, Shape
 from ..wire.codecs.entropy import MOST_BITS as MOST_CODED
 from ..wire.codecs.entropy import Coded
@@ -19,7 +19,7 @@ ROUNDINGS = ("nearest", "stochastic")
 
 
 @dataclass(frozen=True, repr=False)
-class Quantize(Guard, Squeeze):
+class Quantize(Guard, Compressor):
     """Each row on a grid of 2^bits levels between its smallest and its largest value.
 
     Straight through: gradients pass as if nothing had happened. Also for `down` (u) and `back` (du and dz) of a plan,
@@ -41,7 +41,7 @@ class Quantize(Guard, Squeeze):
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return StraightThrough(self, private)
 
-    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+    def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         rows = tensor.detach().reshape(len(tensor), -1) if tensor.dim() else tensor.detach().reshape(1, 1)
         if rows.shape[1] < 2:
             return tensor, None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
-from ..core.compressor import Squeeze
+from ..core.compressor import Compressor
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
 from ..wire.codecs.columns import MOST_ENDS, MOST_WIDTH, Columned, between, fixed_bits
@@ -23,7 +23,7 @@ MOST_LEVELS = float(1 << MOST_WIDTH)
 
 
 @dataclass(frozen=True, repr=False)
-class SplitFC(Guard, Squeeze):
+class SplitFC(Guard, Compressor):
     """Columns leave by chance, the more often the more they vary, and share `budget` bits an entry (SplitFC).
 
     One column in `ratio` leaves on average, scaled so that the mean is right; gradients come back for these alone.
@@ -58,7 +58,7 @@ class SplitFC(Guard, Squeeze):
     def least_batch(self) -> int:
         return 2  # one sample has no spread to go by
 
-    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+    def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         """What comes over of a tensor within the budget."""
         if tensor.dim() < 2 or not tensor.numel() or tensor.dtype not in (torch.float32, torch.float64):
             return tensor, None
@@ -88,7 +88,7 @@ class _Drop(GuardModule):
         factor = np.divide(1.0, chance, out=np.zeros_like(chance), where=kept)
         # Its gradient is dropped and scaled alike.
         scaled = torch.where(_on(kept, z), rows * _on(factor, z).to(z), 0.0).reshape(z.shape)
-        seen, self.packed = self.spec.squeeze(scaled)
+        seen, self.packed = self.spec.compress(scaled)
         if self.training and self.packed is not None:
             self.notes = {
                 "columns": float(len(self.packed.at)),

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
-from ..core.compressor import Squeeze
+from ..core.compressor import Compressor
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
 from .base import Guard
 
 
 @dataclass(frozen=True, repr=False)
-class TopK(Guard, Squeeze):
+class TopK(Guard, Compressor):
     """The `share` of each row that is largest in size; the rest are zeros, which the wire leaves out (Top-S).
 
     The gradient exists on what was sent alone, both ways. Where the large activations stand is itself a picture of
@@ -44,7 +44,7 @@ class TopK(Guard, Squeeze):
         """True where a value leaves."""
         return _largest(rows, self.count(tuple(rows.shape[1:])))
 
-    def squeeze(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
+    def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         if tensor.dim() < 2:
             return tensor, None
         rows = tensor.reshape(len(tensor), -1)

@@ -20,7 +20,7 @@ from ..nets.weights import load_weights
 from .fused_wave import refuse_mixing
 from .plan.plan import Plan, Task, cut_shapes
 from .plan.schedule import Wave
-from .step import Client
+from .step import ClientNetwork
 
 
 def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> Server:
@@ -55,7 +55,9 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     )
 
 
-def build_client(plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu") -> Client:
+def build_client(
+    plan: Plan, task: Task, number: int, send: Handler, device: torch.device | str = "cpu"
+) -> ClientNetwork:
     """One client's side. It never builds the body."""
     if plan.private_seed is None:
         raise ValueError("a client needs a private seed: plan.with_secrets()")
@@ -86,7 +88,7 @@ def build_client(plan: Plan, task: Task, number: int, send: Handler, device: tor
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
         spec.attach(optimizer, split)
-    return Client(number, split, optimizer, Remote(number, send, plan.back))
+    return ClientNetwork(number, split, optimizer, Remote(number, send, plan.back))
 
 
 def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:

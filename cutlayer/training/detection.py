@@ -10,14 +10,14 @@ from torch import Tensor
 from ..core.batch import Batch, Task
 from ..core.errors import Halt
 from ..core.split import each
-from ..detectors import Detector, Ground, Look, Own, Sent, Watch
-from .step import Client, learn
+from ..detectors import ClientAssets, ClientContext, Detector, SentBatch, StepView, Watch
+from .step import ClientNetwork, learn
 
-Honest = Callable[[int], Iterator[tuple[Client, Batch]]]  # a client against an honest server, batch by batch
+Honest = Callable[[int], Iterator[tuple[ClientNetwork, Batch]]]  # a client against an honest server, batch by batch
 KEPT = "watch."  # how the names begin of what detectors remember, among a client's state
 
 
-class Lookout:
+class ClientDetection:
     """All detectors of one client. They begin with the first step; what cannot be watched is refused before it."""
 
     def __init__(
@@ -28,13 +28,13 @@ class Lookout:
         seed: int,
         honest: Honest,
         apart: bool = True,
-        own: Own | None = None,
+        own: ClientAssets | None = None,
     ):
-        def rehearsal(steps: int) -> Iterator[Look]:
+        def rehearsal(steps: int) -> Iterator[StepView]:
             for client, one in honest(steps):
                 yield _look(client, one, None)[1]
 
-        self.detectors, self._ground = detectors, Ground(task, batch, seed, rehearsal, apart, own)
+        self.detectors, self._ground = detectors, ClientContext(task, batch, seed, rehearsal, apart, own)
         for one in detectors:
             one.refuse_unfit(self._ground)
         self._gradients = any(one.reads_gradients for one in detectors)
@@ -53,7 +53,7 @@ class Lookout:
                 self._recall(_prefix(place, one), watch, self._courses[place])
         return self._made
 
-    def learn(self, client: Client, batch: Batch) -> dict[str, float]:
+    def learn(self, client: ClientNetwork, batch: Batch) -> dict[str, float]:
         """One step, or a probe in its place, of which the loss says nothing. `halt_if_alarmed` comes after it."""
         for _, watch in self.watches:
             if watch.guard is not None:
@@ -132,7 +132,9 @@ def _prefix(place: int, one: Detector) -> str:
     return f"{KEPT}{place}.{type(one).__name__}."
 
 
-def _look(client: Client, batch: Batch, fake: Tensor | None, gradients: bool = True) -> tuple[dict[str, float], Look]:
+def _look(
+    client: ClientNetwork, batch: Batch, fake: Tensor | None, gradients: bool = True
+) -> tuple[dict[str, float], StepView]:
     """One step and what its client sees of it. With wrong labels nothing of the client's is updated."""
     step, seen, left = client.steps, list[Tensor](), list[Tensor]()
     hook = client.split.guard.register_forward_hook(
@@ -150,11 +152,11 @@ def _look(client: Client, batch: Batch, fake: Tensor | None, gradients: bool = T
         client.split.load_state_dict(before)
     dz = client.remote.heard
     rows = dz if dz is not None and len(dz) == len(batch) else None
-    sent = Sent(batch.x, batch.y, batch.s, left[0]) if len(left[0]) == len(batch) else None
-    return values, Look(step, batch.y, rows, seen[0], fake is not None, sent)
+    sent = SentBatch(batch.x, batch.y, batch.s, left[0]) if len(left[0]) == len(batch) else None
+    return values, StepView(step, batch.y, rows, seen[0], fake is not None, sent)
 
 
-def _first_gradient(client: Client) -> Tensor:
+def _first_gradient(client: ClientNetwork) -> Tensor:
     for parameter in client.split.head.parameters():
         if parameter.grad is not None:
             return parameter.grad.detach().flatten().clone()

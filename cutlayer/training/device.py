@@ -7,7 +7,7 @@ def prepare(threads: int | None, device: str) -> None:
     """Threads and device for torch, before anything is built."""
     if threads is not None and threads < 1:
         raise ValueError(f"--threads is a whole number from 1 up; got {threads}")
-    # Read when torch loads its OpenMP: idle workers that spin for long starve whoever shares the cores.
+    # Read when torch loads its OpenMP: idle clients that spin for long starve whoever shares the cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     import torch
 

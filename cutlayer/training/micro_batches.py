@@ -16,7 +16,7 @@ from ..core.batch import Batch
 from ..core.message import Message
 from ..core.seeds import seeded
 from ..core.state import drop_gradients
-from .step import Client, check_terms, exchange_lift
+from .step import ClientNetwork, check_terms, exchange_lift
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
 
@@ -80,7 +80,7 @@ class Ring:
             self._gates[following].release()
 
 
-def learn_in_pieces(client: Client, pieces: Sequence[Batch], first: int, post: Post) -> dict[str, float]:
+def learn_in_pieces(client: ClientNetwork, pieces: Sequence[Batch], first: int, post: Post) -> dict[str, float]:
     """One step of a batch in pieces, numbered from `first` on. Its gradient is that of the whole batch."""
     ring, total = Ring(len(pieces)), sum(map(len, pieces))
 

@@ -19,7 +19,7 @@ from ..core.state import State, drop_gradients, freeze, load_optimizer, named, o
 
 
 @dataclass
-class Client:
+class ClientNetwork:
     """A party that owns data: its network, its optimizer (None: frozen) and its door to the server."""
 
     number: int
@@ -32,7 +32,7 @@ class Client:
     look: Callable[[], None] = lambda: None  # what detectors see of the gradients
 
 
-def learn(client: Client, batch: Batch, update: bool = True) -> dict[str, float]:
+def learn(client: ClientNetwork, batch: Batch, update: bool = True) -> dict[str, float]:
     """One step; returns the loss term by term, and what the guard has to say of it.
 
     Without `update` the client learns nothing from it: a probe.
@@ -56,7 +56,7 @@ def learn(client: Client, batch: Batch, update: bool = True) -> dict[str, float]
     return values | client.split.guard.notes
 
 
-def feed(client: Client, batch: Batch) -> dict[str, float]:
+def feed(client: ClientNetwork, batch: Batch) -> dict[str, float]:
     """A frozen client's step: forward only. The server learns from it; nothing of the client's changes or is kept.
 
     In the U shape the loss is the client's, so its backward pass runs from there to u and stops.
@@ -73,7 +73,7 @@ def feed(client: Client, batch: Batch) -> dict[str, float]:
 
 
 @contextmanager
-def _frozen(client: Client) -> Iterator[None]:
+def _frozen(client: ClientNetwork) -> Iterator[None]:
     """No parameter of the client wants a gradient, so no activation of the head is kept for one."""
     split = client.split
     parameters = [parameter for parameter in split.parameters() if parameter.requires_grad]
@@ -92,12 +92,12 @@ def _frozen(client: Client) -> Iterator[None]:
             norm.track_running_stats = True
 
 
-def _noted(client: Client, values: Mapping[str, float]) -> None:
+def _noted(client: ClientNetwork, values: Mapping[str, float]) -> None:
     client.steps += 1
     client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
 
 
-def exchange_lift(client: Client) -> None:
+def exchange_lift(client: ClientNetwork) -> None:
     """Copy or replace the server's half of the guard, when the guard says that it is time."""
     due = client.split.guard.lift_due(client.steps)
     if due is not None:
@@ -106,13 +106,13 @@ def exchange_lift(client: Client) -> None:
 
 
 @torch.no_grad()
-def predict(client: Client, batches: Iterable[Batch]) -> Tensor:
+def predict(client: ClientNetwork, batches: Iterable[Batch]) -> Tensor:
     """Logits for `batches`, in evaluation mode on both sides; nothing is held or learnt."""
     client.split.eval()
     return torch.cat([client.split(batch, client.remote).logits for batch in batches])
 
 
-def export(client: Client, optimizer: bool = True, copies: bool = True) -> State:
+def export(client: ClientNetwork, optimizer: bool = True, copies: bool = True) -> State:
     """Copies of everything the next client needs to go on: weights, statistics and optimizer state.
 
     Without `copies` the weights are the client's own, to be read before it goes on.
@@ -122,7 +122,7 @@ def export(client: Client, optimizer: bool = True, copies: bool = True) -> State
     return dict(sorted(state.items()))
 
 
-def load(client: Client, state: Mapping[str, Tensor]) -> None:
+def load(client: ClientNetwork, state: Mapping[str, Tensor]) -> None:
     client.split.load_state_dict(unnamed(state))
     client.split.zero_grad()  # a step that was broken off has left some
     if any(name.startswith("optimizer.") for name in state):  # weights alone leave the optimizer as it is
@@ -137,7 +137,7 @@ def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:
     return NonFinite(f"{where}; {culprit} did it. Largest values before: {shown}. Lower {remedy}.")
 
 
-def check_terms(client: Client, values: Mapping[str, float]) -> None:
+def check_terms(client: ClientNetwork, values: Mapping[str, float]) -> None:
     """Stop where numbers are lost, and name the term that lost them."""
     broken = {name: value for name, value in values.items() if not isfinite(value)}
     if broken:

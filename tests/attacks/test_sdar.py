@@ -15,7 +15,7 @@ from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, SDARLabels
 from cutlayer.attacks.parts import simulation
 from cutlayer.attacks.parts.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
 from cutlayer.attacks.parts.simulation import OwnServer, Pool, flipped, verdict
-from cutlayer.audit.judge import CONTROL_MARGIN, Victim, judge, known, uploads
+from cutlayer.audit.judge import CONTROL_MARGIN, Victim, after_training, judge, uploads
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
 from cutlayer.core.split import Bypass, UShaped, Vanilla
@@ -40,7 +40,7 @@ def toy(protocol, guard=NONE):
 
 
 def told(attack, victim):
-    return known(victim, victim.run.parts).only(attack.needs)
+    return after_training(victim, victim.run.parts).only(attack.needs)
 
 
 def prepared(attack, victim, seed=0):

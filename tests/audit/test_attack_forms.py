@@ -20,7 +20,7 @@ from cutlayer.attacks import (
     UnSplit,
     suite,
 )
-from cutlayer.audit.judge import Substituting, Victim, judge, known
+from cutlayer.audit.judge import Substituting, Victim, after_training, judge
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
 from cutlayer.audit.verdict import by_form, verdict
@@ -77,7 +77,7 @@ def test_nothing_said_is_nothing_known():
     rows = []
     for attack in (TINY, replace(TINY, knows="oblivious")):
         with seeded(0):
-            told = known(victim, run.parts).only(attack.needs)
+            told = after_training(victim, run.parts).only(attack.needs)
             rows.append(attack.attacker(told, 0).reconstruct(victim.messages))
     assert torch.equal(*rows)
 
@@ -146,7 +146,7 @@ def test_the_judge_says_how_near_a_substitute_came(guard):
         row, _ = judge(attack, victim, run.parts, 0)
         # The same once more, by hand, image by image.
         with seeded(derive(0, "attack", repr(attack), 0)):
-            attacker = attack.attacker(known(victim, run.parts).only(attack.needs), derive(0, "attacker", 0))
+            attacker = attack.attacker(after_training(victim, run.parts).only(attack.needs), derive(0, "attacker", 0))
         assert isinstance(attacker, Substituting)
         own = attacker.features(victim.truth)
         uploads = [message for message in victim.messages if "z" in message.tensors]

@@ -9,7 +9,7 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 import cutlayer.audit.matrix as room
 from cutlayer.attacks import FORA, Decoder, suite
 from cutlayer.audit.matrix import audit
-from cutlayer.audit.store import Cells
+from cutlayer.audit.store import ResultStore
 from cutlayer.core.batch import Task
 from cutlayer.data.auxiliary import Auxiliary
 from cutlayer.data.base import Loaded, Samples
@@ -74,11 +74,11 @@ def test_a_resumed_audit_is_the_undisturbed_one_and_repeats_nothing(tmp_path, mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ran(cells=Cells(tmp_path / "cells", "this one"), on_event=stop)
+        ran(cells=ResultStore(tmp_path / "cells", "this one"), on_event=stop)
     trained = []
     real = room.LocalRun
     monkeypatch.setattr(room, "LocalRun", lambda plan, *a, **k: trained.append(plan.guard) or real(plan, *a, **k))
-    resumed = ran(cells=Cells(tmp_path / "cells", "this one"))
+    resumed = ran(cells=ResultStore(tmp_path / "cells", "this one"))
     assert trained == [LightSplit(ratio=4)], "the open cut was finished: neither trained nor attacked again"
     assert comparable(resumed) == comparable(whole) and resumed.floors == whole.floors
     assert resumed.pictures.keys() == whole.pictures.keys()
@@ -87,9 +87,9 @@ def test_a_resumed_audit_is_the_undisturbed_one_and_repeats_nothing(tmp_path, mo
 
 
 def test_cells_of_another_audit_are_refused(tmp_path):
-    Cells(tmp_path / "cells", "one").put("a cell", {})
+    ResultStore(tmp_path / "cells", "one").put("a cell", {})
     with pytest.raises(ValueError, match="other options"):
-        Cells(tmp_path / "cells", "two")
+        ResultStore(tmp_path / "cells", "two")
 
 
 # ------------------------------------------------------------------ controls and budgets

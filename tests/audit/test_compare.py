@@ -14,7 +14,7 @@ from toys import tiny_plan
 from cutlayer.audit.compare import report as compare_report
 from cutlayer.audit.compare.run import Shelf, check, compare, summaries
 from cutlayer.audit.compare.variants import variants
-from cutlayer.audit.store import Cells
+from cutlayer.audit.store import ResultStore
 from cutlayer.core.seeds import derive
 from cutlayer.data import Digits
 from cutlayer.data.base import parts
@@ -162,7 +162,7 @@ def test_what_a_rule_keeps_is_counted(rows):
     kept = {row["variant"]: row["rule_memory"] for row in rows}
     plan = base()
     run = LocalRun(plan, parts(DATA.load(), aux=0, val=0.1, seed=0), classes=10)
-    parameters = [*run.clients[0].split.parameters(), *run.server.body.parameters()]
+    parameters = [*run.networks[0].split.parameters(), *run.server.body.parameters()]
     assert kept["rule=FedAvg"] == 0
     assert kept["rule=FedMuon(lr=0.1)"] == sum(p.numel() * p.element_size() for p in parameters)
 
@@ -176,15 +176,15 @@ def test_an_interrupted_comparison_ends_like_an_undisturbed_one(chosen, rows, tm
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare(chosen, seeds=[0, 1], cells=Cells(folder, "x"), on_event=interrupt)
+        compare(chosen, seeds=[0, 1], cells=ResultStore(folder, "x"), on_event=interrupt)
     assert len(list(folder.glob("*.safetensors"))) == 1 and len(list(folder.glob("*.half"))) == 1
     again = []
-    found = compare(chosen, seeds=[0, 1], cells=Cells(folder, "x"), on_event=again.append)
+    found = compare(chosen, seeds=[0, 1], cells=ResultStore(folder, "x"), on_event=again.append)
     assert without_times(found) == without_times(rows)
     assert min(event.done for event in again) > 0.25, "the first run, and the first epoch of the second, were there"
     assert not list(folder.glob("*.half"))
     quiet = []
-    assert without_times(compare(chosen, seeds=[0, 1], cells=Cells(folder, "x"), on_event=quiet.append)) == (
+    assert without_times(compare(chosen, seeds=[0, 1], cells=ResultStore(folder, "x"), on_event=quiet.append)) == (
         without_times(rows)
     )
     assert not quiet

@@ -8,7 +8,7 @@ from toys import TASK, samples, tiny_plan
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.parallel import _work, spread
-from cutlayer.audit.store import Cells
+from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
 
@@ -39,7 +39,7 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
         claims.rmdir()
     # The first worker takes all: floors, truth and two cells; then all of the guard's.
     assert made[0] == 4 and made[1] == 0 and made[2] > 0 and made[3] == 0
-    shared = audit(**options(), cells=Cells(folder, "x"))
+    shared = audit(**options(), cells=ResultStore(folder, "x"))
     alone = audit(**options())
     assert without_times(shared.rows) == without_times(alone.rows) and len(alone.rows) > 2
 
@@ -48,7 +48,7 @@ def test_two_processes_fill_the_cells(tmp_path):
     shown = []
     spread(2, 1, tmp_path / "cells", "x", shown.append, **options())
     made = set((tmp_path / "cells").iterdir())
-    shared = audit(**options(), cells=Cells(tmp_path / "cells", "x"))
+    shared = audit(**options(), cells=ResultStore(tmp_path / "cells", "x"))
     assert set((tmp_path / "cells").iterdir()) == made  # nothing was left to do
     assert without_times(shared.rows) == without_times(audit(**options()).rows)
     assert not (tmp_path / "cells.claims").exists() and shown

@@ -11,12 +11,12 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 
 import cutlayer.audit.matrix as room
 from cutlayer.attacks import FSHA, Decoder
-from cutlayer.audit.detector_trial import Drill
+from cutlayer.audit.detector_trial import DetectorTrial
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.poison_trial import first_true
 from cutlayer.audit.report import files as report
 from cutlayer.audit.report.detectors import leak_plot, metered, meters, missed, noticed_poison, servers, watchdogs
-from cutlayer.audit.store import Cells
+from cutlayer.audit.store import ResultStore
 from cutlayer.core.seeds import derive
 from cutlayer.data.base import Loaded, parts
 from cutlayer.data.poisons import BadNets
@@ -152,12 +152,12 @@ def test_a_poison_that_does_not_fit_is_refused_before_any_training(monkeypatch):
 
 def test_a_poisoned_training_is_a_cell_like_others(tmp_path, monkeypatch):
     seen = []
-    whole = audited(POISONED, cells=Cells(tmp_path / "cells", "x"), on_event=lambda event: seen.append(event))
+    whole = audited(POISONED, cells=ResultStore(tmp_path / "cells", "x"), on_event=lambda event: seen.append(event))
     assert any(event.what.startswith("BadNets") for event in seen) and max(event.done for event in seen) <= 1
-    taken = audited(POISONED, cells=Cells(tmp_path / "others", "x"), claim=lambda name: "BadNets" not in name)
+    taken = audited(POISONED, cells=ResultStore(tmp_path / "others", "x"), claim=lambda name: "BadNets" not in name)
     assert taken.poisoned == [] and taken.rows
     monkeypatch.setattr(room, "LocalRun", None)
-    assert audited(POISONED, cells=Cells(tmp_path / "cells", "x")).poisoned == whole.poisoned
+    assert audited(POISONED, cells=ResultStore(tmp_path / "cells", "x")).poisoned == whole.poisoned
 
 
 # ------------------------------------------------------------------ attackers in disguise
@@ -250,8 +250,8 @@ def test_what_was_missed_is_said_with_what_it_was_worth(rows, says):
 def test_the_table_of_meters_has_the_runs_own_figures(measured):
     found, run = measured, the_same_run(MEASURED)
     run.train()
-    run.workers[0].lookout.finish()
-    (told,) = run.workers[0].lookout.report()
+    run.clients[0].detection.finish()
+    (told,) = run.clients[0].detection.report()
     honest, hijacked = meters(found.rows)
     last = max(told["leak"], key=lambda one: one["ssim"])
     assert {name: honest[name] for name in ("step", "ssim", "ncc", "floor", "reader", "plus_minus")} == {
@@ -281,21 +281,21 @@ def test_a_meter_on_trial_changes_nothing_of_what_is_measured():
 
 def test_only_the_client_that_is_attacked_measures_its_leak():
     run = the_same_run(MEASURED)
-    drill = Drill(run)
+    trial = DetectorTrial(run)
     run.train()
-    drill.finish()
-    first, other = (worker.lookout.report()[0]["leak"] for worker in run.workers)
+    trial.finish()
+    first, other = (client.detection.report()[0]["leak"] for client in run.clients)
     assert first and not other
-    assert drill.honest()[0]["leak"] == first
+    assert trial.honest()[0]["leak"] == first
 
 
 def test_alarms_before_an_attack_begins_are_no_detections():
     plan = tiny_plan(epochs=1, batch=8, watch=(OUTLIERS,), private_seed=1)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
-    late = Drill(run, honest_steps=4)
+    late = DetectorTrial(run, honest_steps=4)
 
     def after(progress):
-        run.workers[0].lookout.watches[0][1].alarm = "it always calls"
+        run.clients[0].detection.watches[0][1].alarm = "it always calls"
         late()
 
     run.train(on_step=after)

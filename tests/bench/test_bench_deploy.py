@@ -13,11 +13,11 @@ from cutlayer.bench.deploy import ENTRIES, FEWEST, Piece, Staged, ideal
 from cutlayer.bench.parties import Away, Here, scratch
 from cutlayer.core.message import Kind
 from cutlayer.training.build import build_client, build_server
+from cutlayer.training.client import as_batch
 from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.step import learn
-from cutlayer.training.worker import as_batch
 from cutlayer.wire.frames import size
 
 TICKS = Link(rate=8.0)  # a byte a second
@@ -115,14 +115,14 @@ def test_a_run_between_processes_is_stepped_and_ends_with_the_same_weights():
     with scratch() as folder:
         away, here = Away(plan, TASK, 4, folder), Here(plan, TASK, 4)
         for done in range(1, 4):
-            assert away.site.worker.client.steps == done  # nobody goes on unasked
+            assert away.site.party.network.steps == done  # nobody goes on unasked
             away.step()
         away.end()
         for _ in range(4):
             here.step()
         bench_deploy._refuse_other_weights(away, here)
-        assert away.site.worker.client.steps == 4
-        next(here.run.clients[0].split.parameters()).data.add_(1)
+        assert away.site.party.network.steps == 4
+        next(here.run.networks[0].split.parameters()).data.add_(1)
         with pytest.raises(RuntimeError, match="weights of the two runs differ"):
             bench_deploy._refuse_other_weights(away, here)
 

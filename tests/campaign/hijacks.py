@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from cutlayer.audit.detector_trial import Drill
+from cutlayer.audit.detector_trial import DetectorTrial
 from cutlayer.audit.judge import Victim, hijack, judge
 from cutlayer.core.seeds import generator
 from cutlayer.data import CIFAR10
@@ -13,8 +13,8 @@ from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.metrics.images import scores
 from cutlayer.nets import ResNet18
+from cutlayer.training.client import task_of
 from cutlayer.training.plan.plan import Plan
-from cutlayer.training.worker import task_of
 
 WATCH = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
 IMAGES = 128
@@ -35,11 +35,11 @@ def photos(protocol, seed, epochs, data_dir=None):
 def honest(plan, data, device="cpu"):
     """A whole training with an honest server: alarms, and each detector's scores over time."""
     run = LocalRun(plan, data, classes=10, device=device)
-    drill = Drill(run)
-    run.train(on_step=lambda progress: drill())
-    told = run.workers[0].lookout.report()
+    trial = DetectorTrial(run)
+    run.train(on_step=lambda progress: trial())
+    told = run.clients[0].detection.report()
     courses = {one["detector"]: one["scores"][:: max(1, len(one["scores"]) // 50)] for one in told}
-    return {"plan": repr(plan), "accuracy": run.history[-1]["val"], "honest": drill.honest(), "scores": courses}
+    return {"plan": repr(plan), "accuracy": run.history[-1]["val"], "honest": trial.honest(), "scores": courses}
 
 
 def hijacked(attack, plan, data, device="cpu"):
@@ -53,7 +53,7 @@ def hijacked(attack, plan, data, device="cpu"):
         "steps": found.run.step,
         "accuracy": found.run.history[-1]["val"],
         "class_mean": class_mean(plan, data),
-        "watched": found.drill.attacked(),
+        "watched": found.trial.attacked(),
         "end": {name: row[name] for name in ("ssim", "ncc", "psnr")},
     }
 

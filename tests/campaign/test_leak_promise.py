@@ -42,8 +42,8 @@ def measured(guard):
     if why := why_unfit(plan, run.task, guard, data.private.y):
         return why
     run.train()
-    run.workers[0].lookout.finish()
-    (report,) = run.workers[0].lookout.report()
+    run.clients[0].detection.finish()
+    (report,) = run.clients[0].detection.report()
     estimate, last = report["leak_so_far"]["ssim"], report["leak"][-1]
     forms = Decoder().against(guard, cut_shapes(plan, run.task).shared)
     forms = [*forms, *([Decoder(key="true")] if guard.has_key else [])]

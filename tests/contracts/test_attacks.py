@@ -22,7 +22,7 @@ from cutlayer.attacks import (
     UnSplit,
 )
 from cutlayer.attacks.base import IN_WORDS
-from cutlayer.audit.judge import Victim, hijack, judge, known
+from cutlayer.audit.judge import Victim, after_training, hijack, judge
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec
 from cutlayer.core.split import UShaped, Vanilla
@@ -149,7 +149,7 @@ def test_an_attacker_can_be_written_down_and_holds_nothing_of_the_clients(attack
     victim = Victim(run, 32)
     if not attack.active:
         with seeded(0):
-            attacker = attack.attacker(known(victim, run.parts).only(attack.needs), 0)
+            attacker = attack.attacker(after_training(victim, run.parts).only(attack.needs), 0)
     assert secrets_in(attacker, victim) == set()
     again = pickle.loads(pickle.dumps(attacker))
     act = attacker.reconstruct if attack.secret == "images" else attacker.infer
@@ -161,7 +161,7 @@ def test_an_attacker_can_be_written_down_and_holds_nothing_of_the_clients(attack
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
 def test_only_an_active_attack_changes_the_training_it_watches(attack, protocol, open_cut):
     with seeded(0):
-        attacker = attack.attacker(known(Victim(open_cut, 16), open_cut.parts).only(attack.needs), 0)
+        attacker = attack.attacker(after_training(Victim(open_cut, 16), open_cut.parts).only(attack.needs), 0)
     # Something is drawn on both sides, so an attacker that used up their random numbers would be seen.
     plan = tiny_plan(net=TinyNet(dropout=0.5), guard=Noise(scale=0.1), protocol=protocol, epochs=2, batch=8)
     runs = [LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=at) for at in ((), [attacker])]

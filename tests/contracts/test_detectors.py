@@ -7,7 +7,7 @@ import torch
 from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FORA
-from cutlayer.audit.judge import told
+from cutlayer.audit.judge import before_training
 from cutlayer.core.message import Kind
 from cutlayer.core.seeds import seeded
 from cutlayer.core.spec import names, spec, summary
@@ -55,7 +55,7 @@ def heard(a_plan):
 
 
 def report(run):
-    return [worker.lookout.report() for worker in run.workers]
+    return [client.detection.report() for client in run.clients]
 
 
 @EVERY
@@ -97,7 +97,7 @@ def test_a_passive_attacker_gets_exactly_the_honest_score(detector):
     a_plan = plan(detector, protocol=Vanilla)
     honest = report(trained(a_plan))
     assert report(trained(a_plan, Recorder(1 << 24))) == honest
-    knowledge = told(a_plan, TASK, tiny_parts(), "cpu")
+    knowledge = before_training(a_plan, TASK, tiny_parts(), "cpu")
     attack = FORA(steps=4)
     messages, spent = [], []
 

@@ -12,7 +12,7 @@ from cutlayer.core.split import Federated, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.data.poisons import BadNets
-from cutlayer.detectors import ConsensusCosine, Council, GradientScrutinizer
+from cutlayer.detectors import ConsensusCosine, GradientScrutinizer, ServerContext
 from cutlayer.detectors.consensus import Consensus, exceeded_by, f1, in_units, scores
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training.plan.plan import Plan
@@ -90,8 +90,8 @@ def test_what_changes_from_pass_to_pass_is_no_reason_for_an_alarm():
 
 
 def consensus(clients=CLIENTS, passes=10**6, answers=True, **settings) -> Consensus:
-    return ConsensusCosine(**{"window": 1, **settings}).stand(
-        Council(clients, clients, passes, passes, answers, seed=3)
+    return ConsensusCosine(**{"window": 1, **settings}).start(
+        ServerContext(clients, clients, passes, passes, answers, seed=3)
     )
 
 

@@ -52,11 +52,11 @@ def test_it_stops_before_anything_more_is_sent():
         with pytest.raises(Halt, match=r"client 0 has stopped: OutlierGradients: after step \d+, .*Nothing more"):
             run.train()
         last = evil.heard[-1]
-        assert (last.kind, last.client) == (Kind.BACKWARD, 0) and last.step == run.workers[0].client.steps - 1
+        assert (last.kind, last.client) == (Kind.BACKWARD, 0) and last.step == run.clients[0].network.steps - 1
         count = len(evil.heard)
         for order in (run.order(run.schedule(0)[0][0]),):
             with pytest.raises(Halt):  # and it stays stopped, whatever it is told
-                run.workers[0].handle(replace(order, step=run.workers[0].steps))
+                run.clients[0].handle(replace(order, step=run.clients[0].steps))
         assert len(evil.heard) == count
 
 
@@ -160,22 +160,22 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
 
 def test_a_slice_of_the_campaign():
     """MNIST-5000: the defaults are silent in honest training, and all of them call within 120 steps of FSHA."""
-    from cutlayer.audit.detector_trial import Drill
+    from cutlayer.audit.detector_trial import DetectorTrial
     from cutlayer.audit.judge import hijack
     from cutlayer.data.base import parts
     from cutlayer.nets import MnistNet
+    from cutlayer.training.client import task_of
     from cutlayer.training.plan.plan import Plan
-    from cutlayer.training.worker import task_of
 
     watch = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
     plan = Plan(net=MnistNet(), epochs=1, aux=2000, seed=3, private_seed=3, watch=watch)
     data = parts(plan.data.load(), aux=plan.aux, val=plan.val, seed=3)
     run = LocalRun(plan, data, classes=10)
-    drill = Drill(run)
-    run.train(on_step=lambda progress: drill())
-    assert [row["false_alarms"] for row in drill.honest()] == [0, 0, 0]
+    trial = DetectorTrial(run)
+    run.train(on_step=lambda progress: trial())
+    assert [row["false_alarms"] for row in trial.honest()] == [0, 0, 0]
     found = hijack(
         FSHA(steps=120, warm=50), plan, data, task_of(data.private, 10), 3, images=32,
-        stop=lambda drill: drill.all_sounded,
+        stop=lambda trial: trial.all_sounded,
     )  # fmt: skip
-    assert all(row["detected"] and row["delay"] <= 120 for row in found.drill.attacked())
+    assert all(row["detected"] and row["delay"] <= 120 for row in found.trial.attacked())

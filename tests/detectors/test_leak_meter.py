@@ -16,8 +16,8 @@ from cutlayer.core.errors import Halt
 from cutlayer.core.message import Kind
 from cutlayer.data import Digits
 from cutlayer.data.base import Parts, parts
-from cutlayer.detectors import LeakMeter, Sent, leak_meter, replaced
-from cutlayer.detectors.base import Ground, Look, Own
+from cutlayer.detectors import LeakMeter, SentBatch, leak_meter, swap_guard
+from cutlayer.detectors.base import ClientAssets, ClientContext, StepView
 from cutlayer.detectors.leak_meter import floors
 from cutlayer.engines.local import start as runs
 from cutlayer.engines.local.run import LocalRun
@@ -39,17 +39,19 @@ def begun(plan, private=96, **more):
 def finished(plan, **more):
     run = begun(plan, **more)
     run.train()
-    run.workers[0].lookout.finish()
-    return run, run.workers[0].lookout.report()[0]
+    run.clients[0].detection.finish()
+    return run, run.clients[0].detection.report()[0]
 
 
 def fed(spec, x, seen, y=None, s=None, task=TASK):
     """A meter that was shown these pairs in batches of 16, and what it says then."""
-    watch = spec.watch(Ground(task, 16, 5, lambda steps: iter(()), own=Own(lambda n: None, lambda g: None, None)))
+    watch = spec.watch(
+        ClientContext(task, 16, 5, lambda steps: iter(()), own=ClientAssets(lambda n: None, lambda g: None, None))
+    )
     y = torch.zeros(len(x), dtype=torch.long) if y is None else y
     for step, index in enumerate(torch.arange(len(x)).split(16)):
-        batch = Sent(x[index], y[index], {name: t[index] for name, t in (s or {}).items()}, seen[index])
-        watch.look(Look(step, y[index], None, torch.zeros(1), sent=batch))
+        batch = SentBatch(x[index], y[index], {name: t[index] for name, t in (s or {}).items()}, seen[index])
+        watch.look(StepView(step, y[index], None, torch.zeros(1), sent=batch))
     return watch
 
 
@@ -71,7 +73,7 @@ def test_an_image_that_was_sent_twice_is_on_one_side_only():
     x, seen = torch.rand(64, 1, 12, 12, generator=draw), torch.randn(64, 200, generator=draw)
     watch = fed(LeakMeter(every=16, samples=256, steps=8), x.repeat(4, 1, 1, 1), seen.repeat(4, 1))
     assert watch.report()["leak"][0]["ncc"] < 0.25
-    known, held = watch._apart(Sent.together(list(watch._pairs)))
+    known, held = watch._apart(SentBatch.together(list(watch._pairs)))
     assert len(held.x) == 32 and not (known.x[:, None] == held.x[None]).flatten(2).all(2).any()
 
 
@@ -91,7 +93,7 @@ def test_the_interval_is_that_of_the_mean_over_held_out_images():
     x = torch.rand(128, 1, 12, 12, generator=torch.Generator().manual_seed(1))
     watch = fed(LeakMeter(every=8, samples=128, steps=8), x, torch.zeros(128, 5))  # nothing to read: the mean image
     row = watch.report()["leak"][0]
-    known, held = watch._apart(Sent.together(list(watch._pairs)))
+    known, held = watch._apart(SentBatch.together(list(watch._pairs)))
     each = ssim(held.x, known.x.mean(0).expand_as(held.x))
     assert row["ssim"] == pytest.approx(float(each.mean()), abs=1e-6)
     assert row["plus_minus"] == pytest.approx(1.96 * float(each.std()) / len(each) ** 0.5, abs=1e-6)
@@ -100,7 +102,7 @@ def test_the_interval_is_that_of_the_mean_over_held_out_images():
 def test_floors_are_the_mean_images_of_classes():
     some, others = samples(30, seed=1), samples(20, seed=2)
     known, held = (
-        Sent(one.images(torch.arange(len(one))), one.y, {"odd": one.y % 2}, one.y) for one in (some, others)
+        SentBatch(one.images(torch.arange(len(one))), one.y, {"odd": one.y % 2}, one.y) for one in (some, others)
     )
     guess = torch.stack([known.x[known.y == c].mean(0) for c in held.y])
     found = floors(known, held, "odd")
@@ -116,7 +118,7 @@ def test_it_looks_at_what_the_server_gets(guard):
     got = []
     run = begun(watched(guard=guard, epochs=1), at_server=[lambda m, handle: got.append(m) or handle(m)])
     run.train()
-    (watch,) = [watch for _, watch in run.workers[0].lookout.watches]
+    (watch,) = [watch for _, watch in run.clients[0].detection.watches]
     sent = watch._pairs[-1]
     last = [message for message in got if message.kind is Kind.FORWARD][-1]["z"]
     assert len(sent.seen) == len(sent.x)
@@ -154,7 +156,7 @@ def test_stop_says_the_number_and_the_budget_and_sends_nothing_more(monkeypatch)
     run = begun(plan, at_server=[lambda m, handle: got.append(m) or handle(m)])
     with pytest.raises(Halt, match=r"LeakMeter: after step 5 a reader .* sees ncc 0\.\d+ .* budget is 0.01"):
         run.train()
-    assert run.workers[0].client.steps == 6 and got[-1].step == 5 and got[-1].kind is Kind.BACKWARD
+    assert run.clients[0].network.steps == 6 and got[-1].step == 5 and got[-1].kind is Kind.BACKWARD
 
 
 def test_warn_goes_on(monkeypatch, caplog):
@@ -179,13 +181,13 @@ def test_strengthen_climbs_and_stops_at_the_end_of_its_ladder(monkeypatch):
         run.train()
     spread = {m.step: float(m["z"].std()) for m in got if m.kind is Kind.FORWARD}
     assert spread[5] < 10 and spread[6] > 0.9 and spread[12] > 40  # the guard changes with the next upload
-    (report,) = run.workers[0].lookout.report()
+    (report,) = run.clients[0].detection.report()
     assert [row.get("guard") for row in report["leak"]] == [*map(repr, ladder), None]
     # Who goes on from a snapshot goes on with the guard it had come to.
-    state = run.workers[0].own_state()
+    state = run.clients[0].own_state()
     again = begun(watched(meter, epochs=9))
-    again.workers[0].load_state(state)
-    (watch,) = [watch for _, watch in again.workers[0].lookout.watches]
+    again.clients[0].load_state(state)
+    (watch,) = [watch for _, watch in again.clients[0].detection.watches]
     assert watch._rung == 2 and len(watch.report()["leak"]) == 3 and watch.guard is not None
 
 
@@ -218,8 +220,8 @@ def test_the_promise_on_digits():
     data = Parts(data.private[torch.arange(900)], data.val[:20], data.test[:20], data.aux)
     run = LocalRun(plan, data, classes=10)
     run.train()
-    run.workers[0].lookout.finish()
-    (report,) = run.workers[0].lookout.report()
+    run.clients[0].detection.finish()
+    (report,) = run.clients[0].detection.report()
     audited, _ = judge(Decoder(steps=40, width=16, hidden=128), Victim(run, 64), data, seed=0)
     assert report["leak_so_far"]["ssim"] >= audited["ssim"] - 0.05
     assert report["leak"][0]["floor"] < audited["ssim"]
@@ -265,9 +267,9 @@ def test_too_few_images_and_unknown_attributes_are_refused():
         begun(watched(replace(SMALL, attribute="age")))
     shape = TASK._replace(shape=(1, 8, 8))
     with pytest.raises(ValueError, match="limit ncc instead"):
-        LeakMeter(budget="ssim<=0.5").refuse_unfit(Ground(shape, 6, 0, lambda steps: iter(())))
+        LeakMeter(budget="ssim<=0.5").refuse_unfit(ClientContext(shape, 6, 0, lambda steps: iter(())))
     with pytest.raises(ValueError, match="reads images"):
-        LeakMeter().refuse_unfit(Ground(TASK._replace(shape=(20,)), 6, 0, lambda steps: iter(())))
+        LeakMeter().refuse_unfit(ClientContext(TASK._replace(shape=(20,)), 6, 0, lambda steps: iter(())))
 
 
 @pytest.mark.parametrize(
@@ -289,6 +291,6 @@ def test_a_ladder_has_guards_no_server_needs_to_know_of(new, words):
 def test_a_guard_of_the_same_server_half_may_take_its_place():
     shape, settings = (4, 5, 5), {"public": 1, "private": 2, "task": TASK}
     for old, new in ((NoPeek(alpha=0.5), NoPeek(alpha=0.9)), (Noise(scale=1.0), Noise(scale=2.0))):
-        assert replaced(old, new, shape, **settings).training
+        assert swap_guard(old, new, shape, **settings).training
     with pytest.raises(ValueError, match="another half"):
-        replaced(Bottleneck1x1(ratio=1), NoGuard(), shape, **settings)
+        swap_guard(Bottleneck1x1(ratio=1), NoGuard(), shape, **settings)

@@ -6,14 +6,14 @@ import torch
 from sklearn.neighbors import LocalOutlierFactor as Reference
 from toys import TASK, tiny_parts, tiny_plan
 
-from cutlayer.detectors import Ground, Look, OutlierGradients
+from cutlayer.detectors import ClientContext, OutlierGradients, StepView
 from cutlayer.detectors.outliers import LocalOutlierFactor
 from cutlayer.engines.local.run import LocalRun
 
 
-def ground(rows):
-    return Ground(
-        TASK, 6, 0, lambda steps: (Look(n, torch.zeros(1), None, row) for n, row in enumerate(rows[:steps]))
+def context(rows):
+    return ClientContext(
+        TASK, 6, 0, lambda steps: (StepView(n, torch.zeros(1), None, row) for n, row in enumerate(rows[:steps]))
     )
 
 
@@ -38,21 +38,23 @@ def test_the_factor_of_points_on_a_line():
 def test_it_calls_when_most_of_a_window_is_unlike_the_rehearsal():
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(30, 5, generator=draw)
-    watch = OutlierGradients(rehearsal=20, window=4).watch(ground(rows))
+    watch = OutlierGradients(rehearsal=20, window=4).watch(context(rows))
     for step in range(8):
-        watch.look(Look(step, torch.zeros(1), None, torch.randn(5, generator=draw)))
-        watch.look(Look(step, torch.zeros(1), None, torch.full((5,), 99.0), fake=True))  # a probe is meant to differ
+        watch.look(StepView(step, torch.zeros(1), None, torch.randn(5, generator=draw)))
+        watch.look(
+            StepView(step, torch.zeros(1), None, torch.full((5,), 99.0), fake=True)
+        )  # a probe is meant to differ
     assert watch.score == 1.0 and not watch.alarm
     for step, score in ((8, 0.75), (9, 0.5), (10, 0.25)):
         assert not watch.alarm
-        watch.look(Look(step, torch.zeros(1), None, torch.full((5,), 20.0)))
+        watch.look(StepView(step, torch.zeros(1), None, torch.full((5,), 20.0)))
         assert watch.score == score
     assert "75%" in watch.alarm
 
 
 def test_gradients_that_are_no_numbers_are_outliers():
-    watch = OutlierGradients(rehearsal=20, window=1).watch(ground(torch.randn(20, 5)))
-    watch.look(Look(0, torch.zeros(1), None, torch.full((5,), torch.nan)))
+    watch = OutlierGradients(rehearsal=20, window=1).watch(context(torch.randn(20, 5)))
+    watch.look(StepView(0, torch.zeros(1), None, torch.full((5,), torch.nan)))
     assert watch.alarm
 
 
@@ -68,14 +70,14 @@ def test_the_rehearsal_changes_nothing_and_its_server_learns():
         {name: t for name, t in run.tensors().items() if "/watch." not in name} for run in runs
     )  # fmt: skip
     assert plain.keys() == watched.keys() and all(torch.equal(plain[name], watched[name]) for name in plain)
-    losses = list(_rehearsed(runs[1].workers[0], 60))
+    losses = list(_rehearsed(runs[1].clients[0], 60))
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
 
 
-def _rehearsed(worker, steps):
+def _rehearsed(party, steps):
     from cutlayer.training.step import learn
 
-    for client, batch in worker._honest(steps):
+    for client, batch in party._honest(steps):
         yield learn(client, batch)["task"]
 
 

@@ -9,12 +9,12 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Task
-from cutlayer.detectors import Detector, GradientScrutinizer, Ground, Look
+from cutlayer.detectors import ClientContext, Detector, GradientScrutinizer, StepView
 from cutlayer.detectors.scrutinizer import score, similarities
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import C3, KAnonymous
 
-NOWHERE = Ground(TASK, 6, 0, lambda steps: iter(()))
+NOWHERE = ClientContext(TASK, 6, 0, lambda steps: iter(()))
 
 
 def by_the_formula(steps):
@@ -60,7 +60,7 @@ def test_the_score_is_that_of_the_formula(seed, apart):
     watch = GradientScrutinizer(threshold=1e-6, every=1, warm=3, vote=2, until=8).watch(NOWHERE)
     marks = []
     for number, (dz, y) in enumerate(steps):
-        watch.look(Look(number, torch.tensor(y), torch.tensor(dz), torch.zeros(1)))
+        watch.look(StepView(number, torch.tensor(y), torch.tensor(dz), torch.zeros(1)))
         if 2 <= number < 8:
             marks.append(by_the_formula(steps[: number + 1]))
         if marks:  # the mean of the last two, and nothing after `until`
@@ -92,7 +92,7 @@ def test_it_waits_and_then_scores_now_and_then():
     scored = []
     for number, (dz, y) in enumerate(steps_of(1, count=13)):
         before = watch.score
-        watch.look(Look(number, torch.tensor(y), torch.tensor(dz), torch.zeros(1)))
+        watch.look(StepView(number, torch.tensor(y), torch.tensor(dz), torch.zeros(1)))
         if watch.score != before:
             scored.append(number + 1)
     assert scored == [8, 12] and "0.999" in watch.alarm
@@ -103,11 +103,11 @@ def test_what_says_nothing_is_not_counted():
     watch = GradientScrutinizer(every=1, warm=3).watch(NOWHERE)
     dz, y = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
     for look in (
-        Look(0, y, dz, torch.zeros(1), fake=True),
-        Look(1, y, None, torch.zeros(1)),
-        Look(2, torch.zeros(6), dz, torch.zeros(1)),
-        Look(3, y, dz * torch.nan, torch.zeros(1)),
-        Look(4, torch.arange(6), dz, torch.zeros(1)),
+        StepView(0, y, dz, torch.zeros(1), fake=True),
+        StepView(1, y, None, torch.zeros(1)),
+        StepView(2, torch.zeros(6), dz, torch.zeros(1)),
+        StepView(3, y, dz * torch.nan, torch.zeros(1)),
+        StepView(4, torch.arange(6), dz, torch.zeros(1)),
     ):
         watch.look(look)
     assert len(watch.tensors()["same"]) == 0 and watch.score is None
@@ -128,9 +128,9 @@ def replace_ground(task, size):
     return NOWHERE._replace(task=task, batch=size)
 
 
-def _fits(detector: Detector, ground: Ground) -> bool:
+def _fits(detector: Detector, context: ClientContext) -> bool:
     try:
-        detector.refuse_unfit(ground)
+        detector.refuse_unfit(context)
     except ValueError:
         return False
     return True

@@ -9,12 +9,12 @@ from cutlayer.core.batch import Task
 from cutlayer.core.message import Kind
 from cutlayer.core.seeds import derive, generator
 from cutlayer.core.split import Vanilla
-from cutlayer.detectors import Ground, Look, SplitGuard
+from cutlayer.detectors import ClientContext, SplitGuard, StepView
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training.plan.optimizers import Adam
 
 PROBES = SplitGuard(threshold=1e-6, share=0.4, warm=2)
-GROUND = Ground(Task((1, 4, 4), 10, {}), 6, 7, lambda steps: iter(()))
+GROUND = ClientContext(Task((1, 4, 4), 10, {}), 6, 7, lambda steps: iter(()))
 
 
 def by_the_formula(fakes, ones, others):
@@ -45,7 +45,7 @@ def test_the_score_is_that_of_the_formula(honest):
         row = draw.normal(size=12) + (np.array([-4.0, 2] * 6) if fake and honest else 1.0)
         if step >= 2:  # before the first fake may come nothing is compared
             kinds["fake" if fake else half(step)].append(row)
-        watch.look(Look(step, torch.zeros(2), None, torch.tensor(row), fake))
+        watch.look(StepView(step, torch.zeros(2), None, torch.tensor(row), fake))
         if fake and min(len(kinds[one]) for one in ("one", "other")) >= 5:
             assert watch.score == pytest.approx(by_the_formula(*kinds.values()), rel=1e-9)
     assert min(len(rows) for rows in kinds.values()) > 5
@@ -56,14 +56,14 @@ def test_fakes_that_are_answered_like_the_rest_score_a_quarter():
     """The same gradients for all: no angle, so σ(0)² = ¼."""
     watch = SplitGuard(warm=2, vote=2).watch(GROUND)
     for step in range(34):
-        watch.look(Look(step, torch.zeros(2), None, torch.ones(5), fake=step in (31, 33)))
+        watch.look(StepView(step, torch.zeros(2), None, torch.ones(5), fake=step in (31, 33)))
     assert watch.score == pytest.approx(0.25) and "below 0.45" in watch.alarm
 
 
 def test_it_calls_only_when_as_many_as_vote_agree():
     watch = SplitGuard(warm=2, vote=3).watch(GROUND)
     for step in range(36):
-        watch.look(Look(step, torch.zeros(2), None, torch.ones(5), fake=step in (8, 31, 33, 35)))
+        watch.look(StepView(step, torch.zeros(2), None, torch.ones(5), fake=step in (8, 31, 33, 35)))
         assert bool(watch.alarm) == (step >= 35)  # after the first there were too few honest ones to compare with
 
 
@@ -88,11 +88,11 @@ def test_a_probe_leaves_weights_statistics_and_optimizer_as_they_were(protocol):
     changes = {"protocol": protocol} if protocol else {}
     plan = tiny_plan(epochs=3, batch=6, client_optimizer=Adam(), watch=(PROBES,), **changes)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
-    worker, moved = run.workers[0], {True: 0, False: 0}
-    last = [{name: t.clone() for name, t in worker.own_state().items() if name[:6] != "watch."}]
+    client, moved = run.clients[0], {True: 0, False: 0}
+    last = [{name: t.clone() for name, t in client.own_state().items() if name[:6] != "watch."}]
 
     def after(progress):
-        now = {name: t.clone() for name, t in worker.own_state().items() if name[:6] != "watch."}
+        now = {name: t.clone() for name, t in client.own_state().items() if name[:6] != "watch."}
         fake = "task" not in progress.terms  # a probe's loss says nothing, and is not in the history
         same = now.keys() == last[0].keys() and all(torch.equal(now[name], last[0][name]) for name in now)
         assert same is fake
@@ -101,7 +101,7 @@ def test_a_probe_leaves_weights_statistics_and_optimizer_as_they_were(protocol):
 
     run.train(on_step=after)
     assert min(moved.values()) > 3
-    assert worker.client.steps == 24  # and its steps are counted as any others
+    assert client.network.steps == 24  # and its steps are counted as any others
 
 
 def test_the_true_labels_never_travel_with_a_probe():

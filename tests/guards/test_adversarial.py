@@ -227,7 +227,7 @@ def with_a_mark(data, seed):
 
 def freshly_read(run, data):
     """How well a new adversary, trained on the finished head, tells the attribute of samples it never saw."""
-    split = run.clients[0].split.eval()
+    split = run.networks[0].split.eval()
     with torch.no_grad():
         seen = split.send(as_batch(data, torch.arange(len(data))))
     half = len(data) // 2

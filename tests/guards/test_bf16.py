@@ -18,13 +18,13 @@ Z = torch.randn(6, 3, 4, 4, generator=generator(3))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_it_rounds_to_the_nearest_and_to_even_between_two(dtype):
     z = (torch.randn(500, generator=generator(0)) * 1000).to(dtype)
-    seen = BF16().squeeze(z)[0]
+    seen = BF16().compress(z)[0]
     assert seen.dtype == dtype and ((seen - z).abs() <= z.abs() * 2**-8).all() and not torch.equal(seen, z)
     between = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], dtype=dtype)
-    assert BF16().squeeze(between)[0].tolist() == [1.0, 1 + 4 * 2**-8, -1.0]
+    assert BF16().compress(between)[0].tolist() == [1.0, 1 + 4 * 2**-8, -1.0]
     odd = torch.tensor([float("inf"), -float("inf"), -0.0, 1e-40], dtype=dtype)
-    assert BF16().squeeze(odd)[0][:2].tolist() == odd[:2].tolist()
-    assert BF16().squeeze(torch.tensor([float("nan")], dtype=dtype))[0].isnan().all()
+    assert BF16().compress(odd)[0][:2].tolist() == odd[:2].tolist()
+    assert BF16().compress(torch.tensor([float("nan")], dtype=dtype))[0].isnan().all()
 
 
 def test_gradients_pass_straight_through():

@@ -11,7 +11,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.grpc.session import Refused
-from cutlayer.engines.grpc.validation import Door
+from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import C3, Chain, KAnonymous, LightSplit, Quantize, Subset, TopK
 from cutlayer.training.build import build_client, build_server, sides
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_the_whole_and_bytes_go_down_both_ways():
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
 def test_the_door_knows_how_many_rows_belong_to_a_message(protocol):
     plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch=6)
-    door = Door(plan, TASK)
+    door = MessageValidator(plan, TASK)
 
     def begin():
         door.open(Message(Kind.TURN, 0, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
@@ -143,7 +143,7 @@ def test_an_attacker_reads_what_the_public_keys_take_apart():
     victim = Victim(run, 15)
     assert victim.seen.shape == (15, 4, 5, 5)
     with torch.no_grad():
-        z = run.clients[0].split.train().head(victim.truth)
+        z = run.networks[0].split.train().head(victim.truth)
     near = torch.nn.functional.cosine_similarity(victim.seen.flatten(1), z.flatten(1)).mean()
     mixed = torch.nn.functional.cosine_similarity(victim.seen.flatten(1).roll(1, 0), z.flatten(1)).mean()
     assert float(near) > 0.4 and len({tuple(row.flatten().tolist()) for row in victim.seen}) == 15

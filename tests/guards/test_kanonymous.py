@@ -344,7 +344,7 @@ def run_of(guard, private=40, batch=12, **changes):
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
 def test_a_last_batch_that_is_too_small_joins_the_one_before(protocol):
     run = run_of(KAnonymous(k=5), private=12 + 12 + 3, protocol=protocol)
-    heard = overhear(run.clients[0])
+    heard = overhear(run.networks[0])
     assert run.train() and run.step == run.steps == 2
     rows = [len(message["z"]) for message in heard if message.kind in (Kind.FORWARD, Kind.LOSS)]
     assert rows == [2, 3], "12 samples, then 15"
@@ -359,7 +359,7 @@ def test_a_last_batch_that_would_leave_as_one_row_joins_too():
 
 def test_inference_is_in_batches_of_the_size_of_training():
     run = run_of(KAnonymous(k=5))
-    heard = overhear(run.clients[0])
+    heard = overhear(run.networks[0])
     run.evaluate(samples(27, 9))
     assert [len(message["z"]) for message in heard] == [2, 3]
     assert all(message.kind is Kind.PREDICT for message in heard)

@@ -24,7 +24,7 @@ Z = torch.randn(6, 3, 4, 4, generator=generator(3))
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8, 12])
 def test_rows_stand_on_their_grids_and_no_value_moves_by_more_than_half_a_step(bits):
-    seen, packed = Quantize(bits=bits).squeeze(Z)
+    seen, packed = Quantize(bits=bits).compress(Z)
     rows, before = seen.flatten(1), Z.flatten(1)
     step = (before.amax(1) - before.amin(1)) / (2**bits - 1)
     assert ((rows - before).abs() <= step[:, None] * 0.5001).all()
@@ -36,7 +36,7 @@ def test_rows_stand_on_their_grids_and_no_value_moves_by_more_than_half_a_step(b
 def test_the_signal_to_noise_ratio_is_that_of_uniform_rounding():
     z = torch.rand(64, 4096, generator=generator(0))
     for bits in (4, 8):
-        error = Quantize(bits=bits).squeeze(z)[0] - z
+        error = Quantize(bits=bits).compress(z)[0] - z
         expected = 12 * (2**bits - 1) ** 2 * z.var()  # a uniform error of one step has variance step²/12
         assert float(z.var() / error.var()) == pytest.approx(float(expected), rel=0.05)
 
@@ -44,7 +44,7 @@ def test_the_signal_to_noise_ratio_is_that_of_uniform_rounding():
 def test_stochastic_rounding_is_right_on_average_and_nearest_is_not():
     z = torch.rand(1, 64, generator=generator(1)).repeat(4000, 1)
     found = {
-        rounding: Quantize(bits=2, rounding=rounding).squeeze(z, generator(2))[0].mean(0)
+        rounding: Quantize(bits=2, rounding=rounding).compress(z, generator(2))[0].mean(0)
         for rounding in ("nearest", "stochastic")
     }
     assert (found["stochastic"] - z[0]).abs().max() < 0.02 < (found["nearest"] - z[0]).abs().max()
@@ -52,9 +52,9 @@ def test_stochastic_rounding_is_right_on_average_and_nearest_is_not():
 
 def test_constant_rows_single_numbers_and_numbers_that_are_none_go_as_they_are():
     flat = torch.full((3, 5), 2.5)
-    assert torch.equal(Quantize(bits=1).squeeze(flat)[0], flat)
+    assert torch.equal(Quantize(bits=1).compress(flat)[0], flat)
     for odd in (torch.tensor(1.5), torch.ones(4, 1), torch.tensor([[1.0, float("nan")]])):
-        seen, packed = Quantize(bits=2).squeeze(odd)
+        seen, packed = Quantize(bits=2).compress(odd)
         assert seen is odd and packed is None
 
 
@@ -145,8 +145,8 @@ def test_ratios_at_a_cut_of_4096():
     module = guard.build((4096,), 1, 2)
     seen = module(z, Batch(z, torch.zeros(64), seed=0)).seen
     assert module.packed.size() * 60 < z.numel() * 4
-    eight = Quantize(bits=8).squeeze(seen)[1].size()
-    down = Quantize(bits=8).squeeze(z[:, :512])[1].size()
+    eight = Quantize(bits=8).compress(seen)[1].size()
+    down = Quantize(bits=8).compress(z[:, :512])[1].size()
     whole = 2 * z.numel() * 4 + 2 * 64 * 512 * 4  # z, dz of 4096; u, du of 512
     assert (module.packed.size() + eight + 2 * down) * 18 < whole
 

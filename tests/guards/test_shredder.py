@@ -77,17 +77,17 @@ def test_the_loss_is_the_papers_until_the_target_is_reached():
 def finished(**changes):
     plan = tiny_plan(frozen=ALL, batch=16, client_optimizer=Adam(lr=0.02), **changes)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
-    before = {name: t.clone() for name, t in states(run.clients[0], run.server).items()}
+    before = {name: t.clone() for name, t in states(run.networks[0], run.server).items()}
     assert run.train()
     return run, before
 
 
 def test_a_frozen_network_stays_bit_for_bit_and_only_the_noise_learns():
     run, before = finished(guard=Shredder(tensors=3), epochs=4)
-    after = states(run.clients[0], run.server)
+    after = states(run.networks[0], run.server)
     assert [name for name in after if not torch.equal(after[name], before[name])] == ["client.guard.noise"]
     assert run.server.optimizer is None
-    (group,) = run.clients[0].optimizer.param_groups
+    (group,) = run.networks[0].optimizer.param_groups
     assert [weight.shape for weight in group["params"]] == [(3, *CUT)]
 
 
@@ -110,7 +110,7 @@ def test_a_target_of_0_learns_noise_for_the_task_alone():
 
 def test_the_noise_is_handed_on_and_the_seed_is_not():
     run, _ = finished(guard=Shredder(tensors=3), epochs=1)
-    client = run.clients[0]
+    client = run.networks[0]
     assert torch.equal(export(client)["net.guard.noise"], client.split.guard.noise)
     assert [name for name in client.split.state_dict() if name.startswith("guard.")] == ["guard.noise"]
 

@@ -136,7 +136,7 @@ def test_the_budget_holds_for_batches_of_all_sizes(shape, dtype):
 def test_levels_bring_the_error_down_and_no_value_leaves_its_columns_ends():
     errors = []
     for budget in (0.5, 1, 2, 4, 8):
-        seen = SplitFC(budget=budget).squeeze(Z)[0]
+        seen = SplitFC(budget=budget).compress(Z)[0]
         errors.append(float((seen - Z).square().sum() / Z.square().sum()))
         slack = (Z.amax() - Z.amin()) / 255 * 1.001
         assert (seen <= Z.amax(0) + slack).all() and (seen >= Z.amin(0).clamp_max(0) - slack).all()
@@ -153,7 +153,7 @@ def test_columns_are_drawn_at_inference_too_and_the_same_ones_for_the_same_step(
 
 
 def test_as_a_squeeze_nothing_is_drawn_or_scaled():
-    seen, packed = SplitFC(ratio=16, budget=4).squeeze(Z)
+    seen, packed = SplitFC(ratio=16, budget=4).compress(Z)
     assert len(packed.at) == int((Z != 0).any(0).sum())
     step = (packed.high - packed.low) * packed.grids[3] / ((1 << packed.widths[packed.widths > 0]) - 1)
     graded = packed.at[packed.widths > 0]
@@ -226,6 +226,6 @@ def test_numbers_that_are_none_go_as_they_are():
         torch.tensor(2.0),
         torch.ones(2, 3, dtype=torch.float64) * 1e300,
     ):
-        seen, packed = SplitFC(budget=32).squeeze(odd)
+        seen, packed = SplitFC(budget=32).compress(odd)
         assert seen is odd and packed is None
     assert Plan(back=SplitFC(ratio=1, budget=2)).back.budget == 2

@@ -46,7 +46,7 @@ def test_gradients_exist_on_what_was_sent_alone_both_ways():
 
 def test_bytes_at_4096():
     z = torch.randn(1, 4096, generator=generator(2))
-    seen, packed = TopK(share=128 / 4096).squeeze(z)
+    seen, packed = TopK(share=128 / 4096).compress(z)
     assert packed is None and int(seen.count_nonzero()) == 128
     frame = wire.encode(Message(Kind.FORWARD, 0, 0, {"z": seen}))
     assert 704 <= len(frame) <= 704 + 64  # 128 floats and 12-bit places, and the frame around them

@@ -30,8 +30,8 @@ def trained(**changes) -> LocalRun:
 def expected(run: LocalRun, client: int, network: int) -> float:
     """A second way: every test sample counts as its class does with the client, over how many test samples it has."""
     test = run.parts.test
-    found = predict(run.workers[network].client, [as_batch(test, torch.arange(len(test)))]).argmax(1)
-    own, all_ = run.workers[client].samples.y, test.y
+    found = predict(run.clients[network].network, [as_batch(test, torch.arange(len(test)))]).argmax(1)
+    own, all_ = run.clients[client].samples.y, test.y
     weights = [(own == y).sum().item() / (all_ == y).sum().item() for y in all_]
     return sum(w for w, hit in zip(weights, found == all_, strict=True) if hit) / sum(weights)
 
@@ -42,9 +42,9 @@ def test_accuracy_is_what_a_client_may_expect_on_data_like_its_own(shared):
     told = by_client(run)["clients"]
     for client, one in enumerate(told):
         assert one["accuracy"] == pytest.approx(expected(run, client, 0 if shared else client), abs=1e-12)
-        assert one["classes"] == [int((run.workers[client].samples.y == c).sum()) for c in range(TASK.classes)]
-        assert (one["client"], one["samples"]) == (client, len(run.workers[client].samples))
-        assert one["steps"] == run.workers[client].batches
+        assert one["classes"] == [int((run.clients[client].samples.y == c).sum()) for c in range(TASK.classes)]
+        assert (one["client"], one["samples"]) == (client, len(run.clients[client].samples))
+        assert one["steps"] == run.clients[client].batches
     assert sum(one["samples"] for one in told) == len(run.parts.private)
 
 
@@ -85,7 +85,7 @@ def test_a_class_without_test_samples_says_nothing():
     run = LocalRun(tiny_plan(epochs=1, clients=2, batch=6), replace(parts, test=test), classes=TASK.classes)
     run.train()
     run.evaluate(test)
-    right, seen = run.workers[0].by_class.tolist()
+    right, seen = run.clients[0].by_class.tolist()
     assert seen[0] == 0
     own = class_counts(run)[0].tolist()
     rest = [(own[c], right[c] / seen[c]) for c in (1, 2)]
@@ -105,9 +105,9 @@ def test_fairness_of_known_numbers():
 
 
 def test_maps_of_pixels_have_no_classes():
-    workers = [SimpleNamespace(samples=samples(4), by_class=None)]
-    workers[0].samples = replace(workers[0].samples, y=torch.zeros(4, 12, 12, dtype=torch.int64))
-    run = SimpleNamespace(workers=workers, task=TASK, plan=tiny_plan())
+    clients = [SimpleNamespace(samples=samples(4), by_class=None)]
+    clients[0].samples = replace(clients[0].samples, y=torch.zeros(4, 12, 12, dtype=torch.int64))
+    run = SimpleNamespace(clients=clients, task=TASK, plan=tiny_plan())
     assert class_counts(run) is None and by_client(run) == {}
 
 

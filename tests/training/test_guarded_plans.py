@@ -114,11 +114,11 @@ def test_only_the_first_clients_are_guarded(shared):
 # ------------------------------------------------------------------ inference
 def test_noise_at_inference_is_new_for_every_batch_and_the_same_when_repeated(monkeypatch):
     run = LocalRun(tiny_plan(guard=Shift(), epochs=0), tiny_parts(), classes=TASK.classes)
-    monkeypatch.setattr("cutlayer.training.worker.EVALUATION_BATCH", 10)
+    monkeypatch.setattr("cutlayer.training.client.EVALUATION_BATCH", 10)
     heard = []
     handle = run.server.handle
-    run.clients[0].remote._send = lambda message: (heard.append(message["z"]), handle(message))[1]
-    split = run.clients[0].split
+    run.networks[0].remote._send = lambda message: (heard.append(message["z"]), handle(message))[1]
+    split = run.networks[0].split
     first, second = run.evaluate(run.parts.test), run.evaluate(run.parts.test)
     clean = split.eval().head(run.parts.test.x)
     added = [sent - z for sent, z in zip(heard, clean.split(10), strict=False)]
@@ -140,7 +140,7 @@ def test_a_guard_is_fitted_to_the_network_of_another_run(protocol, clients):
     run.train()
     before, after = finished.network(), run.network()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    assert float(run.clients[0].split.guard.shift.detach()) != 0
+    assert float(run.networks[0].split.guard.shift.detach()) != 0
 
 
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
@@ -154,9 +154,9 @@ def test_a_finished_network_is_one_file_that_weights_reads(protocol, tmp_path):
     load_weights(tmp_path / "model.safetensors", net, task.shape, 3, head=head, body=body, tail=tail)
     whole = nn.Sequential(head, body, tail).eval()
     if protocol is not Bypass:  # there a part of the network has no place in the file: the home stream
-        ours = predict(run.clients[0], [Batch(parts.test.x, parts.test.y)])
+        ours = predict(run.networks[0], [Batch(parts.test.x, parts.test.y)])
         torch.testing.assert_close(whole(parts.test.x), ours)
-    assert all(torch.equal(t, run.clients[0].split.head.state_dict()[name]) for name, t in head.state_dict().items())
+    assert all(torch.equal(t, run.networks[0].split.head.state_dict()[name]) for name, t in head.state_dict().items())
 
 
 def test_clients_with_heads_of_their_own_have_no_one_network():

@@ -56,11 +56,11 @@ def test_activations_are_counted_once():
     from cutlayer.core.batch import Batch
     from cutlayer.core.remote import Remote
     from cutlayer.core.split import UShaped
-    from cutlayer.training.step import Client
+    from cutlayer.training.step import ClientNetwork
 
     # The second layer's weight is saved for backward as well, but it is a parameter, not an activation.
     split = UShaped(nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()), nn.Identity())
-    client = Client(0, split, None, Remote(0, lambda message: message))
+    client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
     batch = Batch(torch.randn(8, 10), torch.zeros(8, dtype=torch.long))
     sizes = client_memory(client, batch, (TASK.classes,))
     kept = 8 * 10 + 20 * 8 + 20 * 8  # the input and each tanh's output

@@ -12,11 +12,11 @@ from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, KAnonymous, Noise
 from cutlayer.training.build import build_client, build_server
+from cutlayer.training.client import _at_once
 from cutlayer.training.micro_batches import Ring, learn_in_pieces
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import cut_shapes
 from cutlayer.training.step import learn
-from cutlayer.training.worker import _at_once
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]
 
@@ -107,8 +107,8 @@ def test_the_server_steps_once_a_batch_and_a_small_last_batch_counts():
 def test_fewer_pieces_where_the_last_batch_is_small():
     made = LocalRun(tiny_plan(pieces=4, batch=10, epochs=1), tiny_parts(43), classes=TASK.classes)
     numbers = []
-    post = _at_once(made.workers[0]._send)
-    made.workers[0]._post = lambda message: (numbers.append(message.step), post(message))[1]
+    post = _at_once(made.clients[0]._send)
+    made.clients[0]._post = lambda message: (numbers.append(message.step), post(message))[1]
     made.train()
     assert made.server.updates == 5
     assert sorted({number for number in numbers if number >= 16}) == [19]  # three samples: one piece, the last number

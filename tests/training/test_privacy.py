@@ -300,7 +300,7 @@ def neighbours(plan):
     for parts in (one, Parts(private, one.val, one.aux, one.test)):
         messages, steps = [], []
         run = LocalRun(replace(plan, batch=8, epochs=2, val=0.0), parts, classes=TASK.classes)
-        client, handle = run.clients[0], run.clients[0].remote._send
+        client, handle = run.networks[0], run.networks[0].remote._send
 
         def hear(message, messages=messages, handle=handle):
             messages.append(message)

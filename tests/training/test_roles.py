@@ -8,9 +8,9 @@ from toys import GUARDS
 from cutlayer.core.message import Kind
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.core.state import named
+from cutlayer.training.client import Client
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.roles import Frozen, Role
-from cutlayer.training.worker import Worker
 
 
 def test_roles_stay_or_change():
@@ -28,7 +28,7 @@ def test_roles_stay_or_change():
 def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
     """No gradient reaches its head, nothing of it changes, no optimizer state appears, and message 4 is not sent."""
     run = start(plan(roles=Frozen(share=0.4, inherit=0), protocol=protocol, client_optimizer=Adam(), epochs=1))
-    frozen = run.workers[2].client
+    frozen = run.clients[2].network
     before, calls, answers = named(frozen.split), [], []
     frozen.split.head.register_full_backward_hook(lambda *_: calls.append(1))
     for parameter in frozen.split.parameters():
@@ -45,7 +45,7 @@ def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
     assert kinds == ([Kind.LOSS] if protocol is Vanilla else [Kind.FORWARD, Kind.BACKWARD])
     assert not any("dz" in reply.tensors for _, reply in answers)
     # An active client's turn does all of that, so the checks above can fail.
-    active = run.workers[0].client
+    active = run.clients[0].network
     active.split.head.register_full_backward_hook(lambda *_: calls.append(1))
     before = named(active.split)
     run.take([turn for one in run.schedule(0) for turn in one if turn.client == 0][:1])
@@ -74,13 +74,13 @@ def test_frozen_clients_take_over_the_head_of_the_last_active_one():
         run.take(one)
         if one[0].frozen:
             same(
-                named(run.workers[one[0].client].client.split),
+                named(run.clients[one[0].network].client.split),
                 {n: t for n, t in run.shared.items() if "optim" not in n},
             )
     own = start(plan(roles=Frozen(share=0.4, inherit=0), epochs=1))
-    first = named(own.workers[2].client.split)
+    first = named(own.clients[2].network.split)
     assert own.train()
-    same(named(own.workers[2].client.split), first)
+    same(named(own.clients[2].network.split), first)
 
 
 def test_discarded_clients_do_nothing():
@@ -92,7 +92,7 @@ def test_discarded_clients_do_nothing():
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped], ids=lambda protocol: protocol.__name__)
 def test_every_guard_lets_a_client_be_frozen(guard, protocol):
     run = start(plan(guard=guard, protocol=protocol, roles=Frozen(share=0.4), epochs=1))
-    client = run.workers[2].client
+    client = run.clients[2].network
     same_before = named(client.split)
     turn = next(turn for one in run.schedule(0) for turn in one if turn.client == 2)
     run.take([turn])
@@ -101,13 +101,13 @@ def test_every_guard_lets_a_client_be_frozen(guard, protocol):
 
 def test_frozen_clients_with_heads_of_their_own_are_measured_with_them(monkeypatch):
     run, given = trained(plan(roles=Frozen(share=0.4, inherit=0))), {}
-    as_it_is = Worker.evaluate_with
+    as_it_is = Client.evaluate_with
 
-    def listen(worker, weights, *rest):
-        given[worker.number] = dict(weights)
-        return as_it_is(worker, weights, *rest)
+    def listen(client, weights, *rest):
+        given[client.number] = dict(weights)
+        return as_it_is(client, weights, *rest)
 
-    monkeypatch.setattr(Worker, "evaluate_with", listen)
+    monkeypatch.setattr(Client, "evaluate_with", listen)
     assert len(run.evaluate(run.parts.test)) == 3
     same(given[0], run.shared)
     assert given[2] == {}  # it keeps its own

@@ -73,8 +73,8 @@ def test_a_wave_is_one_step_on_all_batches_together(protocol):
     wave = start(plan(rounds=Wave(), partition=Dirichlet(alpha=2.0), **fields))
     single = start(tiny_plan(**{**fields, "batch": 60}))
     fed = []
-    for worker in wave.workers:
-        worker.batch = lambda index, make=worker.batch: (fed.append(make(index)), fed[-1])[1]
+    for client in wave.clients:
+        client.batch = lambda index, make=client.batch: (fed.append(make(index)), fed[-1])[1]
     wave.take(wave.schedule(0)[0])
     assert len(fed) == 3 and len({len(batch) for batch in fed}) >= 1
     whole = replace(
@@ -83,10 +83,10 @@ def test_a_wave_is_one_step_on_all_batches_together(protocol):
         y=torch.cat([batch.y for batch in fed]),
         s={name: torch.cat([batch.s[name] for batch in fed]) for name in fed[0].s},
     )
-    learn(single.clients[0], whole)
+    learn(single.networks[0], whole)
     for name, tensor in single.server.body.state_dict().items():
         torch.testing.assert_close(wave.server.body.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
-    for name, tensor in named(single.clients[0].split).items():
+    for name, tensor in named(single.networks[0].split).items():
         torch.testing.assert_close(wave.shared[name], tensor, rtol=1e-9, atol=1e-11)
     assert wave.server.updates == 1
 
@@ -106,7 +106,7 @@ def test_even_weights_are_the_mean_of_the_clients_gradients():
     for weights in ("rows", "even"):
         run = start(plan(rounds=Wave(weights=weights), **fields))
         before = body_of(run)
-        sizes = [len(worker.order(0)[0]) for worker in run.workers]
+        sizes = [len(client.order(0)[0]) for client in run.clients]
         run.take(run.schedule(0)[0])
         moved[weights] = {name: tensor - before[name] for name, tensor in body_of(run).items()}
     assert len(set(sizes)) > 1
@@ -179,8 +179,8 @@ def test_one_client_that_merges_after_every_step_is_split_learning():
     alone, relay = trained(plan(rounds=SplitFed(), **fields)), trained(plan(**fields))
     for name, tensor in relay.server.body.state_dict().items():
         torch.testing.assert_close(alone.server.body.state_dict()[name], tensor, rtol=1e-5, atol=1e-7)
-    for name, tensor in named(relay.clients[0].split).items():
-        torch.testing.assert_close(named(alone.clients[0].split)[name], tensor, rtol=1e-5, atol=1e-7)
+    for name, tensor in named(relay.networks[0].split).items():
+        torch.testing.assert_close(named(alone.networks[0].split)[name], tensor, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("protocol", [Federated, UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
@@ -265,7 +265,7 @@ def test_numbers_too_large_for_the_others_are_left_out_of_a_wave(fused):
     """A batch that would make BatchNorm's statistics, or the sum of gradients, infinite."""
     net = GROUPED if fused else TinyNet()
     run = start(plan(rounds=Wave(fused=fused), net=net, epochs=1))
-    send = run.workers[1].client.remote._send
+    send = run.clients[1].network.remote._send
 
     def loud(message):
         big = {
@@ -274,7 +274,7 @@ def test_numbers_too_large_for_the_others_are_left_out_of_a_wave(fused):
         }
         return send(replace(message, tensors=big, packed={}))
 
-    run.workers[1].client.remote._send = loud
+    run.clients[1].network.remote._send = loud
     assert run.train() and run.rejected
     assert all(torch.isfinite(t).all() for t in run.tensors().values() if t.is_floating_point())
 
@@ -316,11 +316,11 @@ def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind
 def test_heads_start_alike_in_every_round():
     run = start(plan(rounds=SplitFed(version=2), turn=1))
     begun = []
-    for worker in run.workers:
-        take = worker.take_over
-        worker.take_over = lambda order, worker=worker, take=take: (
+    for client in run.clients:
+        take = client.take_over
+        client.take_over = lambda order, client=client, take=take: (
             take(order),
-            begun.append(named(worker.client.split)),
+            begun.append(named(client.network.split)),
         )
     run.take(run.schedule(0)[0])
     assert len(begun) == 4  # one was asked for its weights first
@@ -374,7 +374,7 @@ def test_a_run_goes_on_exactly_where_it_was_left(plan):
 def test_a_client_whose_numbers_are_gone_is_left_out_and_the_round_goes_on(rounds, protocol):
     fields = {"net": GROUPED, "rounds": rounds, "protocol": protocol, "epochs": 1}
     run = start(plan(**fields))
-    run.workers[1].batch = _with_nan(run.workers[1].batch)
+    run.clients[1].batch = _with_nan(run.clients[1].batch)
     assert run.train()
     assert {one["client"] for one in run.rejected} == {1} and len(run.rejected) == run.batches[1]
     assert "NaN" in run.rejected[0]["why"] and run.history[-1]["rejected"] == len(run.rejected)
@@ -399,8 +399,8 @@ def _with_nan(make):
 def test_if_all_are_left_out_everything_stays_as_it_was():
     run = start(plan(rounds=SplitFed(), epochs=1))
     body = body_of(run)
-    for worker in run.workers:
-        worker.batch = _with_nan(worker.batch)
+    for client in run.clients:
+        client.batch = _with_nan(client.batch)
     with pytest.raises(NonFinite, match="every update of epoch 1"):
         run.train()
     assert len(run.rejected) == sum(run.batches)

@@ -15,11 +15,11 @@ from ...data.base import Loaded, parts
 from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
+from ...training.client import refuse_too_few
 from ...training.plan.plan import Plan
-from ...training.worker import refuse_too_few
 from ...wire.ledger import DOWN, UP, Ledger
 from ..parallel import claimer
-from ..store import Cells
+from ..store import ResultStore
 from .variants import Variant
 
 SCHEMA = 1
@@ -81,14 +81,14 @@ def compare(
     seeds: Sequence[int],
     data_dir: Path | None = None,
     device: str = "cpu",
-    cells: Cells | None = None,
+    cells: ResultStore | None = None,
     claim: Callable[[str], bool] = lambda name: True,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> list[dict[str, Any]]:
     """A row for every variant and seed. What is in `cells` already is not trained again, and a run that was
     interrupted goes on after its last whole epoch. Where several processes fill them, `claim` says what is this
     one's to do."""
-    shelf, cells = Shelf(data_dir), cells or Cells()
+    shelf, cells = Shelf(data_dir), cells or ResultStore()
     rows, total, done = [], len(chosen) * len(seeds), 0
     for seed in seeds:
         for one in chosen:
@@ -124,7 +124,7 @@ def compare_cells(
 ) -> None:
     """One of several processes that fill the cells."""
     torch.set_num_threads(threads)
-    cells = Cells(folder, identity)
+    cells = ResultStore(folder, identity)
     compare(chosen, seeds=seeds, data_dir=data_dir, device=device, cells=cells, claim=claimer(claims))
 
 

@@ -8,7 +8,7 @@ from ...core.guard import GuardModule, Shape
 from ...guards.base import Guard
 
 
-def replaced(
+def swap_guard(
     old: Guard, new: Guard, shape: Shape, *, public: int, private: int, task: Task, device: torch.device | str = "cpu"
 ) -> GuardModule:
     """The client's module of `new`, in the place of `old`; a ValueError says why where that cannot be."""

@@ -10,7 +10,7 @@ from ...core.message import Handler, Message
 from ...core.spec import Spec
 
 
-class Council(NamedTuple):
+class ServerContext(NamedTuple):
     """What a detector at the server may know of the run."""
 
     clients: int
@@ -23,9 +23,9 @@ class Council(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class ServerDetector(Spec):
-    """A frozen spec; `stand` makes what watches all clients of one run. Server only: no client is told."""
+    """A frozen spec; `start` makes what watches all clients of one run. Server only: no client is told."""
 
-    def stand(self, council: Council) -> "ServerWatch":
+    def start(self, context: ServerContext) -> "ServerWatch":
         raise NotImplementedError
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ...core.batch import Task
 from ...training.plan.plan import Plan, cut_shapes
-from .connection import Bell, Line
+from .connection import ClientConnection, Wakeup
 from .service import GREETING, QUIET, REVIEW
 from .session import LARGEST, Refused
 
@@ -34,7 +34,7 @@ class Limits:
     quiet: float = QUIET  # seconds without a byte before a client is asked whether it is still there
 
 
-class Lobby:
+class Admission:
     """Before and beside the course: who the clients are, what they say of their data, and where they are now."""
 
     def __init__(self, plan: Plan, names: Sequence[str], limits: Limits):
@@ -42,21 +42,23 @@ class Lobby:
             raise ValueError(f"the plan has {plan.clients} clients, and names are {', '.join(names) or 'missing'}")
         self.plan, self.limits = plan.public(), limits
         self.fingerprint = plan.fingerprint()
-        self.lines = [Line(name, number, limits.message, frame=limits.frame) for number, name in enumerate(names)]
-        self.bell = Bell()
+        self.lines = [
+            ClientConnection(name, number, limits.message, frame=limits.frame) for number, name in enumerate(names)
+        ]
+        self.wakeup = Wakeup()
         for line in self.lines:
-            line.bell = self.bell
+            line.wakeup = self.wakeup
         self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
         self.task: Task | None = None
-        self.predictor: Callable[[Line], None] | None = None
-        self._visitors: list[Line] = []
+        self.predictor: Callable[[ClientConnection], None] | None = None
+        self._visitors: list[ClientConnection] = []
 
     def enrol(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Which client this is, if its plan is ours. Asked before a client reads its data."""
         self._refuse_other_plan(facts)
         return {"number": self._line(name).number, "clients": self.plan.clients}
 
-    def admit(self, name: str, facts: dict[str, Any]) -> Line:
+    def admit(self, name: str, facts: dict[str, Any]) -> ClientConnection:
         """The line of a client that has come, with what it says of itself checked."""
         self._refuse_other_plan(facts)
         line = self._line(name)
@@ -82,7 +84,7 @@ class Lobby:
         ):
             raise Refused("garbage", "snapshots is a list of numbers")
         self.task, self.known[line.number] = task, told
-        self.bell.ring()
+        self.wakeup.ring()
         return line
 
     def missing(self) -> list[str]:
@@ -99,18 +101,18 @@ class Lobby:
         if bytes_up > self.limits.message:
             raise Refused("data", f"{bytes_up} bytes of activations are over the limit of {self.limits.message}")
 
-    def _visit(self, line: Line) -> Line:
+    def _visit(self, line: ClientConnection) -> ClientConnection:
         self._visitors = [one for one in self._visitors if one.connected]
         if self.predictor is None:
             raise Refused("busy", "this server does not predict yet: it waits for its clients")
         if len(self._visitors) >= self.limits.visitors:
             raise Refused("busy", f"{self.limits.visitors} connections predict already")
-        visitor = Line(line.name, line.number, self.limits.message, visitor=True, frame=self.limits.frame)
+        visitor = ClientConnection(line.name, line.number, self.limits.message, visitor=True, frame=self.limits.frame)
         self._visitors.append(visitor)
         threading.Thread(target=self.predictor, args=(visitor,), daemon=True).start()
         return visitor
 
-    def _line(self, name: str) -> Line:
+    def _line(self, name: str) -> ClientConnection:
         for line in self.lines:
             if line.name == name:
                 return line

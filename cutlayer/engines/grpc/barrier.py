@@ -14,7 +14,7 @@ class Abandoned(Exception):
     """Another client's part in the wave has failed, and the wave with it."""
 
 
-class Crowd:
+class RoundBarrier:
     """Answers each kind of message once for every client, in the order of `clients`; `fusion` answers all at once."""
 
     def __init__(

@@ -91,7 +91,7 @@ def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:
     return dict(json.loads(answer))
 
 
-class Wire:
+class ServerChannel:
     """The client's end of the conversation: it reconnects by itself and loses nothing on the way."""
 
     def __init__(

@@ -17,15 +17,15 @@ from ...data.base import Parts
 from ...nets.base import scores_shape
 from ...training import checkpoint
 from ...training.checkpoint import Snapshots
+from ...training.client import Client, numbers, refuse_too_few, weights_in
 from ...training.fused_wave import FUSED
 from ...training.plan.plan import MOST_PIECES, Plan, cut_shapes
 from ...training.plan.roles import AllActive
 from ...training.step import export
-from ...training.worker import Worker, numbers, refuse_too_few, weights_in
 from ...wire import frames as wire
 from ...wire.ledger import DOWN, UP, Ledger
 from .. import halt as halted
-from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, Wire, call, told
+from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
 from .server import BEST
 from .service import ENROLL
 from .session import LARGEST, VERSION, Frame, Refused, Type, note, read_note
@@ -34,7 +34,7 @@ from .validation import finite
 log = logging.getLogger("cutlayer.join")
 
 
-class Site:
+class DeployedClient:
     """One client's part in a run elsewhere."""
 
     def __init__(
@@ -51,8 +51,8 @@ class Site:
         self.plan, self.name, self.address, self.folder, self.device = plan, name, address, folder, device
         self.ledger = Ledger()
         self.snapshots = Snapshots(folder / "snapshots")
-        self.wire = Wire(address, self._greeting, give_up=give_up, limit=limit)
-        self.worker: Worker | None = None
+        self.channel = ServerChannel(address, self._greeting, give_up=give_up, limit=limit)
+        self.party: Client | None = None
         self.rows: list[dict[str, Any]] = []  # the history of this client: its loss, term by term
         self.sums: dict[str, tuple[float, int]] = {}
         self.scores: dict[str, float] = {}
@@ -65,7 +65,7 @@ class Site:
         began = time.monotonic()
         while True:
             try:
-                patience = min(10.0, self.wire.give_up)
+                patience = min(10.0, self.channel.give_up)
                 facts = read_note(call(self.address, ENROLL, note(Type.HELLO, self._who()), patience), Type.WELCOME)
                 number = told(facts, "number", int)
                 if not 0 <= number < self.plan.clients:
@@ -73,7 +73,7 @@ class Site:
                 return number
             except (GaveUp, Refused) as error:
                 passing = isinstance(error, GaveUp) or error.name in PERSISTENT
-                if not passing or time.monotonic() - began > self.wire.give_up:
+                if not passing or time.monotonic() - began > self.channel.give_up:
                     raise
                 log.info("waiting", extra={"facts": {"for": self.address.target, "why": str(error)}})
                 time.sleep(0.5)
@@ -83,7 +83,7 @@ class Site:
         counts = {f"client {number}": len(parts.private), "its validation data": len(parts.val)}
         refuse_too_few(self.plan, counts | {"its test data": len(parts.test)})
         held_out = {"validate": parts.val, "test": parts.test}
-        self.worker = Worker(
+        self.party = Client(
             self.plan,
             task,
             number,
@@ -94,10 +94,10 @@ class Site:
             ledger=self.ledger,
             device=self.device,
         )
-        self.worker.on_step = self._learnt
+        self.party.on_step = self._learnt
         self._u = answered_shape(self.plan, task)
         self._about = {
-            "batches": self.worker.batches,
+            "batches": self.party.batches,
             "own_data": own_data,
             "task": [*task[:2], dict(task.attributes)],
         }
@@ -108,15 +108,15 @@ class Site:
         """Follow orders until the run is over; returns what this client says of it."""
         while True:
             try:
-                order = self._decode(self.wire.receive())
+                order = self._decode(self.channel.receive())
                 answer = self._follow(order)
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
-                self.wire.send(wire.encode(answer))
+                self.channel.send(wire.encode(answer))
                 if order.kind is Kind.END:
-                    self.wire.leave(LINGER)
+                    self.channel.leave(LINGER)
                     return result
             except NewSession:
-                log.info("new session", extra={"facts": {"step": self._worker.client.steps}})
+                log.info("new session", extra={"facts": {"step": self._party.network.steps}})
             except Halt as halt:
                 raise self._halted(halt) from halt
 
@@ -125,9 +125,9 @@ class Site:
 
     # -------------------------------------------------------------------- conversation
     @property
-    def _worker(self) -> Worker:
-        assert self.worker is not None, "prepare() comes first"
-        return self.worker
+    def _party(self) -> Client:
+        assert self.party is not None, "prepare() comes first"
+        return self.party
 
     def _who(self) -> dict[str, Any]:
         return {
@@ -149,17 +149,17 @@ class Site:
         """Send now, wait later; answers come in the order of the questions."""
         frame = wire.encode(message)
         self.ledger.note(message, UP, len(frame))
-        self.wire.send(frame)
+        self.channel.send(frame)
         if "z" in message.tensors:
             recent = {step: shape for step, shape in self._crossed.items() if step > message.step - MOST_PIECES}
             self._crossed = recent | {message.step: tuple(message["z"].shape)}
         return lambda: self._answer_to(message)
 
     def _answer_to(self, message: Message) -> Message:
-        answer = self.wire.receive()
+        answer = self.channel.receive()
         reply = self._decode(answer)
         self.ledger.note(reply, DOWN, len(answer))
-        frozen = self._worker.client.remote.forward_only
+        frozen = self._party.network.remote.forward_only
         empty = not reply.tensors and message.kind in FUSED and not (frozen and message.kind is Kind.BACKWARD)
         if self.plan.rounds.merges and empty:
             raise NonFinite("the server could not compute this without NaN or infinity: the turn is given up")
@@ -167,12 +167,12 @@ class Site:
         return reply.to(self.device)
 
     def _decode(self, frame: Frame) -> Message:
-        return decoded(frame, self.wire.limit)
+        return decoded(frame, self.channel.limit)
 
     def _follow(self, order: Message) -> Message:
-        worker = self._worker
-        if order.client != worker.number:
-            raise ProtocolError(f"{order} came to client {worker.number}")
+        client = self._party
+        if order.client != client.number:
+            raise ProtocolError(f"{order} came to client {client.number}")
         self._refuse_wrong_order(order)
         if order.kind in (Kind.KEEP, Kind.REWIND, Kind.END):
             (number,) = numbers(order, "number", 1)
@@ -181,9 +181,9 @@ class Site:
             elif order.kind is Kind.REWIND:
                 self._go_to(number)
             else:
-                worker.take_over(order)
-            return order.reply(steps=torch.tensor([worker.client.steps]))
-        answer = worker.handle(order.to(self.device))
+                client.take_over(order)
+            return order.reply(steps=torch.tensor([client.network.steps]))
+        answer = client.handle(order.to(self.device))
         if order.kind is Kind.EVALUATE:
             right, count = answer["score"].tolist()
             self.scores[("validation", "test")[int(order["what"][0])]] = right / max(1, count)
@@ -200,7 +200,7 @@ class Site:
             raise ProtocolError(f"{order} is about weights, and in this plan every client keeps its own")
         if weights and order.kind not in (Kind.WEIGHTS, Kind.EVALUATE, Kind.END):
             raise ProtocolError(f"{order} brings weights that were not asked for")
-        own = export(self._worker.client) if weights else {}
+        own = export(self._party.network) if weights else {}
         net = _form(weights, "net.", "stat.")
         if net != _form(own, "net.", "stat."):
             raise ProtocolError(f"{order} brings weights of another network")
@@ -209,7 +209,7 @@ class Site:
         if control and ("control." not in self.plan.rule.travels or not alike.items() <= net.items()):
             raise ProtocolError(f"{order} brings {next(iter(control))!r}, which is nothing of this rule's")
         weights = {name: t for name, t in weights.items() if name not in control}
-        optimizer = self._worker.client.optimizer
+        optimizer = self._party.network.optimizer
         kept = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
         for name in weights.keys() - net.keys():
             _, place, _ = (*name.split(".", 2), "", "")[:3]
@@ -235,35 +235,35 @@ class Site:
             total, count = self.sums.get(name, (0.0, 0))
             self.sums[name] = (total + value, count + 1)
             self.rows[-1][name] = (total + value) / (count + 1)
-        self.on_step(epoch, self._worker.client.steps, terms)
+        self.on_step(epoch, self._party.network.steps, terms)
 
     def _halted(self, halt: Halt) -> Halt:
         """A detector has stopped this client: it sends nothing more, and is gone as if its machine were."""
-        self.wire.close()
+        self.channel.close()
         if self.rows:
             self.rows[-1]["halted"] = str(halt)
         self._write_history()
         log.error("halted", extra={"facts": {"why": str(halt)}})
         return halted.lay_down(
-            self.folder, halt, self._worker.own_state(), self._facts(), self._worker.lookout.report()
+            self.folder, halt, self._party.own_state(), self._facts(), self._party.detection.report()
         )
 
     # ----------------------------------------------------------------------- snapshots
     def _facts(self) -> dict[str, Any]:
         return {
-            "steps": self._worker.client.steps,
+            "steps": self._party.network.steps,
             "rows": self.rows,
             "sums": self.sums,
             "ledger": self.ledger.as_dict(),
-            "client": self._worker.number,
+            "client": self._party.number,
         }
 
     def _write(self, number: int) -> None:
-        worker, facts = self._worker, self._facts()
+        client, facts = self._party, self._facts()
         if number == BEST:
-            checkpoint.save(self.folder / "best.safetensors", worker.own_state(), facts)
+            checkpoint.save(self.folder / "best.safetensors", client.own_state(), facts)
             return
-        self.snapshots.save(number, worker.own_state(), facts)
+        self.snapshots.save(number, client.own_state(), facts)
         self._write_history()
 
     def _write_history(self) -> None:
@@ -276,15 +276,15 @@ class Site:
                 log.warning("no best epoch", extra={"facts": {}})  # this client was away when it was kept
                 return
             state, _ = checkpoint.load(self.folder / "best.safetensors")
-            self._worker.load_state(state)
+            self._party.load_state(state)
             return
         if number not in self.snapshots.numbers():
             raise ProtocolError(f"the server asks for snapshot {number}; there are {self.snapshots.numbers()}")
         state, facts = self.snapshots.load(number)
-        if facts["client"] != self._worker.number:
-            raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._worker.number}")
-        self._worker.load_state(state)
-        self._worker.continue_at(facts["steps"])
+        if facts["client"] != self._party.number:
+            raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._party.number}")
+        self._party.load_state(state)
+        self._party.continue_at(facts["steps"])
         self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
         restored = Ledger.from_dict(facts["ledger"])
         self.ledger.bytes, self.ledger.messages, self.ledger.samples = (
@@ -294,51 +294,51 @@ class Site:
         )
 
     def _result(self) -> dict[str, Any]:
-        worker = self._worker
-        checkpoint.save(self.folder / "client.safetensors", export(worker.client), {"number": worker.number})
-        worker.lookout.finish()
+        client = self._party
+        checkpoint.save(self.folder / "client.safetensors", export(client.network), {"number": client.number})
+        client.detection.finish()
         result = {
             "name": self.name,
-            "number": worker.number,
-            "steps": worker.client.steps,
+            "number": client.number,
+            "steps": client.network.steps,
             "accuracy": self.scores.get("test"),
-            "connections": self.wire.connections,
+            "connections": self.channel.connections,
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),
             "ledger": self.ledger.as_dict(),
-            **({"detectors": worker.lookout.report()} if self.plan.watch else {}),
+            **({"detectors": client.detection.report()} if self.plan.watch else {}),
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
         return result
 
 
-class Visitor:
+class PredictOnlyClient:
     """A client that only predicts: nothing is learnt, so a lost question is simply asked again."""
 
     def __init__(self, plan: Plan, task: Task, name: str, address: Address, ledger: Ledger, *, give_up: float = 60.0):
-        self._site = Site(plan, name, address, Path(), give_up=give_up)
+        self._site = DeployedClient(plan, name, address, Path(), give_up=give_up)
         self._u, self._ledger = answered_shape(plan, task), ledger
-        self._wire = Wire(address, lambda: {**self._site._who(), "purpose": "predict"}, give_up=give_up)
+        self._channel = ServerChannel(address, lambda: {**self._site._who(), "purpose": "predict"}, give_up=give_up)
 
-    def __enter__(self) -> "Visitor":
+    def __enter__(self) -> "PredictOnlyClient":
         self.number = self._site.enrol()
-        self._wire.open()
+        self._channel.open()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._wire.close()
+        self._channel.close()
 
     def ask(self, message: Message) -> Message:
         frame = wire.encode(message)
         self._ledger.note(message, UP, len(frame))
         while True:
             try:
-                self._wire.send(frame)
-                answer = self._wire.receive()
+                self._channel.send(frame)
+                answer = self._channel.receive()
                 break
             except NewSession:
                 continue
-        reply = decoded(answer, self._wire.limit)
+        reply = decoded(answer, self._channel.limit)
         self._ledger.note(reply, DOWN, len(answer))
         refuse_wrong_answer(message, reply, self._u)
         return reply

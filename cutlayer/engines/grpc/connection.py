@@ -25,7 +25,7 @@ class Stopped(Exception):
     """The server was asked to end."""
 
 
-class Bell:
+class Wakeup:
     """Rings when a client comes or goes, or the server is to end: whoever waits for it need not look all the time."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Bell:
             return self._news.wait_for(what, timeout)
 
 
-class Line:
+class ClientConnection:
     """One client: its session, and the connection that carries it at the moment, if any."""
 
     def __init__(self, name: str, number: int, limit: int, visitor: bool = False, frame: float = 600.0):
@@ -61,7 +61,7 @@ class Line:
         self._inbox: deque[Frame] = deque()
         self._news = Condition()
         self._stopping = False
-        self.bell = Bell()
+        self.wakeup = Wakeup()
 
     @property
     def connected(self) -> bool:
@@ -94,7 +94,7 @@ class Line:
             self.connections += 1
             self.heard_at = self._moved_at = time.monotonic()
             self._news.notify_all()
-            self.bell.ring()
+            self.wakeup.ring()
             return {"session": self.session_id, "heard": self._session.heard, "number": self.number}, again
 
     def arrive(self, packet: bytes, push: Push) -> None:
@@ -144,7 +144,7 @@ class Line:
                 if self.visitor:
                     self.in_step = False
                 self._news.notify_all()
-                self.bell.ring()
+                self.wakeup.ring()
 
     # --------------------------------------------------------------- the course's thread
     def send(self, frame: bytes | bytearray) -> None:
@@ -188,14 +188,14 @@ class Line:
             close, self._push, self._close = self._close, None, lambda error: None
             close(error)
             self._news.notify_all()
-            self.bell.ring()
+            self.wakeup.ring()
 
     def stop(self) -> None:
         """Do not wait for this client once it is away: the server ends."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
-            self.bell.ring()
+            self.wakeup.ring()
 
     def goodbye(self) -> None:
         """Tell the client that the server goes away for now."""

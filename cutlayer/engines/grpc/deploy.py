@@ -22,15 +22,15 @@ from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
 from ...training import checkpoint
-from ...training.course import Progress
+from ...training.client import task_of
+from ...training.coordinator import Progress
 from ...training.plan.plan import Plan
-from ...training.worker import task_of
 from .. import halt as halted
 from . import certs
-from .admission import Limits, Lobby
+from .admission import Admission, Limits
 from .channel import Address, require_loopback
-from .client import Site
-from .server import Host
+from .client import DeployedClient
+from .server import GrpcServer
 from .service import Network
 
 
@@ -53,22 +53,22 @@ class Service:
             require_loopback(listen)
         self.folder, self.device, self.at_server = folder, device, at_server
         _begin(folder, plan.public())
-        self.lobby = Lobby(plan, names, limits or Limits())
-        self.host: Host | None = None
+        self.admission = Admission(plan, names, limits or Limits())
+        self.host: GrpcServer | None = None
         self.stopping = threading.Event()
         self._callbacks: dict[str, Any] = {}
         self.network = Network(
             listen,
             identity=certs.read_identity(identity, "server") if identity else None,
             revoked=certs.Revoked(identity / certs.REVOKED) if identity else None,
-            enrol=self.lobby.enrol,
-            admit=self.lobby.admit,
+            enrol=self.admission.enrol,
+            admit=self.admission.admit,
             status=self.status,
-            most=2 * plan.clients + self.lobby.limits.visitors,
-            quiet=self.lobby.limits.quiet,
-            greeting=self.lobby.limits.greeting,
-            review=self.lobby.limits.review,
-            connections=self.lobby.limits.connections,
+            most=2 * plan.clients + self.admission.limits.visitors,
+            quiet=self.admission.limits.quiet,
+            greeting=self.admission.limits.greeting,
+            review=self.admission.limits.review,
+            connections=self.admission.limits.connections,
         )
         self._remember()
         self.network.start()
@@ -100,7 +100,7 @@ class Service:
                 self.stopping.wait()
             return result
         finally:
-            for line in self.lobby.lines:
+            for line in self.admission.lines:
                 line.goodbye()
             time.sleep(0.1)
             self.network.stop()
@@ -108,16 +108,16 @@ class Service:
     def stop(self) -> None:
         """End after the current turn."""
         self.stopping.set()
-        self.lobby.bell.ring()
+        self.admission.wakeup.ring()
         if self.host is not None:
             self.host.stop()
 
     def status(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
             "version": __version__,
-            "plan": self.lobby.fingerprint,
+            "plan": self.admission.fingerprint,
             "state": "waiting" if self.host is None else "finished" if self._finished() else "training",
-            "missing": self.lobby.missing(),
+            "missing": self.admission.missing(),
             "refused": dict(self.network.refused),
         }
         return facts | (self.host.status() if self.host is not None else {})
@@ -125,13 +125,15 @@ class Service:
     def _finished(self) -> bool:
         return (self.folder / "result.json").exists()
 
-    def _open(self, on_wait: Callable[[list[str]], None]) -> Host:
-        while missing := self.lobby.missing():
+    def _open(self, on_wait: Callable[[list[str]], None]) -> GrpcServer:
+        while missing := self.admission.missing():
             on_wait(missing)
-            self.lobby.bell.wait_for(lambda: self.stopping.is_set() or self.lobby.missing() != missing)
+            self.admission.wakeup.wait_for(lambda: self.stopping.is_set() or self.admission.missing() != missing)
             if self.stopping.is_set():
                 raise Interrupted("stopped before all clients had come; the same command goes on")
-        self.host = Host(self.lobby, self.folder, device=self.device, at_server=self.at_server, stop=self.stopping)
+        self.host = GrpcServer(
+            self.admission, self.folder, device=self.device, at_server=self.at_server, stop=self.stopping
+        )
         return self.host
 
     def _remember(self) -> None:
@@ -141,15 +143,15 @@ class Service:
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
                     shape, classes, attributes = known["task"]
-                    self.lobby.task = Task(tuple(shape), classes, attributes)
-                    self.lobby.known[client] = {**known, "task": self.lobby.task}
+                    self.admission.task = Task(tuple(shape), classes, attributes)
+                    self.admission.known[client] = {**known, "task": self.admission.task}
 
-    def _epoch(self, host: Host, on_epoch: Callable[[dict[str, Any]], None]) -> None:
+    def _epoch(self, host: GrpcServer, on_epoch: Callable[[dict[str, Any]], None]) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in host.history)
         checkpoint.write_text(self.folder / "history.jsonl", lines)
         on_epoch(host.history[-1])
 
-    def _result(self, host: Host) -> dict[str, Any]:
+    def _result(self, host: GrpcServer) -> dict[str, Any]:
         checkpoint.save(self.folder / "server.safetensors", host.server.body.state_dict(), {})
         result = {
             "plan": repr(host.plan),
@@ -188,7 +190,7 @@ def join(
     give_up: float = 3600.0,
     limits: Limits | None = None,
     device: str = "cpu",
-    on_start: Callable[[Site], None] = lambda site: None,
+    on_start: Callable[[DeployedClient], None] = lambda site: None,
 ) -> dict[str, Any]:
     """Take part in a run as `name`, on this client's own `data` or on its share of the plan's; returns its result."""
     if (folder / "result.json").exists():
@@ -196,7 +198,9 @@ def join(
     halted.refuse(folder)
     address = Address(server, certs.read_identity(identity, "client") if identity else None)
     plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
-    site = Site(plan, name, address, folder, give_up=give_up, limit=(limits or Limits()).message, device=device)
+    site = DeployedClient(
+        plan, name, address, folder, give_up=give_up, limit=(limits or Limits()).message, device=device
+    )
     number = site.enrol()
     task, own = own_parts(plan, number, data, data_dir)
     site.prepare(number, task, own, own_data=data is not None)

@@ -13,25 +13,25 @@ from ...core.errors import NonFinite
 from ...core.message import Kind, Message, Watcher
 from ...core.state import State
 from ...training.checkpoint import Snapshots
+from ...training.client import PURPOSES
 from ...training.fused_wave import Fusion
 from ...training.plan.schedule import Turn, Wave
-from ...training.worker import PURPOSES
-from . import admission as lobby
-from .admission import Lobby
-from .barrier import Abandoned, Crowd
-from .connection import Absent, Line, Lost, Stopped
-from .recovery import Conversation, log
+from . import admission as admission
+from .admission import Admission
+from .barrier import Abandoned, RoundBarrier
+from .carrier import GrpcCarrier, log
+from .connection import Absent, ClientConnection, Lost, Stopped
 from .session import Refused
 
 BEST = -1  # the snapshot of the best epoch
 
 
-class Host(Conversation):
+class GrpcServer(GrpcCarrier):
     """A course whose clients are elsewhere."""
 
     def __init__(
         self,
-        room: Lobby,
+        room: Admission,
         folder: Path,
         *,
         device: str = "cpu",
@@ -70,7 +70,7 @@ class Host(Conversation):
                 self._losses[str(lost)] += 1
                 self._astray = True
                 line = next(line for line in self.lines if line.name == str(lost))
-                if line.strikes >= lobby.STRIKES or self._losses[str(lost)] > lobby.LOSSES:
+                if line.strikes >= admission.STRIKES or self._losses[str(lost)] > admission.LOSSES:
                     self._lose(line)
             except Stopped:
                 return False
@@ -109,28 +109,28 @@ class Host(Conversation):
         if isinstance(rounds, Wave):
             fused = self._fused(Fusion(self.server)) if rounds.fused else None
             frozen = [turn.client for turn in turns if turn.frozen]
-            self._crowd = Crowd([turn.client for turn in turns], self._alone, fused, frozen)
+            self._barrier = RoundBarrier([turn.client for turn in turns], self._alone, fused, frozen)
         found: list[Message | None] = [None] * len(turns)
         errors: list[BaseException] = []
 
         def work(place: int) -> None:
             try:
                 found[place] = self._one(turns[place])
-                if self._crowd is not None:
-                    self._crowd.leave(turns[place].client)
+                if self._barrier is not None:
+                    self._barrier.leave(turns[place].client)
             except BaseException as error:
                 errors.append(error)
                 if isinstance(error, Abandoned):  # it waits for an answer that will not come: it is to begin anew
                     self.lines[turns[place].client].drop()
-                if self._crowd is not None:
-                    self._crowd.abandon()
+                if self._barrier is not None:
+                    self._barrier.abandon()
 
         threads = [threading.Thread(target=work, args=(place,)) for place in range(len(turns))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self._crowd = None
+        self._barrier = None
         if errors:  # what made the others give up comes first
             raise min(errors, key=lambda error: (isinstance(error, Abandoned), not isinstance(error, Stopped)))
         return [self.committed(turn, done) for turn, done in zip(turns, found, strict=True)]
@@ -164,7 +164,7 @@ class Host(Conversation):
             return None
         except Absent:
             self._lose(line)
-            if self._doors[turn.client].touched:  # a turn counts as a whole or not at all
+            if self._validators[turn.client].touched:  # a turn counts as a whole or not at all
                 raise Lost(line.name) from None
             self._skip(turn)
             return None
@@ -176,14 +176,14 @@ class Host(Conversation):
         log.warning("skipped", extra={"facts": {"client": name, "epoch": self.epoch}})
         self._wait_for_anybody()  # with nobody there, skipping would end the plan with nothing learnt
 
-    def _lose(self, line: Line) -> None:
+    def _lose(self, line: ClientConnection) -> None:
         line.drop()
         with self._computing:
             self.server.forget(line.number)
         self.absent.add(line.number)
         self.exact = False
 
-    def _come_back(self, line: Line) -> bool:
+    def _come_back(self, line: ClientConnection) -> bool:
         """A client that had stayed away takes part again, from where it stands itself."""
         if not line.connected:
             return False
@@ -200,7 +200,7 @@ class Host(Conversation):
         return True
 
     def accuracies(self, purpose: str) -> list[float]:
-        alike = self.alike and not any(k.get("own_data") for k in self.lobby.known)
+        alike = self.alike and not any(k.get("own_data") for k in self.admission.known)
         present = [line.number for line in self.lines if line.number not in self.absent]
         found = []
         for number in present[:1] if alike else present:
@@ -235,7 +235,7 @@ class Host(Conversation):
 
     def _write(self, number: int) -> None:
         tensors, facts = self.snapshot()
-        known = [{**one, "task": list(one["task"])} if one else {} for one in self.lobby.known]
+        known = [{**one, "task": list(one["task"])} if one else {} for one in self.admission.known]
         facts |= {"kept": number, "skipped": self.skipped, "exact": self.exact, "known": known}
         self.snapshots.save(number, tensors, facts)
         self.kept, self._kept_step = number, self.step
@@ -280,7 +280,7 @@ class Host(Conversation):
             self.waiting_for = missing[0].name
             if self._stop.is_set():
                 raise Stopped
-            if banned := [line for line in missing if line.strikes >= lobby.STRIKES]:
+            if banned := [line for line in missing if line.strikes >= admission.STRIKES]:
                 for line in banned:
                     self._lose(line)
             elif not self._anybody():
@@ -291,9 +291,9 @@ class Host(Conversation):
                     self._lose(line)
             else:
                 left = began + self.limits.deadline - time.monotonic()
-                self.lobby.bell.wait_for(lambda: self._stop.is_set() or self._missing() != missing, left)
+                self.admission.wakeup.wait_for(lambda: self._stop.is_set() or self._missing() != missing, left)
 
-    def _missing(self) -> list[Line]:
+    def _missing(self) -> list[ClientConnection]:
         return [line for line in self.lines if line.number not in self.absent and not line.connected]
 
     def _order(self, kind: Kind, client: int, number: int) -> Message:
@@ -326,14 +326,14 @@ class Host(Conversation):
                 line.goodbye()
         self.waiting_for = ""
 
-    def _tell_the_end(self, line: Line) -> bool:
+    def _tell_the_end(self, line: ClientConnection) -> bool:
         began, patience = time.monotonic(), 0.0 if line.number in self.absent else self.limits.deadline
         while True:
             try:
                 if not line.in_step:
                     self.waiting_for = line.name
                     left = max(0.0, began + patience - time.monotonic())
-                    self.lobby.bell.wait_for(lambda: self._stop.is_set() or line.connected, left)
+                    self.admission.wakeup.wait_for(lambda: self._stop.is_set() or line.connected, left)
                     if not line.connected:
                         return False
                     line.agree()
@@ -349,7 +349,7 @@ class Host(Conversation):
             except (Absent, Stopped):
                 return False
 
-    def _newest_of(self, line: Line) -> int:
+    def _newest_of(self, line: ClientConnection) -> int:
         """The snapshot nearest to where the course stands, of those a client has."""
         theirs: list[int] = line.facts["snapshots"]
         return max((one for one in theirs if one <= self.kept), default=max(theirs, default=0))
@@ -357,7 +357,7 @@ class Host(Conversation):
     def stop(self) -> None:
         """End after the current turn, with a snapshot; do not wait for clients that are away."""
         self._stop.set()
-        self.lobby.bell.ring()
+        self.admission.wakeup.ring()
         for line in self.lines:
             line.stop()
 

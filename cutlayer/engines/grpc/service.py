@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from . import certs
-from .connection import Line, Push
+from .connection import ClientConnection, Push
 from .session import CHUNK, HEADER, VERSION, Refused, Type, note, read_note
 
 CONVERSE, ENROLL, STATUS = "/cutlayer.Cut/Converse", "/cutlayer.Cut/Enroll", "/cutlayer.Cut/Status"
@@ -28,7 +28,7 @@ QUIET = 20.0  # seconds without a byte before the other side is asked whether it
 
 log = logging.getLogger("cutlayer.serve")
 Enrol = Callable[[str, dict[str, Any]], dict[str, Any]]
-Admit = Callable[[str, dict[str, Any]], Line]
+Admit = Callable[[str, dict[str, Any]], ClientConnection]
 
 
 def transport(quiet: float) -> list[tuple[str, int]]:
@@ -184,7 +184,7 @@ class Network:
 
     async def _carry(
         self,
-        line: Line,
+        line: ClientConnection,
         push: Push,
         again: Sequence[bytes],
         outgoing: "asyncio.Queue[Any]",

@@ -15,7 +15,7 @@ from .session import Refused
 PREDICTED = 4096  # samples in one PREDICT message at most
 
 
-class Door:
+class MessageValidator:
     """Shapes, kinds and numbers a plan allows. `open` says what the coming messages may be."""
 
     def __init__(self, plan: Plan, task: Task):

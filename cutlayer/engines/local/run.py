@@ -14,17 +14,17 @@ from ...core.state import State
 from ...data.base import Parts, Samples
 from ...nets.weights import whole_state
 from ...training.build import build_server
-from ...training.course import Best as Best
-from ...training.course import Course
-from ...training.course import Progress as Progress
+from ...training.client import Client, Layout, refuse_too_few
+from ...training.client import as_batch as as_batch
+from ...training.client import task_of as task_of
+from ...training.coordinator import Best as Best
+from ...training.coordinator import Coordinator
+from ...training.coordinator import Progress as Progress
 from ...training.fused_wave import FUSED, Fusion
 from ...training.micro_batches import Ring
 from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn, Wave
-from ...training.step import Client, load
-from ...training.worker import Layout, Worker, refuse_too_few
-from ...training.worker import as_batch as as_batch
-from ...training.worker import task_of as task_of
+from ...training.step import ClientNetwork, load
 
 AWAKE = 32  # client networks in memory at once
 PASSES = 32  # over the held-out data in one evaluation, at most: more clients than that share them
@@ -32,19 +32,19 @@ Part = TypeVar("Part")
 
 
 class _Each(Sequence[Part]):
-    """What each of many workers has, looked at one by one."""
+    """What each of many clients has, looked at one by one."""
 
-    def __init__(self, workers: Sequence[Worker], part: Callable[[Worker], Part]):
-        self._workers, self._part = workers, part
+    def __init__(self, clients: Sequence[Client], part: Callable[[Client], Part]):
+        self._clients, self._part = clients, part
 
     def __len__(self) -> int:
-        return len(self._workers)
+        return len(self._clients)
 
     def __getitem__(self, place: Any) -> Any:
-        return self._part(self._workers[place])
+        return self._part(self._clients[place])
 
 
-class LocalRun(Course):
+class LocalRun(Coordinator):
     """A plan in motion. `train` may be stopped after any turn, `snapshot` and `restore` carry it on exactly."""
 
     def __init__(
@@ -69,37 +69,37 @@ class LocalRun(Course):
         self._at_server = at_server
         corridor = through([self.ledger], wrap(self._door))
         held_out = {"validate": parts.val, "test": parts.test}
-        worker = partial(Worker, ledger=self.ledger, device=self.device)
-        self.workers = [
-            worker(plan, self.task, number, parts.private, held_out, corridor, share=share)
+        client = partial(Client, ledger=self.ledger, device=self.device)
+        self.clients = [
+            client(plan, self.task, number, parts.private, held_out, corridor, share=share)
             for number, share in enumerate(shares)
         ]
-        self.batches = [worker.batches for worker in self.workers]
-        self.stand()
+        self.batches = [client.batches for client in self.clients]
+        self.start_detectors()
         self._awake: dict[int, None] = {}  # clients with a network in memory, the one used last at the end
         self._layout, self._busy = Layout(), False
-        on_step, spares = (lambda epoch, terms: self.learnt(terms)), list[Client]()
-        for one in self.workers:
+        on_step, spares = (lambda epoch, terms: self.learnt(terms)), list[ClientNetwork]()
+        for one in self.clients:
             one.on_step, one.spares = on_step, spares
-        assert self.workers[0].client  # a network or guard that cannot be built says so now
+        assert self.clients[0].network  # a network or guard that cannot be built says so now
         self._used(0)
 
     def _door(self, message: Message) -> Message:
         return through([*self._at_server, *self.watches], self._inner)(message)
 
     @property
-    def clients(self) -> Sequence[Client]:
+    def networks(self) -> Sequence[ClientNetwork]:
         """Each is woken up when it is looked at."""
-        return _Each(self.workers, lambda worker: worker.client)
+        return _Each(self.clients, lambda client: client.network)
 
     @property
     def samples(self) -> Sequence[Samples]:
         """Each client's own."""
-        return _Each(self.workers, lambda worker: worker.samples)
+        return _Each(self.clients, lambda client: client.samples)
 
     def ask(self, client: int, order: Message) -> Message:
         self._used(client)
-        answer = self.workers[client].handle(order)
+        answer = self.clients[client].handle(order)
         self.server.settled(client)
         return answer
 
@@ -110,7 +110,7 @@ class LocalRun(Course):
         while len(self._awake) > AWAKE and not self._busy:
             oldest = next(iter(self._awake))
             del self._awake[oldest]
-            self.workers[oldest].sleep(self._layout, keeps=self._keeps_heads)
+            self.clients[oldest].sleep(self._layout, keeps=self._keeps_heads)
 
     @property
     def _keeps_heads(self) -> bool:
@@ -144,11 +144,11 @@ class LocalRun(Course):
 
     def batch_of(self, client: int, step: int) -> Tensor:
         """Which of its samples a client's step was about."""
-        worker, (whole, number) = self.workers[client], divmod(step, self.plan.pieces)
+        party, (whole, number) = self.clients[client], divmod(step, self.plan.pieces)
         epoch, place, frozen = self._place(client, whole)
         if frozen:  # never in pieces
-            return worker.order(epoch)[place]
-        pieces = worker.pieces(worker.order(epoch)[place])
+            return party.order(epoch)[place]
+        pieces = party.pieces(party.order(epoch)[place])
         return pieces[number - self.plan.pieces]  # counted from the last
 
     def _place(self, client: int, step: int) -> tuple[int, int, bool]:
@@ -162,8 +162,8 @@ class LocalRun(Course):
         raise ValueError(f"client {client} has no such step in this plan")
 
     def peaks(self) -> dict[str, float]:
-        names = {name for worker in self.workers for name in worker.peaks}
-        return {name: max(worker.peaks.get(name, 0.0) for worker in self.workers) for name in sorted(names)}
+        names = {name for client in self.clients for name in client.peaks}
+        return {name: max(client.peaks.get(name, 0.0) for client in self.clients) for name in sorted(names)}
 
     # ---------------------------------------------------------------- evaluation
     def accuracies(self, purpose: str) -> list[float]:
@@ -171,18 +171,18 @@ class LocalRun(Course):
 
     def _accuracies(self, purpose: str, samples: Samples | None) -> list[float]:
         alike, found = self.alike, []
-        for worker in self.workers[:1] if alike else self.workers:
+        for client in self.clients[:1] if alike else self.clients:
             seen = self.parts.val if purpose == "validate" else self.parts.test
-            part = self._part(seen if samples is None else samples, worker.number, alike)
-            self._used(worker.number)
-            weights = {} if worker.number in self.heads_of_their_own() else self.shared
-            right, count = worker.evaluate_with(weights, purpose, self.epoch, part)
+            part = self._part(seen if samples is None else samples, client.number, alike)
+            self._used(client.number)
+            weights = {} if client.number in self.heads_of_their_own() else self.shared
+            right, count = client.evaluate_with(weights, purpose, self.epoch, part)
             found += [right / count] if count else []
         return found
 
     def _part(self, samples: Samples, number: int, alike: bool) -> Samples:
         """What a client is evaluated on. Many share the samples evenly, so that they cost no more than a few."""
-        clients, have = len(self.workers), len(samples)
+        clients, have = len(self.clients), len(samples)
         if alike or clients <= PASSES or not have:
             return samples
         size = min(have, max(self.plan.least_batch, have * PASSES // clients))
@@ -204,9 +204,9 @@ class LocalRun(Course):
         """Head, body and tail as one state dict that `--weights` reads; None where clients have their own."""
         if not self.plan.shared and self.plan.clients > 1:
             return None
-        split = self.clients[0].split
+        split = self.networks[0].split
         if self.shared:
-            load(self.clients[0], self.shared)
+            load(self.networks[0], self.shared)
         if not self.plan.protocol.crosses:
             parts = dict(split.head.named_children())
             return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=split.tail)
@@ -216,7 +216,7 @@ class LocalRun(Course):
 
     def start_from(self, other: "LocalRun") -> None:
         """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""
-        for client, theirs in zip(self.clients, other.clients, strict=True):
+        for client, theirs in zip(self.networks, other.networks, strict=True):
             if other.shared:
                 load(theirs, other.shared)
             for name, module in theirs.split.named_children():
@@ -229,11 +229,11 @@ class LocalRun(Course):
     # -------------------------------------------------------------- carry it on
     def tensors(self) -> State:
         tensors = super().tensors()
-        for worker in self.workers:
-            own = worker.own_state() if self._keeps_heads else worker.memory()
-            tensors |= {f"client{worker.number}/{name}": t for name, t in own.items()}
-            if worker.awake:
-                self._used(worker.number)
+        for client in self.clients:
+            own = client.own_state() if self._keeps_heads else client.memory()
+            tensors |= {f"client{client.number}/{name}": t for name, t in own.items()}
+            if client.awake:
+                self._used(client.number)
         return tensors
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -242,14 +242,14 @@ class LocalRun(Course):
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             found.setdefault(party, {})[name] = tensor
-        for worker in self.workers:
-            worker.load_state(found.get(f"client{worker.number}", {}))
-            if not self._keeps_heads and worker.awake:
-                load(worker.client, {name: t.to(self.device) for name, t in self.shared.items()})
-            if worker.awake:
-                self._used(worker.number)
+        for client in self.clients:
+            client.load_state(found.get(f"client{client.number}", {}))
+            if not self._keeps_heads and client.awake:
+                load(client.network, {name: t.to(self.device) for name, t in self.shared.items()})
+            if client.awake:
+                self._used(client.number)
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         super().restore(tensors, facts)
-        for worker, steps in zip(self.workers, self.taken, strict=True):
-            worker.continue_at(steps)
+        for client, steps in zip(self.clients, self.taken, strict=True):
+            client.continue_at(steps)

@@ -195,7 +195,7 @@ def _write_history(run: LocalRun, folder: Path) -> None:
 
 def scores_over_time(run: LocalRun) -> list[dict[str, Any]]:
     """What each client's detectors had to say."""
-    return [{"client": worker.number, **one} for worker in run.workers for one in worker.lookout.report()]
+    return [{"client": client.number, **one} for client in run.clients for one in client.detection.report()]
 
 
 def leaks(result: dict[str, Any]) -> list[str]:
@@ -214,12 +214,12 @@ def leaks(result: dict[str, Any]) -> list[str]:
 
 def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]:
     last = run.evaluate(run.parts.test)
-    for worker in run.workers:
-        worker.lookout.finish()
+    for client in run.clients:
+        client.detection.finish()
     over_time = scores_over_time(run)  # before it goes back to its best epoch
     run.use_best()
     used = run.evaluate(run.parts.test)
-    maps = [mean_iou(worker.confusion) for worker in run.workers if worker.confusion is not None]
+    maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
     if (whole := run.network()) is not None:
         checkpoint.save(folder / "model.safetensors", whole, {})
     result = {

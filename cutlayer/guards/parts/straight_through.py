@@ -13,12 +13,12 @@ from ...core.seeds import derive, generator
 class StraightThrough(GuardModule):
     """What a squeeze makes of the rows leaves; its gradient is taken for that of the rows."""
 
-    def __init__(self, squeeze: Any, private: int):
+    def __init__(self, compressor: Any, private: int):
         super().__init__()
-        self.squeeze, self.private = squeeze, private
+        self.compressor, self.private = compressor, private
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
-        seen, self.packed = self.squeeze.squeeze(z, generator(derive(self.private, batch.seed)))
+        seen, self.packed = self.compressor.compress(z, generator(derive(self.private, batch.seed)))
         return Guarded(_Straight.apply(z, seen))
 
 

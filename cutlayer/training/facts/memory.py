@@ -19,7 +19,7 @@ from ..build import build_client
 from ..labels import label_shape
 from ..plan.plan import Plan, cut_shapes
 from ..plan.roles import Role
-from ..step import Client, feed
+from ..step import ClientNetwork, feed
 
 PURPOSES = ("parameters", "gradients", "optimizer", "activations", "working")
 MODES = {
@@ -31,7 +31,7 @@ Bytes = dict[str, int]
 Held = dict[int, Tensor]  # by address; a freed storage could lend its address to the next, so all are kept
 
 
-def client_memory(client: Client, batch: Batch, u: tuple[int, ...], mode: str = "active") -> Bytes:
+def client_memory(client: ClientNetwork, batch: Batch, u: tuple[int, ...], mode: str = "active") -> Bytes:
     """Bytes one step needs: parameters, gradients, optimizer state, activations kept for backward.
 
     `working` is what goes into the largest layer and comes out of it, kept or not. The step runs on a copy against a
@@ -46,7 +46,7 @@ def client_memory(client: Client, batch: Batch, u: tuple[int, ...], mode: str = 
     weights = {_address(tensor) for tensor in [*parameters, *split.buffers()]}
     with _largest_layer(split, weights) as largest:
         if not learns:
-            kept = _total(_saved(lambda: feed(Client(client.number, split, None, remote), batch), weights))
+            kept = _total(_saved(lambda: feed(ClientNetwork(client.number, split, None, remote), batch), weights))
         else:
             if mode == "checkpointed":
                 split.head = _Checkpointed(split.head, weights)

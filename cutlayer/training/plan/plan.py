@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...core.batch import Task as Task
-from ...core.compressor import Squeeze
+from ...core.compressor import Compressor
 from ...core.guard import Shape
 from ...core.spec import Spec
 from ...core.split import Bypass, Split, UShaped
@@ -67,8 +67,8 @@ class Plan(Spec):
     epochs: int = 5
     batch: int = 64
     pieces: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
-    down: Squeeze = Squeeze()  # how u comes down: Quantize(bits=8), TopK(share=0.1), ...
-    back: Squeeze = Squeeze()  # how the gradients travel, du up and dz down
+    down: Compressor = Compressor()  # how u comes down: Quantize(bits=8), TopK(share=0.1), ...
+    back: Compressor = Compressor()  # how the gradients travel, du up and dz down
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
@@ -90,7 +90,9 @@ class Plan(Spec):
         for name, kind in _KINDS.items():
             if not isinstance(getattr(self, name), kind):
                 which = (
-                    "Quantize, TopK, RandTopK or SplitFC" if kind is Squeeze else f"cutlayer list {FIELDS[name].kind}"
+                    "Quantize, TopK, RandTopK or SplitFC"
+                    if kind is Compressor
+                    else f"cutlayer list {FIELDS[name].kind}"
                 )
                 raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: {which}")
         if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
@@ -220,8 +222,8 @@ _KINDS: dict[str, Any] = {
     "net": Net,
     "data": Source,
     "guard": Guard,
-    "down": Squeeze,
-    "back": Squeeze,
+    "down": Compressor,
+    "back": Compressor,
     "partition": Partition,
     "rule": Rule,
     "rounds": Rounds,

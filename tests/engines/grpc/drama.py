@@ -102,8 +102,8 @@ def check(local: LocalRun, plan: str, folder: Path) -> int:
     refuse_other_tensors(dict(local.server.body.state_dict()), server)
     for number, name in enumerate(names):
         theirs, _ = checkpoint.load(folder / name / "client.safetensors")
-        kept = {n: t for n, t in local.workers[number].memory().items() if n.startswith("optimizer.")}
-        refuse_other_tensors(local.shown() | kept or export(local.clients[number]), theirs)
+        kept = {n: t for n, t in local.clients[number].memory().items() if n.startswith("optimizer.")}
+        refuse_other_tensors(local.shown() | kept or export(local.networks[number]), theirs)
     result = json.loads((folder / "server" / "result.json").read_text())
     assert result["exact"] and result["skipped"] == [] and result["refused"].keys() <= {"superseded", "rate"}
     assert (result["steps"], result["epochs"]) == (local.step, local.epoch)

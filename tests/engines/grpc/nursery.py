@@ -210,7 +210,7 @@ def serve(order: dict[str, Any], folder: Path) -> int:
     from cutlayer.engines.grpc.admission import Limits
     from cutlayer.engines.grpc.deploy import Service
     from cutlayer.engines.grpc.logs import start_logs
-    from cutlayer.engines.grpc.server import Host
+    from cutlayer.engines.grpc.server import GrpcServer
 
     start_logs("text")
     plan, doom, table = _plan(order), Doom(*order.get("doom", (None,))), Table(folder / "server.table")
@@ -226,17 +226,17 @@ def serve(order: dict[str, Any], folder: Path) -> int:
         doom.at("after update")
         return answer
 
-    go_to, ask = Host._go_to, Host.ask
+    go_to, ask = GrpcServer._go_to, GrpcServer.ask
 
-    def returned(host: Host, number: int) -> None:
+    def returned(host: GrpcServer, number: int) -> None:
         go_to(host, number)
         table.add("return", host.taken)
 
-    def ordered(host: Host, client: int, message: Any) -> Any:
+    def ordered(host: GrpcServer, client: int, message: Any) -> Any:
         doom.at("orders")
         return ask(host, client, message)
 
-    Host._go_to, Host.ask = returned, ordered  # type: ignore[method-assign]
+    GrpcServer._go_to, GrpcServer.ask = returned, ordered  # type: ignore[method-assign]
     identity = Path(order["identities"]) / "server" if "identities" in order else None
     service = Service(
         plan, NAMES[: plan.clients], folder / "server", listen="127.0.0.1:0", identity=identity,
@@ -244,7 +244,7 @@ def serve(order: dict[str, Any], folder: Path) -> int:
     )  # fmt: skip
     result_of = service._result
 
-    def result(host: Host) -> dict[str, Any]:
+    def result(host: GrpcServer) -> dict[str, Any]:
         found = result_of(host)
         doom.at("result")
         return found
@@ -282,7 +282,7 @@ def join(order: dict[str, Any], folder: Path) -> int:
 
     from cutlayer.engines.grpc import certs
     from cutlayer.engines.grpc.channel import Address
-    from cutlayer.engines.grpc.client import Site
+    from cutlayer.engines.grpc.client import DeployedClient
     from cutlayer.engines.grpc.logs import start_logs
 
     start_logs("text")
@@ -290,20 +290,20 @@ def join(order: dict[str, Any], folder: Path) -> int:
     plan, doom, table = _plan(order), Doom(*order.get("doom", (None,))), Table(folder / f"{name}.table")
     if (folder / name / "result.json").exists():
         return 0
-    go_to, follow = Site._go_to, Site._follow
+    go_to, follow = DeployedClient._go_to, DeployedClient._follow
 
-    def returned(site: Site, number: int) -> None:
+    def returned(site: DeployedClient, number: int) -> None:
         go_to(site, number)
         if number >= 0:
-            table.add("return", [site.worker.client.steps])
+            table.add("return", [site.party.network.steps])
 
-    def followed(site: Site, message: Any) -> Any:
+    def followed(site: DeployedClient, message: Any) -> Any:
         doom.at("orders")
         answer = follow(site, message)
         doom.at("answers")
         return answer
 
-    Site._go_to, Site._follow = returned, followed  # type: ignore[method-assign]
+    DeployedClient._go_to, DeployedClient._follow = returned, followed  # type: ignore[method-assign]
     identity = certs.read_identity(Path(order["identities"]) / name, "client") if "identities" in order else None
     address = Address(f"localhost:{order['port']}", identity, quiet=order.get("quiet", 20.0))
     site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 60.0))

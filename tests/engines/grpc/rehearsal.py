@@ -13,17 +13,17 @@ from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.channel import Address
-from cutlayer.engines.grpc.client import Site
+from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.deploy import Service
-from cutlayer.engines.grpc.server import Host
+from cutlayer.engines.grpc.server import GrpcServer
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
 from cutlayer.rules import FedAdam, Scaffold
+from cutlayer.training.client import task_of
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
-from cutlayer.training.worker import task_of
 
 NAMES = ("ward-a", "ward-b", "ward-c")
 PATIENCE = 60.0  # seconds after which a rehearsal that does not end has failed
@@ -64,9 +64,11 @@ def share(plan: Plan, parts: Parts, number: int) -> Parts:
     return replace(parts, private=parts.private[shares[number]])
 
 
-def open_site(plan: Plan, name: str, address: Address, folder: Path, parts: Parts, give_up: float = 30.0) -> Site:
+def open_site(
+    plan: Plan, name: str, address: Address, folder: Path, parts: Parts, give_up: float = 30.0
+) -> DeployedClient:
     """A client that has enrolled and read its data."""
-    site = Site(plan, name, address, folder, give_up=give_up)
+    site = DeployedClient(plan, name, address, folder, give_up=give_up)
     number = site.enrol()
     with BUILDING:
         site.prepare(number, task_of(parts.private, TASK.classes), share(plan, parts, number), own_data=False)
@@ -94,13 +96,13 @@ class Rehearsal:
             at_server=self.watchers,
         )  # fmt: skip
         self.port = self.through(self.service.network.port)
-        self.sites: dict[str, Site] = {}
+        self.sites: dict[str, DeployedClient] = {}
         self.results: dict[str, dict] = {}
         self.errors: list[BaseException] = []
         self.threads: list[threading.Thread] = []
 
     @property
-    def host(self) -> Host:
+    def host(self) -> GrpcServer:
         assert self.service.host is not None
         return self.service.host
 
@@ -160,8 +162,8 @@ def refuse_other_weights(local: LocalRun, rehearsal: Rehearsal) -> None:
     """Everything that training changes is the same, bit for bit, on all sides."""
     ours, theirs = local.tensors(), rehearsal.host.tensors()
     for site in rehearsal.sites.values():
-        assert site.worker is not None
-        number, state = site.worker.number, site.worker.own_state()
+        assert site.party is not None
+        number, state = site.party.number, site.party.own_state()
         theirs |= {f"client{number}/{name}": tensor for name, tensor in state.items()}
         if local.shared:  # every client ends with what the last one brought back
             ours |= {f"client{number}/{name}": tensor for name, tensor in local.shown().items()}

@@ -18,12 +18,12 @@ from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.engines.grpc import admission as lobby
+from cutlayer.engines.grpc import admission as admission
 from cutlayer.engines.grpc import service as network
-from cutlayer.engines.grpc.admission import Limits, Lobby
+from cutlayer.engines.grpc.admission import Admission, Limits
 from cutlayer.engines.grpc.channel import Address, status
 from cutlayer.engines.grpc.session import HEADER, Refused, Session, Type, note, read_note
-from cutlayer.engines.grpc.validation import Door
+from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.training import checkpoint
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.step import export
@@ -78,7 +78,7 @@ def into_decode_and_door(plan: Plan, count: int, seed: int) -> Counter[str]:
     """Each damaged frame is refused by name, or is a message the door can judge. Nothing else may happen."""
     dice, found = random.Random(seed), Counter[str]()
     frames = [bytes(wire.encode(message)) for message in conversation(plan)]
-    door, visitor = Door(plan, TASK), Door(plan, TASK)
+    validator, visitor = MessageValidator(plan, TASK), MessageValidator(plan, TASK)
     visitor.open(None)
     for _ in range(count):
         chosen = dice.choice(frames)
@@ -89,9 +89,9 @@ def into_decode_and_door(plan: Plan, count: int, seed: int) -> Counter[str]:
         except wire.WireError:
             found["garbage"] += 1
             continue
-        for one, name in ((door, "turn"), (visitor, "visit")):
-            if one is door:
-                door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
+        for one, name in ((validator, "turn"), (visitor, "visit")):
+            if one is validator:
+                validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
             try:
                 one.check(message, 1)
                 found[f"{name}: let in"] += 1
@@ -123,12 +123,12 @@ def into_the_lobby(plan: Plan, count: int, seed: int) -> Counter[str]:
     dice, found = random.Random(seed), Counter[str]()
     facts = hello(plan, "ward-b")
     for _ in range(count):
-        lobby = Lobby(plan, NAMES, LIMITS)
+        admission = Admission(plan, NAMES, LIMITS)
         text = greeting(dice, facts)
         try:
             told = read_note(HEADER.pack(b"CP", Type.HELLO, 1, 0, 0, len(text)) + text, Type.HELLO)
-            lobby.enrol(str(told.get("name", "")), told)
-            lobby.admit(str(told.get("name", "")), told).connect(told, lambda packets: None, lambda error: None)
+            admission.enrol(str(told.get("name", "")), told)
+            admission.admit(str(told.get("name", "")), told).connect(told, lambda packets: None, lambda error: None)
             found["let in"] += 1
         except Refused as error:
             found[error.name] += 1
@@ -141,7 +141,7 @@ def _serve(plan: Plan, folder: Path, say) -> None:
     from cutlayer.engines.grpc.deploy import Service
 
     torch.set_num_threads(1)
-    lobby.STRIKES = lobby.LOSSES = 10**9
+    admission.STRIKES = admission.LOSSES = 10**9
     network.CONNECTIONS = (10**9, 10.0)
     service = Service(plan, NAMES, folder, listen="127.0.0.1:0", identity=None, limits=LIMITS)
     say.send(service.network.port)
@@ -225,7 +225,7 @@ class Siege:
         while True:
             site = open_site(self.plan, NAMES[2], self.address, self.folder / NAMES[2], self.parts, give_up=60.0)
             self.sites[NAMES[2]] = site
-            plain = site.wire.send
+            plain = site.channel.send
 
             def send(frame, site=site, plain=plain):
                 if not left[0]:
@@ -239,18 +239,18 @@ class Siege:
                 if dice.random() < 0.5:
                     plain(unlike(dice, bytes(frame), self.frames))
                     return
-                for packet in site.wire._session.send(frame):
-                    site.wire._outgoing.put(lying(dice, packet))
-                    site.wire._outgoing.put(packet)
+                for packet in site.channel._session.send(frame):
+                    site.channel._outgoing.put(lying(dice, packet))
+                    site.channel._outgoing.put(packet)
 
-            site.wire.send = send
+            site.channel.send = send
             try:
                 site.run()
                 return
             except Refused as error:
                 found[error.name] += 1
             finally:
-                site.wire.close()
+                site.channel.close()
 
     def _visitor(self) -> None:
         dice, found = random.Random(self.seed + 1), Counter[str]()
@@ -397,8 +397,8 @@ def besieged(siege: Siege, patience: float) -> dict:
     local = undisturbed(siege.plan)
     refuse_other_tensors(local.tensors(), end["tensors"])
     for site in siege.sites.values():
-        assert site.worker is not None
-        refuse_other_tensors(local.shared, export(site.worker.client))
+        assert site.party is not None
+        refuse_other_tensors(local.shared, export(site.party.network))
     assert end["result"]["exact"] and not end["result"]["skipped"]
     assert end["memory_most"] - end["memory_before"] < ROOM
     assert sum(siege.found["in_turn"].values()) == siege.counts.in_turn  # every one of them was refused

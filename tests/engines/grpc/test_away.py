@@ -17,8 +17,8 @@ from cutlayer.core.message import Kind
 from cutlayer.engines.grpc import channel as uplink
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.channel import GaveUp
-from cutlayer.engines.grpc.client import Site
-from cutlayer.engines.grpc.connection import Absent, Line
+from cutlayer.engines.grpc.client import DeployedClient
+from cutlayer.engines.grpc.connection import Absent, ClientConnection
 
 PLAN = tiny_plan(epochs=6, batch=6, clients=3)
 
@@ -82,7 +82,7 @@ def test_who_stays_away_past_the_deadline_is_skipped_and_may_come_back(tmp_path)
     assert run.host.taken[1] > before, "it learnt again after it came back"
     assert result["steps"] < undisturbed(PLAN).step and set(result["ended"]) == set(NAMES)
     # Shared heads: all end with the same ones.
-    states = [run.sites[name].worker.client.split.state_dict() for name in NAMES]
+    states = [run.sites[name].worker.network.split.state_dict() for name in NAMES]
     assert all(torch.equal(states[0][key], other[key]) for other in states for key in other)
 
 
@@ -140,7 +140,7 @@ def test_with_nobody_there_the_run_waits(tmp_path):
 
 
 def test_the_deadline_counts_from_the_last_sign_of_the_client():
-    line = Line("ward-a", 0, 1 << 20)
+    line = ClientConnection("ward-a", 0, 1 << 20)
     line.connect({}, lambda packets: None, lambda error: None)
     line.agree()
     line.heard_at = time.monotonic() - 100  # a client that had nothing to say while it was not its turn
@@ -176,7 +176,7 @@ def test_after_an_outage_of_everything_the_first_one_back_waits_for_the_others(t
 def test_a_connection_that_breaks_at_the_goodbye_is_made_again(tmp_path, monkeypatch):
     """The answer to the last order is lost with the connection: nobody leaves before it was heard."""
     run, relays, _ = begun(tmp_path, deadline=20.0, seconds=0.0)
-    follow = Site._follow
+    follow = DeployedClient._follow
 
     def followed(site, order):
         answer = follow(site, order)
@@ -185,7 +185,7 @@ def test_a_connection_that_breaks_at_the_goodbye_is_made_again(tmp_path, monkeyp
                 pair.end(reset=True)
         return answer
 
-    monkeypatch.setattr(Site, "_follow", followed)
+    monkeypatch.setattr(DeployedClient, "_follow", followed)
     run.serve()
     result = run.end()
     assert result["exact"] and set(result["ended"]) == set(NAMES)
@@ -196,16 +196,16 @@ def test_a_connection_that_breaks_at_the_goodbye_is_made_again(tmp_path, monkeyp
 def test_a_client_that_dies_at_the_goodbye_is_told_again(name, tmp_path, monkeypatch):
     """The others have gone by then, and what the run is worth is on disk: nobody has to rewind."""
     plan = FAULTED[name]
-    run, died, follow = Rehearsal(plan, tmp_path), [], Site._follow
+    run, died, follow = Rehearsal(plan, tmp_path), [], DeployedClient._follow
 
     def followed(site, order):
         if order.kind is Kind.END and site.name == NAMES[-1] and not died:
             died.append(site)
-            site.wire.close()
+            site.channel.close()
             raise KeyboardInterrupt  # as good as any other end
         return follow(site, order)
 
-    monkeypatch.setattr(Site, "_follow", followed)
+    monkeypatch.setattr(DeployedClient, "_follow", followed)
     for one in NAMES:
         run.join(one)
     run.serve()
@@ -251,7 +251,7 @@ def test_a_server_asked_to_end_keeps_a_snapshot_and_goes_on(nursery, tmp_path):
 def test_stop_from_another_thread_is_an_interruption(stopped, tmp_path):
     run, _, slow = begun(tmp_path, deadline=20.0, names=NAMES if stopped == "training" else NAMES[:1])
     server = run.serve()
-    wait_for((lambda: slow.seen > 4) if stopped == "training" else (lambda: not run.service.lobby.known[1]))
+    wait_for((lambda: slow.seen > 4) if stopped == "training" else (lambda: not run.service.admission.known[1]))
     run.service.stop()
     server.join(20)
     assert not server.is_alive()

@@ -14,19 +14,19 @@ from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.core.state import optimizer_state
-from cutlayer.engines.grpc import admission as lobby
+from cutlayer.engines.grpc import admission as admission
 from cutlayer.engines.grpc import service as network
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.channel import Address
-from cutlayer.engines.grpc.client import Site
+from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.session import Refused
-from cutlayer.engines.grpc.validation import Door
+from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.guards import KAnonymous
 from cutlayer.training.build import build_client, build_server
+from cutlayer.training.client import task_of
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.step import export, learn
-from cutlayer.training.worker import task_of
 from cutlayer.wire import frames as wire
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]
@@ -201,8 +201,8 @@ def same(one, another):
 def test_each_refusal_at_the_door_by_name_and_then_the_right_message(protocol):
     plan = tiny_plan(batch=BATCH, clients=2, protocol=protocol, server_optimizer=SGD(lr=0.05, momentum=0.9))
     said = conversation(plan)
-    server, door = build_server(plan.public(), TASK), Door(plan, TASK)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
+    server, validator = build_server(plan.public(), TASK), MessageValidator(plan, TASK)
+    validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     table = IN_A_TURN | (LABELS if protocol is Vanilla else {})
     seen = Counter()
     for message in said:
@@ -211,73 +211,73 @@ def test_each_refusal_at_the_door_by_name_and_then_the_right_message(protocol):
             if message.kind not in kinds:
                 continue
             with pytest.raises(Refused) as found:
-                door.check(spoil(message), 1)
+                validator.check(spoil(message), 1)
             assert found.value.name == name, (label, found.value)
             seen[label] += 1
         assert same(everything(server), before)
-        door.check(message, 1)
+        validator.check(message, 1)
         server.handle(message)
-        door.passed(message)
+        validator.passed(message)
     assert set(seen) == set(table)
-    door.closed(Message(Kind.TURN, 1, 2, {}))
+    validator.closed(Message(Kind.TURN, 1, 2, {}))
     with pytest.raises(Refused, match="the turn is steps") as found:
-        door.check(said[-2], 1)  # once more, when the turn is over
+        validator.check(said[-2], 1)  # once more, when the turn is over
     assert found.value.name == "step"
 
 
 @protocols
 def test_a_step_that_was_answered_is_not_answered_again(protocol):
     plan = tiny_plan(batch=BATCH, clients=2, protocol=protocol)
-    said, door = conversation(plan), Door(plan, TASK)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
+    said, validator = conversation(plan), MessageValidator(plan, TASK)
+    validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for place, message in enumerate(said):
         for old in said[:place]:
             with pytest.raises(Refused):
-                door.check(old, 1)
-        door.check(message, 1)
-        door.passed(message)
+                validator.check(old, 1)
+        validator.check(message, 1)
+        validator.passed(message)
 
 
 def test_a_turn_is_closed_at_its_end_and_not_before():
     plan = tiny_plan(batch=BATCH, clients=2)
-    said, door = conversation(plan), Door(plan, TASK)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
+    said, validator = conversation(plan), MessageValidator(plan, TASK)
+    validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for message in said:
         with pytest.raises(Refused, match="of a turn that ends at 2"):
-            door.closed(Message(Kind.TURN, 1, 0, {}))
-        door.passed(message)
-    door.closed(Message(Kind.TURN, 1, 2, {}))
+            validator.closed(Message(Kind.TURN, 1, 0, {}))
+        validator.passed(message)
+    validator.closed(Message(Kind.TURN, 1, 2, {}))
 
 
 @pytest.mark.parametrize(("rounds", "lets"), [(Relay(), False), (SplitFed(), True)], ids=repr)
 def test_only_where_rounds_merge_may_a_client_say_that_it_has_nothing(rounds, lets):
     plan = tiny_plan(batch=BATCH, clients=2, rounds=rounds)
-    door, nothing = Door(plan, TASK), Message(Kind.TURN, 1, 0, {"samples": torch.tensor(0)})
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
+    validator, nothing = MessageValidator(plan, TASK), Message(Kind.TURN, 1, 0, {"samples": torch.tensor(0)})
+    validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     with nullcontext() if lets else pytest.raises(Refused, match="of a turn that ends at 2"):
-        door.closed(nothing)
+        validator.closed(nothing)
 
 
 def test_rows_that_samples_share_are_let_in():
     """Labels say of which row they are, where a guard lets samples share rows."""
     plan = tiny_plan(batch=6, clients=2, protocol=Vanilla, guard=KAnonymous(k=2))
-    said, door = conversation(plan), Door(plan, TASK)
+    said, validator = conversation(plan), MessageValidator(plan, TASK)
     assert any("rows" in message.tensors for message in said)
-    door.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
+    validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for message in said:
-        door.check(message, 1)
-        door.passed(message)
+        validator.check(message, 1)
+        validator.passed(message)
 
 
 def test_a_visitor_only_predicts():
     plan = tiny_plan(batch=BATCH)
-    door = Door(plan, TASK)
-    door.open(None)
+    validator = MessageValidator(plan, TASK)
+    validator.open(None)
     right = Message(Kind.PREDICT, 0, 0, {"z": torch.zeros(4096, 4, 5, 5)})
-    door.check(right, 0)
+    validator.check(right, 0)
     for kind in set(Kind) - {Kind.PREDICT}:
         with pytest.raises(Refused, match="only PREDICT is") as found:
-            door.check(replace(right, kind=kind), 0)
+            validator.check(replace(right, kind=kind), 0)
         assert found.value.name == "kind"
 
 
@@ -295,13 +295,13 @@ class Spoiler:
         while True:
             there = self.rehearsal
             site = open_site(there.plan, self.name, there.address(self.name), there.folder / self.name, there.parts)
-            plain, self.busy = site.wire.send, ""
-            site.wire.send = lambda frame, plain=plain: self.send(frame, plain)
+            plain, self.busy = site.channel.send, ""
+            site.channel.send = lambda frame, plain=plain: self.send(frame, plain)
             try:
                 result = site.run()
             except Refused as error:
                 self.told(error)
-                site.wire.close()
+                site.channel.close()
                 continue
             there.sites[self.name], there.results[self.name] = site, result
             return
@@ -328,8 +328,8 @@ class Spoiler:
 @pytest.fixture
 def endless(monkeypatch):
     """A client may be wrong as often as it likes."""
-    monkeypatch.setattr(lobby, "STRIKES", 10**6)
-    monkeypatch.setattr(lobby, "LOSSES", 10**6)
+    monkeypatch.setattr(admission, "STRIKES", 10**6)
+    monkeypatch.setattr(admission, "LOSSES", 10**6)
     monkeypatch.setattr(network, "CONNECTIONS", (10**6, 10.0))
 
 
@@ -408,7 +408,7 @@ def on_disk(folder):
 
 def alone(plan, folder, number=1):
     parts = tiny_parts()
-    site = Site(plan, "b", Address("127.0.0.1:1"), folder)
+    site = DeployedClient(plan, "b", Address("127.0.0.1:1"), folder)
     site.prepare(number, task_of(parts.private, TASK.classes), share(plan, parts, number), own_data=False)
     return site
 
@@ -452,17 +452,17 @@ def test_a_client_refuses_orders_that_are_none(name, tmp_path):
     """Above all, own heads stay at home: no order brings them to the server, or another one in their place."""
     plan = tiny_plan(epochs=2, batch=BATCH, clients=2, shared=False)
     site = alone(plan, tmp_path)
-    site.wire = Script([(BAD_ORDERS | OWN_HEADS)[name]])
-    before, files = export(site.worker.client), on_disk(tmp_path)
+    site.channel = Script([(BAD_ORDERS | OWN_HEADS)[name]])
+    before, files = export(site.party.network), on_disk(tmp_path)
     with pytest.raises(ProtocolError):
         site.run()
-    assert on_disk(tmp_path) == files and site.wire.said == []
-    after = export(site.worker.client)
+    assert on_disk(tmp_path) == files and site.channel.said == []
+    after = export(site.party.network)
     assert all(torch.equal(before[key], after[key]) for key in before | after)
 
 
 def weights_of(site, **changes):
-    state = export(site.worker.client) | changes
+    state = export(site.party.network) | changes
     return {key: t for key, t in state.items() if t is not None}
 
 
@@ -486,22 +486,22 @@ def weights_of(site, **changes):
 def test_a_client_refuses_weights_that_do_not_fit(kind, changes, tmp_path):
     site = alone(tiny_plan(epochs=2, batch=BATCH, clients=2), tmp_path)
     what = {Kind.WEIGHTS: {"turn": [0, 0, 2, 0]}, Kind.EVALUATE: {"what": [1, 0]}, Kind.END: {"number": [0]}}[kind]
-    site.wire = Script([order(kind, **what, **weights_of(site, **changes))])
-    before, files = export(site.worker.client), on_disk(tmp_path)
+    site.channel = Script([order(kind, **what, **weights_of(site, **changes))])
+    before, files = export(site.party.network), on_disk(tmp_path)
     with pytest.raises(ProtocolError, match=f"{kind.name} of client 1"):
         site.run()
-    assert on_disk(tmp_path) == files and site.wire.said == []
-    after = export(site.worker.client)
+    assert on_disk(tmp_path) == files and site.channel.said == []
+    after = export(site.party.network)
     assert all(torch.equal(before[key], after[key]) for key in before | after)
 
 
 def test_a_client_takes_over_weights_that_fit(tmp_path):
     site = alone(tiny_plan(epochs=2, batch=BATCH, clients=2), tmp_path)
     given = {key: t + 1 if t.is_floating_point() else t for key, t in weights_of(site).items()}
-    site.wire = Script([order(Kind.END, number=[0], **given)])
-    site.wire.leave = lambda patience: None
+    site.channel = Script([order(Kind.END, number=[0], **given)])
+    site.channel.leave = lambda patience: None
     site.run()
-    assert all(torch.equal(t, given[key]) for key, t in export(site.worker.client).items())
+    assert all(torch.equal(t, given[key]) for key, t in export(site.party.network).items())
 
 
 BAD_ANSWERS = {
@@ -535,14 +535,14 @@ def test_a_client_refuses_answers_that_are_none(name, protocol, tmp_path):
         return spoil(right) if message.kind in kinds else right
 
     first = order(Kind.EVALUATE, what=[1, 0]) if Kind.PREDICT in kinds else TURN
-    site.wire = Script([first], answer)
-    before, files = export(site.worker.client), on_disk(tmp_path)
+    site.channel = Script([first], answer)
+    before, files = export(site.party.network), on_disk(tmp_path)
     with pytest.raises(ProtocolError):
         site.run()
     assert on_disk(tmp_path) == files
-    assert [message.kind for message in site.wire.said][-1] in kinds  # it said nothing after that
+    assert [message.kind for message in site.channel.said][-1] in kinds  # it said nothing after that
     learnt = {key: t for key, t in before.items() if "running" not in key and "tracked" not in key}
-    assert all(torch.equal(t, export(site.worker.client)[key]) for key, t in learnt.items())
+    assert all(torch.equal(t, export(site.party.network)[key]) for key, t in learnt.items())
 
 
 def test_the_same_script_with_right_answers_is_followed(tmp_path):
@@ -550,10 +550,10 @@ def test_the_same_script_with_right_answers_is_followed(tmp_path):
     plan = tiny_plan(epochs=2, batch=BATCH, clients=2, shared=False)
     site, server = alone(plan, tmp_path), build_server(plan.public(), TASK)
     orders = [TURN, order(Kind.KEEP, step=2, number=[1]), order(Kind.EVALUATE, step=2, what=[1, 0])]
-    site.wire = Script([*orders, order(Kind.REWIND, step=2, number=[0])], server.handle)
+    site.channel = Script([*orders, order(Kind.REWIND, step=2, number=[0])], server.handle)
     with pytest.raises(Over):
         site.run()
-    answers = [message for message in site.wire.said if message.kind not in (*ASKS, *GRADIENT, Kind.PREDICT)]
+    answers = [message for message in site.channel.said if message.kind not in (*ASKS, *GRADIENT, Kind.PREDICT)]
     assert [message.kind for message in answers] == [Kind.TURN, Kind.KEEP, Kind.EVALUATE, Kind.REWIND]
     assert int(answers[0]["samples"]) == 2 * BATCH and int(answers[-1]["steps"]) == 0
     assert site.snapshots.numbers() == [0, 1]

@@ -63,7 +63,7 @@ def test_broken_connections_are_resumed_without_a_rewind(kinds, count, secure, s
     refuse_other_weights(local, run)
     refuse_other_counts(local, run)
     assert result["rewinds"] == 0 and result["exact"] and result["refused"].keys() <= {"superseded"}
-    assert sum(site.wire.connections for site in run.sites.values()) > 3, "some were made anew"
+    assert sum(site.channel.connections for site in run.sites.values()) > 3, "some were made anew"
 
 
 def test_the_relay_does_what_it_says():

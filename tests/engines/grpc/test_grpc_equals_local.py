@@ -146,7 +146,7 @@ def _refuse_other_losses(local, run):
         for site in run.sites.values():
             for theirs in (one for one in site.rows if one["epoch"] == number):
                 turns = (turn for one in local.schedule(number - 1) for turn in one)
-                batches = sum(turn.last - turn.first for turn in turns if turn.client == site.worker.number)
+                batches = sum(turn.last - turn.first for turn in turns if turn.client == site.party.number)
                 total, count = total + theirs["task"] * batches, count + batches
         assert total / count == pytest.approx(row["task"], rel=1e-6)
 
@@ -231,7 +231,7 @@ def test_the_server_holds_no_secret_of_a_client(tmp_path):
             floats.add(found)
         elif isinstance(found, GuardModule | WCC):
             modules.append(found)
-    assert {message.step for message in heard} <= numbers and run.service.lobby.limits.quiet in floats
+    assert {message.step for message in heard} <= numbers and run.service.admission.limits.quiet in floats
     assert not secrets & numbers and wcc not in floats and modules == []
     written = b"".join(path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file())
     frames = b"".join(bytes(wire.encode(message)) for message in heard)

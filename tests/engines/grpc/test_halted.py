@@ -67,6 +67,6 @@ def test_honest_servers_keep_their_clients_and_scores_are_those_of_one_process(t
     local = undisturbed(plan)
     refuse_other_weights(local, run)
     for site in run.sites.values():
-        worker = local.workers[site.worker.number]
-        assert site.worker.lookout.report() == worker.lookout.report() != []
+        client = local.clients[site.party.number]
+        assert site.party.detection.report() == client.detection.report() != []
     assert "detectors" in run.results["ward-a"] and "detectors" not in run.results["server"]

@@ -24,11 +24,11 @@ from siege import ROOM, SIEGE, Counts, Siege, besieged, into_a_session, into_dec
 from toys import TASK, tiny_plan
 
 from cutlayer.core.message import Kind, Message
-from cutlayer.engines.grpc import admission as lobby
+from cutlayer.engines.grpc import admission as admission
 from cutlayer.engines.grpc import service as network
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.channel import GaveUp, call, status
-from cutlayer.engines.grpc.client import Visitor
+from cutlayer.engines.grpc.client import PredictOnlyClient
 from cutlayer.engines.grpc.service import ENROLL
 from cutlayer.engines.grpc.session import CHUNK, HEADER, WINDOW, Refused, Type, note, read_note
 from cutlayer.guards import Clip, LightSplit
@@ -44,8 +44,8 @@ PLAN = tiny_plan(epochs=2, batch=8, clients=3, guard=Clip(norm=2.0))
 @pytest.fixture
 def endless(monkeypatch):
     """A client may be wrong as often as it likes, and come as often."""
-    monkeypatch.setattr(lobby, "STRIKES", 10**6)
-    monkeypatch.setattr(lobby, "LOSSES", 10**6)
+    monkeypatch.setattr(admission, "STRIKES", 10**6)
+    monkeypatch.setattr(admission, "LOSSES", 10**6)
     monkeypatch.setattr(network, "CONNECTIONS", (10**6, 10.0))
 
 
@@ -164,7 +164,7 @@ def test_the_first_client_does_not_make_the_server_build_what_it_says(tmp_path):
         with Peer(run.address("ward-a")) as peer:
             peer.send(note(Type.HELLO, hello(PLAN, "ward-a", task=task)))
             assert peer.refusal() == "data", task
-    assert run.service.lobby.task is None and len(run.service.lobby.missing()) == 3
+    assert run.service.admission.task is None and len(run.service.admission.missing()) == 3
     for name in run.names:
         run.join(name)
     run.serve()
@@ -294,7 +294,7 @@ def test_more_visitors_than_there_is_room_for(stage):
             assert late.send(note(Type.HELLO, stage.hello(purpose="predict"))).refusal() == "busy"
         visitors.pop().__exit__()
         time.sleep(0.3)
-        with Visitor(PLAN, TASK, "ward-a", stage.run.address("ward-a"), Ledger()) as welcome:
+        with PredictOnlyClient(PLAN, TASK, "ward-a", stage.run.address("ward-a"), Ledger()) as welcome:
             answer = welcome.ask(Message(Kind.PREDICT, 0, 0, {"z": torch.zeros(2, 4, 5, 5)}))
             assert answer["u"].shape == (2, 7)
             with pytest.raises(Refused) as found:
@@ -362,7 +362,7 @@ def misbehave(run, name, how, after, over=None):
             site = open_site(run.plan, name, run.address(name), run.folder / name, run.parts, give_up=5.0)
         except GaveUp:
             return
-        plain, count = site.wire.send, [0]
+        plain, count = site.channel.send, [0]
 
         def send(frame, site=site, plain=plain, count=count):
             count[0] += 1
@@ -373,17 +373,17 @@ def misbehave(run, name, how, after, over=None):
                 over.wait(30.0)
                 raise Refused("banned", "the test is over")
             elif how == "garbage in a packet":
-                site.wire._outgoing.put(b"CX" + bytes(40))
+                site.channel._outgoing.put(b"CX" + bytes(40))
             else:
                 plain(spoilt(frame, how))
 
-        site.wire.send = send
+        site.channel.send = send
         try:
             site.run()
         except GaveUp:
             return
         except Refused as error:
-            site.wire.close()
+            site.channel.close()
             if error.name == "banned":
                 return
 
@@ -400,7 +400,7 @@ def test_three_strikes_and_the_run_goes_on_without_it(how, after, tmp_path):
     run.serve()
     result = run.end()
     assert not result["exact"] and {row["client"] for row in result["skipped"]} == {"ward-c"}
-    assert run.host.lines[2].strikes == lobby.STRIKES
+    assert run.host.lines[2].strikes == admission.STRIKES
     refuse_other_weights(undisturbed(replace(plan, partition=Without((2,)))), run)
 
 
@@ -417,14 +417,14 @@ def test_a_client_that_confirms_nothing_is_shut_out(tmp_path):
             site = open_site(plan, "ward-c", run.address("ward-c"), run.folder / "ward-c", run.parts, give_up=20.0)
 
             def send(frame, site=site):
-                for packet in site.wire._session.send(frame):
-                    site.wire._outgoing.put(packet[:8] + bytes(4) + packet[12:])  # heard: nothing
+                for packet in site.channel._session.send(frame):
+                    site.channel._outgoing.put(packet[:8] + bytes(4) + packet[12:])  # heard: nothing
 
-            site.wire.send = send
+            site.channel.send = send
             try:
                 site.run()
             except Refused as error:
-                site.wire.close()
+                site.channel.close()
                 if error.name == "banned":
                     return
 

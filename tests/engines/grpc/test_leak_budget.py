@@ -36,7 +36,7 @@ def test_one_stops_and_the_others_go_on(tmp_path, monkeypatch):
     result = run.end()
     ((halt, site),) = halts
     assert "LeakMeter: after step 3 a reader" in str(halt) and "the budget is 0.01" in str(halt)
-    assert site.worker.client.steps == 4
+    assert site.party.network.steps == 4
     told = json.loads((tmp_path / careful / "halted.json").read_text())
     assert told["why"] in str(halt) and told["detectors"][0]["leak_so_far"]["ncc"] > 0.01
     assert result["epochs"] == 2 and all(run.results[name]["steps"] == 10 for name in NAMES if name != careful)

@@ -12,8 +12,8 @@ from cutlayer.core.remote import Remote
 from cutlayer.core.split import Federated, Vanilla
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.rules import FedAvgM
+from cutlayer.training.client import Client
 from cutlayer.training.plan.schedule import SplitFed, Wave
-from cutlayer.training.worker import Worker
 
 
 def plan(**changes):
@@ -32,14 +32,14 @@ LOST = {
 @pytest.mark.parametrize("plan", LOST.values(), ids=LOST)
 def test_a_client_that_loses_its_numbers_is_left_out_as_in_one_process(plan, tmp_path, monkeypatch):
     """In every second of its steps, so that it takes part again in between."""
-    make = Worker.batch
+    make = Client.batch
 
-    def batch(worker, index):
-        made = make(worker, index)
-        lost = worker.number == 1 and worker.client.steps % 2 == 0
+    def batch(client, index):
+        made = make(client, index)
+        lost = client.number == 1 and client.network.steps % 2 == 0
         return replace(made, x=made.x * torch.nan) if lost else made
 
-    monkeypatch.setattr(Worker, "batch", batch)
+    monkeypatch.setattr(Client, "batch", batch)
     local = undisturbed(plan)
     assert {one["client"] for one in local.rejected} == {1}
     run = rehearse(plan, tmp_path)
@@ -52,16 +52,16 @@ def test_a_client_that_loses_its_numbers_is_left_out_as_in_one_process(plan, tmp
     "plan", [LOST["SplitFed"], LOST["federated"], LOST["a wave"]], ids=["SplitFed", "federated", "wave"]
 )
 def test_weights_without_numbers_are_not_merged_and_nobody_is_sent_away(plan, tmp_path, monkeypatch):
-    handle = Worker.handle
+    handle = Client.handle
 
-    def spoilt(worker, order):
-        answer = handle(worker, order)
-        if worker.number != 2 or "samples" not in answer.tensors or not int(answer["samples"]):
+    def spoilt(client, order):
+        answer = handle(client, order)
+        if client.number != 2 or "samples" not in answer.tensors or not int(answer["samples"]):
             return answer
         weights = {name: t * torch.nan if name.startswith("net.") else t for name, t in answer.tensors.items()}
         return Message(answer.kind, answer.client, answer.step, weights)
 
-    monkeypatch.setattr(Worker, "handle", spoilt)
+    monkeypatch.setattr(Client, "handle", spoilt)
     local = undisturbed(plan)
     run = Rehearsal(plan, tmp_path)
     for name in NAMES:
@@ -98,16 +98,16 @@ def test_a_client_lost_in_the_middle_of_a_round_takes_nobody_with_it(rounds, tmp
 
 
 def test_first_weights_without_numbers_send_that_client_away_and_no_other(tmp_path, monkeypatch):
-    handle = Worker.handle
+    handle = Client.handle
 
-    def spoilt(worker, order):
-        answer = handle(worker, order)
-        if worker.number != 0 or "samples" not in answer.tensors or int(answer["samples"]):
+    def spoilt(client, order):
+        answer = handle(client, order)
+        if client.number != 0 or "samples" not in answer.tensors or int(answer["samples"]):
             return answer
         weights = {name: t * torch.nan if name.startswith("net.") else t for name, t in answer.tensors.items()}
         return Message(answer.kind, answer.client, answer.step, weights)
 
-    monkeypatch.setattr(Worker, "handle", spoilt)
+    monkeypatch.setattr(Client, "handle", spoilt)
     run = Rehearsal(plan(rounds=SplitFed()), tmp_path, limits=Limits(every=3, deadline=2.0))
     for name in NAMES:
         run.join(name)

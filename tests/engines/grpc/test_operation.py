@@ -16,7 +16,7 @@ from cutlayer.cli.deploy import status_lines
 from cutlayer.core.batch import Batch
 from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
-from cutlayer.engines.grpc.client import Visitor
+from cutlayer.engines.grpc.client import PredictOnlyClient
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.grpc.logs import Facts, start_logs
 from cutlayer.engines.grpc.prometheus import start_metrics
@@ -61,11 +61,11 @@ def staying(plan, folder):
 def test_predictions_of_a_visitor_are_those_of_the_local_network(protocol, tmp_path):
     plan = replace(PLAN, protocol=protocol)
     local = undisturbed(plan)
-    load(local.clients[0], local.shared)
+    load(local.networks[0], local.shared)
     rehearsal, serving = staying(plan, tmp_path)
     test = tiny_parts().test
     batches = [Batch(test.x[:20], test.y[:20], seed=1), Batch(test.x[20:], test.y[20:], seed=2)]
-    with Visitor(plan, TASK, "ward-b", rehearsal.address("ward-b"), ledger := Ledger()) as visitor:
+    with PredictOnlyClient(plan, TASK, "ward-b", rehearsal.address("ward-b"), ledger := Ledger()) as visitor:
         client = build_client(plan, TASK, visitor.number, visitor.ask)
         load(client, local.shared)
         found = predict(client, batches)
@@ -75,7 +75,7 @@ def test_predictions_of_a_visitor_are_those_of_the_local_network(protocol, tmp_p
         again = predict(client, batches)
     rehearsal.service.stop()
     serving.join(30)
-    assert torch.equal(found, predict(local.clients[0], batches)) and torch.equal(found, again)
+    assert torch.equal(found, predict(local.networks[0], batches)) and torch.equal(found, again)
     assert ledger.messages["PREDICT", "up"] == 4 and ledger.bytes["PREDICT", "down"] > 0
     assert not rehearsal.errors
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutlayer.engines.grpc import session
-from cutlayer.engines.grpc.connection import PATIENCE, Absent, Line
+from cutlayer.engines.grpc.connection import PATIENCE, Absent, ClientConnection
 from cutlayer.engines.grpc.session import HEADER, WINDOW, Refused, Session, Type, note, read_note
 
 LIMIT = 200
@@ -274,7 +274,7 @@ def connected(line, **facts):
 
 
 def test_frames_nobody_asked_for_end_the_line_and_count_against_the_client():
-    line = Line("a", 0, LIMIT)
+    line = ClientConnection("a", 0, LIMIT)
     push, *_ = connected(line)
     for number in range(1, WINDOW + 1):
         line.arrive(packet(b"x", number=number), push)
@@ -283,7 +283,7 @@ def test_frames_nobody_asked_for_end_the_line_and_count_against_the_client():
 
 
 def test_a_line_that_holds_as_much_as_one_message_may_have_is_full():
-    line = Line("a", 0, LIMIT)
+    line = ClientConnection("a", 0, LIMIT)
     push, *_ = connected(line)
     other = Session()
     for frame in (bytes(150), bytes(50)):
@@ -300,7 +300,7 @@ def test_a_line_that_holds_as_much_as_one_message_may_have_is_full():
 
 @pytest.mark.parametrize("heard", ["3", -1, None, 1e300, [1], {}, 10**40])
 def test_a_bad_greeting_leaves_the_open_connection_alone(heard):
-    line = Line("a", 0, LIMIT)
+    line = ClientConnection("a", 0, LIMIT)
     push, _, closed, welcome, _ = connected(line)
     line.agree()
     bad = {"session": welcome["session"], "heard": heard}
@@ -311,7 +311,7 @@ def test_a_bad_greeting_leaves_the_open_connection_alone(heard):
 
 
 def test_a_second_connection_takes_over():
-    line = Line("a", 0, LIMIT)
+    line = ClientConnection("a", 0, LIMIT)
     push, _, closed, welcome, _ = connected(line)
     line.agree()
     line.send(b"question")
@@ -328,7 +328,7 @@ def test_a_second_connection_takes_over():
 def test_half_a_frame_has_a_deadline(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("cutlayer.engines.grpc.connection.time.monotonic", lambda: clock[0])
-    line = Line("a", 0, LIMIT, frame=30.0)
+    line = ClientConnection("a", 0, LIMIT, frame=30.0)
     push, *_ = connected(line)
     line.arrive(packet(b"a", last=False, total=100), push)
     for _ in range(29):
@@ -344,7 +344,7 @@ def test_what_came_before_is_no_sign_of_life(monkeypatch):
     """A client that repeats old packets for ever would hold up the run."""
     clock = [100.0]
     monkeypatch.setattr("cutlayer.engines.grpc.connection.time.monotonic", lambda: clock[0])
-    line = Line("a", 0, LIMIT)
+    line = ClientConnection("a", 0, LIMIT)
     push, *_ = connected(line)
     line.agree()
     line.arrive(packet(b"abc"), push)
@@ -364,7 +364,7 @@ def test_signs_of_life_do_not_hold_up_the_run_for_ever(monkeypatch):
     """Nor may one that drips: a byte now and then, or connects again and again."""
     clock = [100.0]
     monkeypatch.setattr("cutlayer.engines.grpc.connection.time.monotonic", lambda: clock[0])
-    line = Line("a", 0, 10**6)
+    line = ClientConnection("a", 0, 10**6)
     _, _, _, welcome, _ = connected(line)
     line.agree()
 

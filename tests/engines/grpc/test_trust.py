@@ -96,7 +96,7 @@ def test_whoever_is_revoked_does_not_enter_any_more(room):
 
 def test_whoever_is_revoked_while_the_line_is_open_is_dropped(room):
     """The others go on without it once the deadline is over."""
-    room.service.lobby.limits = replace(LIMITS, deadline=1.0)
+    room.service.admission.limits = replace(LIMITS, deadline=1.0)
     room.join("ward-a")
     room.join("ward-b")
     room.serve()
@@ -193,8 +193,8 @@ def besiege(run, name, seed):
             site = open_site(run.plan, name, run.address(name), run.folder / name, run.parts, give_up=5.0)
         except GaveUp:
             return names
-        plain = site.wire.send
-        site.wire.send = lambda frame, plain=plain: plain(unlike(dice, bytes(frame), frames))
+        plain = site.channel.send
+        site.channel.send = lambda frame, plain=plain: plain(unlike(dice, bytes(frame), frames))
         try:
             site.run()
         except Refused as error:
@@ -204,7 +204,7 @@ def besiege(run, name, seed):
         except GaveUp:
             return names
         finally:
-            site.wire.close()
+            site.channel.close()
 
 
 def banned_and_unharmed(room, seed):

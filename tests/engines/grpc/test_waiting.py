@@ -9,7 +9,7 @@ from rehearsal import NAMES
 from toys import tiny_plan
 
 from cutlayer.core.errors import Interrupted
-from cutlayer.engines.grpc.connection import Bell, Line
+from cutlayer.engines.grpc.connection import ClientConnection, Wakeup
 from cutlayer.engines.grpc.deploy import Service
 from cutlayer.engines.grpc.validation import finite
 
@@ -29,21 +29,21 @@ def in_thread(work):
 
 
 def test_a_bell_wakes_whoever_waits_for_something_that_now_holds():
-    bell, here = Bell(), []
-    thread, found = in_thread(lambda: bell.wait_for(lambda: bool(here)))
-    bell.ring()
+    wakeup, here = Wakeup(), []
+    thread, found = in_thread(lambda: wakeup.wait_for(lambda: bool(here)))
+    wakeup.ring()
     thread.join(0.1)
     assert thread.is_alive()
     here.append(1)
-    bell.ring()
+    wakeup.ring()
     thread.join(20)
     assert found == [True]
-    assert bell.wait_for(lambda: False, timeout=0.01) is False
+    assert wakeup.wait_for(lambda: False, timeout=0.01) is False
 
 
 def test_lines_ring_when_their_client_comes_or_goes():
-    line, rings = Line("a", 0, 1 << 20), []
-    line.bell.ring = lambda: rings.append(line.connected)
+    line, rings = ClientConnection("a", 0, 1 << 20), []
+    line.wakeup.ring = lambda: rings.append(line.connected)
     line.connect({}, push := lambda packets: None, lambda error: None)
     line.disconnect(push)
     line.connect({}, push, lambda error: None)
@@ -61,8 +61,8 @@ def service(tmp_path):
 
 
 def test_a_server_without_clients_looks_for_them_only_when_something_happens(service):
-    looked, missing = [], service.lobby.missing
-    service.lobby.missing = lambda: looked.append(1) or missing()
+    looked, missing = [], service.admission.missing
+    service.admission.missing = lambda: looked.append(1) or missing()
     told = []
     thread, found = in_thread(lambda: service.run(on_wait=told.append))
     time.sleep(0.6)

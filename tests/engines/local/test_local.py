@@ -121,13 +121,13 @@ def test_a_relay_with_one_batch_turns_equals_one_client_with_the_same_batches():
     from cutlayer.training.step import learn
 
     fed = []
-    for worker in relay.workers:
-        worker.batch = lambda index, make=worker.batch: (fed.append(make(index)), fed[-1])[1]
+    for client in relay.clients:
+        client.batch = lambda index, make=client.batch: (fed.append(make(index)), fed[-1])[1]
     relay.train()
     for batch in fed:
-        learn(single.clients[0], batch)
+        learn(single.networks[0], batch)
     ours = relay.shared
-    theirs = named(single.clients[0].split)
+    theirs = named(single.networks[0].split)
     assert all(torch.equal(ours[name], t) for name, t in theirs.items())
 
 
@@ -161,9 +161,9 @@ def test_lost_numbers_stop_the_run_with_step_and_term():
 
 def test_the_largest_term_before_the_loss_of_numbers_is_named():
     run = start(tiny_plan(guard=WCC(weight=1.0)))
-    run.clients[0].peaks = {"task": 1.2, "WCC": 3e30}
+    run.networks[0].peaks = {"task": 1.2, "WCC": 3e30}
     with torch.no_grad():
-        run.clients[0].split.head[0].weight.fill_(float("nan"))
+        run.networks[0].split.head[0].weight.fill_(float("nan"))
     with pytest.raises(
         NonFinite,
         match=r"step 0 of client 0 \(task is nan, WCC is nan\); WCC did it.*task 1.2, WCC 3e.30.*the weight of WCC",

@@ -17,7 +17,7 @@ from cutlayer.guards import DPSGD, LightSplit, NoGuard, Noise, Shredder
 from cutlayer.nets.base import scores_shape, shapes
 from cutlayer.rules import FedAvgM, Scaffold
 from cutlayer.training import build as parties
-from cutlayer.training import worker
+from cutlayer.training import client as client_room
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
@@ -75,7 +75,7 @@ def test_how_many_networks_are_awake_changes_no_bit(kind, awake, monkeypatch):
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     assert our_facts == their_facts, "history, steps, accuracies and the bytes of every kind of message"
-    assert sum(one.awake for one in few.workers) <= awake < 3 <= sum(one.awake for one in many.workers)
+    assert sum(one.awake for one in few.clients) <= awake < 3 <= sum(one.awake for one in many.clients)
 
 
 @pytest.mark.parametrize("kind", ["relay, Adam", "own heads, Adam", "frozen, heads kept", "Scaffold"])
@@ -101,7 +101,7 @@ def test_never_more_networks_than_may_be_awake_and_one(kind, monkeypatch):
         most[0] = max(most[0], len(alive))
         return client
 
-    monkeypatch.setattr(worker, "build_client", build)
+    monkeypatch.setattr(client_room, "build_client", build)
     finished(plan(**KINDS[kind], epochs=3), 2, monkeypatch)
     assert 2 <= most[0] <= 3
 
@@ -113,20 +113,20 @@ def test_a_network_is_built_once_where_no_guard_has_secrets(monkeypatch):
         built.append(number)
         return parties.build_client(plan, task, number, *rest)
 
-    monkeypatch.setattr(worker, "build_client", build)
+    monkeypatch.setattr(client_room, "build_client", build)
     finished(plan(shared=False), 2, monkeypatch)
     assert sorted(built) == [0, 1, 2, 3, 4], "each head once, for its own first weights"
     built.clear()
     run, *_ = finished(plan(shared=False, guard=LightSplit(ratio=4)), 2, monkeypatch)
-    assert len(built) > 5 and not run.workers[0].spares, "no client gets a guard that was another's"
+    assert len(built) > 5 and not run.clients[0].spares, "no client gets a guard that was another's"
 
 
 def test_a_thousand_clients_with_a_batch_each_learn_an_epoch():
     data = Parts(samples(2000, 1), samples(12, 2), samples(60, 3), samples(40, 4))
     run = start(plan(clients=1000, shared=False, epochs=1, batch=2, partition=tiny_plan().partition), data)
     assert run.train() and run.step == 1000
-    assert sum(one.awake for one in run.workers) <= local.AWAKE
-    assert all(one._samples is None for one in run.workers if not one.awake), "samples lie in one place"
+    assert sum(one.awake for one in run.clients) <= local.AWAKE
+    assert all(one._samples is None for one in run.clients if not one.awake), "samples lie in one place"
     assert run.server._answered == {} and run.server._held == {}, "nor does the server keep anything of a client"
     assert len(run.evaluate(run.parts.test)) == 1000
     assert len(run.history) == 1 and 0 <= run.history[0]["val"] <= 1
@@ -136,7 +136,7 @@ def test_many_heads_share_the_held_out_samples_evenly(monkeypatch):
     monkeypatch.setattr(local, "PASSES", 2)
     run = start(plan(shared=False))
     seen = []
-    for one in run.workers:
+    for one in run.clients:
         monkeypatch.setattr(one, "evaluate", lambda purpose, epoch, part: (seen.append(part), (1, 2))[1])
     assert run.evaluate(run.parts.test) == [0.5] * 5
     have = len(run.parts.test)
@@ -151,10 +151,10 @@ def test_many_heads_share_the_held_out_samples_evenly(monkeypatch):
 
 def test_looking_at_one_client_wakes_no_other():
     run = start(plan())
-    assert run.clients[3].number == 3 and len(run.clients) == len(run.samples) == 5
-    assert [one.awake for one in run.workers] == [True, False, False, True, False]
-    assert len(run.samples[2]) == run.workers[2].count and not run.workers[2].awake
-    assert torch.equal(run.workers[4].labels, run.samples[4].y)
+    assert run.networks[3].number == 3 and len(run.networks) == len(run.samples) == 5
+    assert [one.awake for one in run.clients] == [True, False, False, True, False]
+    assert len(run.samples[2]) == run.clients[2].count and not run.clients[2].awake
+    assert torch.equal(run.clients[4].labels, run.samples[4].y)
 
 
 def test_shapes_are_computed_once_for_equal_networks():
@@ -206,7 +206,7 @@ def test_the_benchmarks_of_many_clients_run(monkeypatch):
 
 def test_the_plain_loop_learns_from_the_same_samples():
     run = bench_clients.crowd(10, 80)
-    assert isinstance(run.plan.guard, NoGuard) and [one.batches for one in run.workers] == [1] * 10
+    assert isinstance(run.plan.guard, NoGuard) and [one.batches for one in run.clients] == [1] * 10
     loop = bench_clients.plain_loop(run)
     for _ in range(20):
         next(loop)

@@ -56,7 +56,7 @@ def frames() -> list[bytes]:
             Message(Kind.BACKWARD, 1, 2, {"dz": z.bfloat16().to(dtype)}),
         ]
         for guard, channels in product((JPEG(), HEVC()), (1, 3)):  # these need pictures
-            shown, packed = guard.squeeze(torch.rand(2, channels, 24, 17, generator=generator(2)).to(dtype))
+            shown, packed = guard.compress(torch.rand(2, channels, 24, 17, generator=generator(2)).to(dtype))
             made.append(Message(Kind.FORWARD, 0, 1, {"z": shown}, {"z": packed}))
     framed = [bytes(wire.encode(message)) for message in made]
     by_codec = [Message(Kind.BACKWARD, 1, 2, {"dz": torch.where(z > 1, z, 0.0)})]

@@ -51,13 +51,13 @@ def test_it_takes_at_most_two_percent_more_than_the_entropy(shares):
 def test_a_message_travels_coded_where_that_is_smaller():
     skewed = torch.randn(64, 512, generator=generator(0)).clamp_min(0)  # behind a ReLU half are one level
     for tensor, tag in ((skewed, Coded.tag), (torch.rand(3, 40, generator=generator(1)), Gridded.tag)):
-        seen, packed = Quantize(bits=4, entropy=True).squeeze(tensor)
+        seen, packed = Quantize(bits=4, entropy=True).compress(tensor)
         assert packed.tag == tag
         message = Message(Kind.FORWARD, 0, 0, {"z": seen}, {"z": packed})
         frame = wire.encode(message)
         assert len(frame) == wire.size(message) and torch.equal(wire.decode(frame)["z"], seen)
-    plain = Quantize(bits=4).squeeze(skewed)
-    assert torch.equal(plain[0], Quantize(bits=4, entropy=True).squeeze(skewed)[0])  # the numbers are the same
+    plain = Quantize(bits=4).compress(skewed)
+    assert torch.equal(plain[0], Quantize(bits=4, entropy=True).compress(skewed)[0])  # the numbers are the same
 
 
 def words_of(data):

@@ -16,7 +16,7 @@ from ..core.remote import Remote
 from ..core.seeds import derive
 from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
-from ..detectors import Own, Sent, replaced
+from ..detectors import ClientAssets, SentBatch, swap_guard
 from ..guards import Guard, NoGuard
 from ..rules import Latest
 from ..rules.base import CONTROL, NET, OPTIMIZER, STAT
@@ -24,20 +24,20 @@ from ..wire.codecs.parts.bits import on_host, values
 from ..wire.ledger import Ledger
 from .batches import epoch_batches, in_batches
 from .build import build_client, build_server
-from .detection import KEPT, Lookout
+from .detection import KEPT, ClientDetection
 from .evaluation import confusion
 from .labels import refuse_unfit_labels
 from .micro_batches import Post, learn_in_pieces
 from .plan.optimizers import set_rate
 from .plan.plan import Plan, cut_shapes, steps_per_epoch
 from .plan.schedule import Relay
-from .step import Client, export, feed, learn, load, predict
+from .step import ClientNetwork, export, feed, learn, load, predict
 
 EVALUATION_BATCH = 500
 PURPOSES = ("validate", "test")  # what an evaluation is for, by its number in an order
 
 
-class Worker:
+class Client:
     """One client's network and samples. All its randomness is a function of (private seed, client, step)."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Worker:
         self.confusion: Tensor | None = None  # of the last evaluation, where every pixel has a class
         self.by_class: Tensor | None = None  # of the last evaluation otherwise: right and all samples of each class
         self.number, self._task, self._send = number, task, send
-        self._client: Client | None = None
+        self._network: ClientNetwork | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
         self.correction = plan.rule.correction()
         size = min(plan.batch, len(samples if share is None else share))
@@ -70,45 +70,45 @@ class Worker:
         self._post = post
         self._pool, self._share = samples, share
         own = self._own() if plan.watch else None
-        self.lookout = Lookout(plan.watch, task, size, self.secret("watch"), self._honest, apart, own)
+        self.detection = ClientDetection(plan.watch, task, size, self.secret("watch"), self._honest, apart, own)
         self._samples: Samples | None = None
         self.held_out = held_out
-        self.spares: list[Client] = []  # networks without an owner: where one lies, none needs to be built
+        self.spares: list[ClientNetwork] = []  # networks without an owner: where one lies, none needs to be built
         self.on_step: Callable[[int, Mapping[str, float]], None] = lambda epoch, terms: None
 
     # ----------------------------------------------------------- a network only while it is needed
     @property
-    def client(self) -> Client:
+    def network(self) -> ClientNetwork:
         """Its network; built, or woken up, when it is first asked for."""
         return self._woken()
 
-    def _woken(self, known: bool = False) -> Client:
+    def _woken(self, known: bool = False) -> ClientNetwork:
         """Its network. With `known` all its weights will be replaced, so one that another client gave up will do."""
-        if self._client is None:
+        if self._network is None:
             state, self._asleep = self._asleep.state(self.device), Asleep()
             whole = any(name.startswith(NET) for name in state)
-            client = self._network(known or whole)
+            client = self._built(known or whole)
             if whole:
                 load(client, state)
             elif state:
                 load_optimizer(client.optimizer, state)
             return client
-        return self._client
+        return self._network
 
-    def _network(self, known: bool) -> Client:
-        if self._client is None:
+    def _built(self, known: bool) -> ClientNetwork:
+        if self._network is None:
             # Only where there is no guard: one may be lacking in a network of another client, or hold its secrets.
             if known and self.spares and isinstance(self.plan.guard_of(self.number), NoGuard):
                 remote, spare = Remote(self.number, self._send, self.plan.back), self.spares.pop()
                 load_optimizer(spare.optimizer, {})
-                client = Client(self.number, spare.split, spare.optimizer, remote)
+                client = ClientNetwork(self.number, spare.split, spare.optimizer, remote)
             else:
                 self.spares.clear()
                 client = build_client(self.plan, self._task, self.number, self._send, self.device)
             client.steps, client.peaks = self._steps, self._peaks
             client.remote.continue_at(self._steps * self.plan.pieces)
-            self._client = client
-        return self._client
+            self._network = client
+        return self._network
 
     @property
     def samples(self) -> Samples:
@@ -132,60 +132,60 @@ class Worker:
 
     @property
     def awake(self) -> bool:
-        return self._client is not None
+        return self._network is not None
 
     @property
     def steps(self) -> int:
-        return self._steps if self._client is None else self._client.steps
+        return self._steps if self._network is None else self._network.steps
 
     @property
     def peaks(self) -> dict[str, float]:
-        return self._peaks if self._client is None else self._client.peaks
+        return self._peaks if self._network is None else self._network.peaks
 
     def sleep(self, layout: "Layout", keeps: bool) -> None:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
-        if self._client is not None:
-            self._steps, self._peaks = self._client.steps, self._client.peaks
-            stays = export(self._client, copies=False) if keeps else self._kept_optimizer()
+        if self._network is not None:
+            self._steps, self._peaks = self._network.steps, self._network.peaks
+            stays = export(self._network, copies=False) if keeps else self._kept_optimizer()
             self._asleep = Asleep.of(stays, layout) if stays else Asleep()
             # A guard may hold secrets of its client, which no other may get.
             if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares and not self.plan.watch:
-                self.spares.append(self._client)
-            self._client = None
+                self.spares.append(self._network)
+            self._network = None
         if self._share is not None:
             self._samples = None
 
     def own_state(self) -> State:
         """Everything of this client that the next of its turns depends on, awake or not."""
         state = self._asleep.state(self.device)
-        if self._client is not None or not state:
-            state = export(self.client)
+        if self._network is not None or not state:
+            state = export(self.network)
         return state | self.memory()
 
     def memory(self) -> State:
         """What is this client's own beside shared weights: its half of a rule, what its detectors remember, and an
         optimizer that lives on."""
         remembered = self.correction.tensors() if self.correction is not None else {}
-        own = self._kept_optimizer() | self.lookout.tensors()
+        own = self._kept_optimizer() | self.detection.tensors()
         return own | {f"memory.{name}": tensor for name, tensor in remembered.items()}
 
     def _kept_optimizer(self) -> State:
         if not self.plan.keeps_optimizers:
             return {}
-        state = optimizer_state(self._client.optimizer) if self._client is not None else {}
-        asleep = self._asleep.state(self.device) if self._client is None else {}
+        state = optimizer_state(self._network.optimizer) if self._network is not None else {}
+        asleep = self._asleep.state(self.device) if self._network is None else {}
         return state | {name: t for name, t in asleep.items() if name.startswith(OPTIMIZER)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go back to what `own_state` or `memory` once was."""
         if self.correction is not None:
             self.correction.load({n.removeprefix("memory."): t for n, t in state.items() if n.startswith("memory.")})
-        self.lookout.load({name: t for name, t in state.items() if name.startswith(KEPT)})
+        self.detection.load({name: t for name, t in state.items() if name.startswith(KEPT)})
         own = {n: t.to(self.device) for n, t in state.items() if not n.startswith(("memory.", KEPT))}
         if any(name.startswith(NET) for name in own):
-            load(self.client, own)
+            load(self.network, own)
         if own or self.awake:
-            load_optimizer(self.client.optimizer, own)
+            load_optimizer(self.network.optimizer, own)
         else:
             self._asleep = Asleep()
 
@@ -196,7 +196,7 @@ class Worker:
 
     def handle(self, order: Message) -> Message:
         """Learn for a turn, or evaluate. Weights that come along are taken over first."""
-        self.lookout.halt_if_alarmed(self.number)
+        self.detection.halt_if_alarmed(self.number)
         if order.kind in (Kind.TURN, Kind.WEIGHTS):
             epoch, first, last, frozen = numbers(order, "turn", 4)
             if order.step != self.steps:
@@ -204,7 +204,7 @@ class Worker:
             self.take_over(order)
             learnt, brought = self._follow(order, epoch, first, last, bool(frozen))
             samples = torch.tensor([learnt])
-            return Message(order.kind, self.number, self.client.steps, {"samples": samples, **brought})
+            return Message(order.kind, self.number, self.network.steps, {"samples": samples, **brought})
         if order.kind is Kind.EVALUATE:
             purpose, epoch = numbers(order, "what", 2)
             if not 0 <= purpose < len(PURPOSES):
@@ -217,11 +217,11 @@ class Worker:
         if weights := weights_in(order):
             load(self._woken(known=True), weights)
         if self.plan.rounds.fresh:
-            load_optimizer(self.client.optimizer, {})
+            load_optimizer(self.network.optimizer, {})
 
     def _follow(self, order: Message, epoch: int, first: int, last: int, frozen: bool) -> tuple[int, State]:
         """(samples, weights to bring). Where many bring theirs, one whose numbers are gone has learnt from none."""
-        start = export(self.client) if self.plan.rounds.merges else {}
+        start = export(self.network) if self.plan.rounds.merges else {}
         try:
             if frozen:
                 return self.turn(epoch, first, last, frozen=True), {}
@@ -229,15 +229,15 @@ class Worker:
         except NonFinite:
             if not self.plan.rounds.merges:
                 raise
-            load(self.client, start)
-            load_optimizer(self.client.optimizer, start)
+            load(self.network, start)
+            load_optimizer(self.network.optimizer, start)
             self.continue_at(order.step + last - first)
             brought = {name: t for name, t in start.items() if not name.startswith(OPTIMIZER)}
             return 0, brought if order.kind is Kind.WEIGHTS and not frozen else {}
 
     def _corrected_turn(self, order: Message, epoch: int, first: int, last: int) -> tuple[int, State]:
         """(samples, weights to bring) of a turn, with the client's half of the rule where it has one."""
-        client, correction, weighs = self.client, self.correction, order.kind is Kind.WEIGHTS
+        client, correction, weighs = self.network, self.correction, order.kind is Kind.WEIGHTS
         parameters = dict(client.split.named_parameters()) if correction is not None else {}
         if correction is not None and weighs and first < last:
             correction.start(parameters, order.tensors)
@@ -261,51 +261,53 @@ class Worker:
         """
         if not 0 <= first < last <= self.batches:
             raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
-        self.client.remote.careful = self.plan.rounds.merges
+        self.network.remote.careful = self.plan.rounds.merges
         factor = self.plan.schedule.factor(epoch, self.plan.epochs)
-        set_rate(self.client.optimizer, self.plan.client_optimizer.lr * factor)
+        set_rate(self.network.optimizer, self.plan.client_optimizer.lr * factor)
         learnt = 0
         for index in self.order(epoch)[first:last]:
             terms = self._feed(index) if frozen else self._learn(index)
             learnt += len(index)
             self.ledger.samples["training"] += len(index)
             self.on_step(epoch, terms)
-            self.lookout.halt_if_alarmed(self.number)
+            self.detection.halt_if_alarmed(self.number)
         return learnt
 
     def _feed(self, index: Tensor) -> dict[str, float]:
         # One piece, numbered as the last of its batch, by which the server knows that the batch is whole.
-        self.client.remote.continue_at((self.client.steps + 1) * self.plan.pieces - 1)
-        return feed(self.client, self.batch(index))
+        self.network.remote.continue_at((self.network.steps + 1) * self.plan.pieces - 1)
+        return feed(self.network, self.batch(index))
 
     def _learn(self, index: Tensor) -> dict[str, float]:
         if self.plan.watch:
-            return self.lookout.learn(self.client, self.batch(index))
+            return self.detection.learn(self.network, self.batch(index))
         if self.plan.pieces == 1:
-            return learn(self.client, self.batch(index))
-        pieces, seed = self.pieces(index), self.secret("step", self.client.steps)
+            return learn(self.network, self.batch(index))
+        pieces, seed = self.pieces(index), self.secret("step", self.network.steps)
         batches = [as_batch(self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)]
         # The last piece of a batch always has the last number, by which the server knows it.
-        first = (self.client.steps + 1) * self.plan.pieces - len(pieces)
-        return learn_in_pieces(self.client, batches, first, self._post or _at_once(self._send))
+        first = (self.network.steps + 1) * self.plan.pieces - len(pieces)
+        return learn_in_pieces(self.network, batches, first, self._post or _at_once(self._send))
 
-    def _own(self) -> Own:
+    def _own(self) -> ClientAssets:
         """What this client's detectors may use of its own."""
         cut, public = cut_shapes(self.plan, self._task), derive(self.plan.seed, "guard")
         undo = self.plan.guard_of(self.number).undo(cut.shared, public)
 
-        def some(most: int) -> Sent:
+        def some(most: int) -> SentBatch:
             pick = torch.arange(len(self._pool)) if self._share is None else self._share
             batch = as_batch(self._pool, pick[:most])
-            return Sent(batch.x, batch.y, batch.s, batch.x.new_zeros(len(batch.x), 0))
+            return SentBatch(batch.x, batch.y, batch.s, batch.x.new_zeros(len(batch.x), 0))
 
         def guard(new: Guard) -> GuardModule:
             old, private = self.plan.guard_of(self.number), self.secret("guard")
-            return replaced(old, new, cut.shared, public=public, private=private, task=self._task, device=self.device)
+            return swap_guard(
+                old, new, cut.shared, public=public, private=private, task=self._task, device=self.device
+            )
 
-        return Own(some, guard, undo.to(self.device) if undo is not None else None)
+        return ClientAssets(some, guard, undo.to(self.device) if undo is not None else None)
 
-    def _honest(self, steps: int) -> Iterator[tuple[Client, Batch]]:
+    def _honest(self, steps: int) -> Iterator[tuple[ClientNetwork, Batch]]:
         """A rehearsal with a server of the client's own making, on its own samples; nothing of it stays."""
         plan = replace(
             self.plan, watch=(), rounds=Relay(), rule=Latest(), private_seed=self.secret("rehearsal"),
@@ -326,12 +328,12 @@ class Worker:
         self, weights: State, purpose: str, epoch: int, samples: Samples | None = None
     ) -> tuple[int, int]:
         """As `evaluate`, of the shared weights where there are some. A head of the client's own is put back then."""
-        before = export(self.client) if weights and self.plan.roles.keeps_heads else {}
+        before = export(self.network) if weights and self.plan.roles.keeps_heads else {}
         if weights:
-            load(self.client, weights)
+            load(self.network, weights)
         found = self.evaluate(purpose, epoch, samples)
         if before:
-            load(self.client, before)
+            load(self.network, before)
         return found
 
     def evaluate(self, purpose: str, epoch: int, samples: Samples | None = None) -> tuple[int, int]:
@@ -346,7 +348,7 @@ class Worker:
         size = self.plan.batch if self.plan.guard.mixes_samples else EVALUATION_BATCH
         found = torch.cat(
             [
-                predict(self.client, [as_batch(seen, index, self.secret(purpose, epoch, number))]).argmax(1)
+                predict(self.network, [as_batch(seen, index, self.secret(purpose, epoch, number))]).argmax(1)
                 for number, index in enumerate(in_batches(torch.arange(len(seen)), size, self.plan.least_batch))
             ]
         )
@@ -367,14 +369,14 @@ class Worker:
         return epoch_batches(self.count, self.plan.batch, self.secret("order", epoch), self.plan.least_batch)
 
     def batch(self, index: Tensor) -> Batch:
-        return as_batch(self.samples, index, self.secret("step", self.client.steps))
+        return as_batch(self.samples, index, self.secret("step", self.network.steps))
 
     def continue_at(self, steps: int) -> None:
         """Number the coming steps from `steps` on, and draw their randomness accordingly."""
         self._steps = steps
-        if self._client is not None:
-            self._client.steps = steps
-            self._client.remote.continue_at(steps * self.plan.pieces)
+        if self._network is not None:
+            self._network.steps = steps
+            self._network.remote.continue_at(steps * self.plan.pieces)
 
 
 class Layout:

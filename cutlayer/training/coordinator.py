@@ -16,16 +16,16 @@ from ..core.message import Kind, Message
 from ..core.seeds import derive
 from ..core.server import Server
 from ..core.state import State, load_optimizer, named, optimizer_state
-from ..detectors import Council, ServerWatch
+from ..detectors import ServerContext, ServerWatch
 from ..rules import Rule, Update, sound
 from ..rules.base import CONTROL, MEMORY, NET, STAT
 from ..wire.ledger import DOWN, UP, Ledger
+from .client import weights_in
 from .plan.optimizers import set_rate
 from .plan.plan import Plan
 from .plan.roles import Frozen, Role
 from .plan.schedule import Turn, Wave, epoch_rounds
 from .step import lost_numbers
-from .worker import weights_in
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Best:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Course:
+class Coordinator:
     """The server's side of a run. An engine says how a client is asked (`ask`), and how what it has is kept."""
 
     def __init__(self, plan: Plan, server: Server, batches: Sequence[int]):
@@ -69,11 +69,11 @@ class Course:
         if server.copies:
             server.correction = lambda body: corrected(plan.rule, body)
 
-    def stand(self) -> list[ServerWatch]:
+    def start_detectors(self) -> list[ServerWatch]:
         """The server's own detectors, once it is known how many batches clients have; the door leads through them."""
         plan, longest = self.plan, max(self.batches, default=0)
         passes = plan.epochs * -(-longest // (plan.turn or max(1, longest)))
-        council = Council(
+        council = ServerContext(
             plan.clients,
             plan.take or plan.clients,
             plan.epochs,
@@ -81,7 +81,7 @@ class Course:
             plan.protocol.labels_stay_home,
             derive(plan.seed, "watch"),
         )
-        self.watches = [one.stand(council) for one in plan.server_watch]
+        self.watches = [one.start(council) for one in plan.server_watch]
         return self.watches
 
     # ------------------------------------------------------------- an engine's part

@@ -13,50 +13,50 @@ import torch
 from ...core.errors import NonFinite, ProtocolError
 from ...core.message import Kind, Message, Watcher, through
 from ...training.build import build_server
-from ...training.course import Course
+from ...training.client import weights_in
+from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED
 from ...training.plan.schedule import Wave
-from ...training.worker import weights_in
 from ...wire import frames as wire
 from ...wire.ledger import DOWN, UP
-from .admission import Lobby
-from .barrier import Crowd
-from .connection import Absent, Line, Lost, Stopped
+from .admission import Admission
+from .barrier import RoundBarrier
+from .connection import Absent, ClientConnection, Lost, Stopped
 from .session import Frame, Refused
-from .validation import Door, finite
+from .validation import MessageValidator, finite
 
 log = logging.getLogger("cutlayer.serve")
 
 
-class Conversation(Course):
+class GrpcCarrier(Coordinator):
     """A course that asks clients over lines."""
 
     def __init__(
         self,
-        room: Lobby,
+        room: Admission,
         *,
         device: str = "cpu",
         at_server: Sequence[Watcher] = (),
         stop: threading.Event | None = None,
     ):
         assert room.task is not None
-        self.lobby, self.lines, self.limits, self.task = room, room.lines, room.limits, room.task
+        self.admission, self.lines, self.limits, self.task = room, room.lines, room.limits, room.task
         server = build_server(room.plan, room.task, device)
         super().__init__(room.plan, server, [known.get("batches", 0) for known in room.known])
         self.device, self._stop = device, stop or threading.Event()
-        self._handle = through([*at_server, *self.stand()], server.handle)
+        self._handle = through([*at_server, *self.start_detectors()], server.handle)
         if at_server and isinstance(room.plan.rounds, Wave) and room.plan.rounds.fused:
             raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
-        self._doors = [Door(room.plan, room.task) for _ in self.lines]
+        self._validators = [MessageValidator(room.plan, room.task) for _ in self.lines]
         self._computing = self.lock
-        self._crowd: Crowd | None = None
+        self._barrier: RoundBarrier | None = None
         self._voided: set[int] = set()  # clients whose turn of this round counts for nothing
         self.waiting_for = ""
         room.predictor = self._predict
 
     def ask(self, client: int, order: Message) -> Message:
-        line, door = self.lines[client], self._doors[client]
-        door.open(order)
+        line, validator = self.lines[client], self._validators[client]
+        validator.open(order)
         try:
             self._send(line, order)
         except Refused as error:
@@ -70,29 +70,29 @@ class Conversation(Course):
                 message = _decoded(frame, line.limit)
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
-                    door.closed(message)
+                    validator.closed(message)
                     if not self.plan.protocol.crosses and "turn" in order.tensors and int(message["samples"]):
                         with self.lock:
                             for _ in range(int(order["turn"][2] - order["turn"][1])):
                                 self.learnt()
                     return message
-                door.check(message, client)
+                validator.check(message, client)
                 with self.lock:
                     if message.kind is Kind.PREDICT:
                         self.ledger.samples["predicting"] += len(message["z"])
                     self.ledger.note(message, UP, len(frame))
-                door.passed(message)  # whatever comes of it, the body may not be what it was
+                validator.passed(message)  # whatever comes of it, the body may not be what it was
                 reply = self._computed(message)
                 self._send(line, reply, counted=True)
                 self._refuse_lost_weights(message)  # while the client goes on: a large body takes a while to look at
             except Refused as error:
                 self._refuse(line, error)
             last = message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.pieces == 0
-            if last or (message.kind is Kind.LOSS and door.frozen):
+            if last or (message.kind is Kind.LOSS and validator.frozen):
                 with self.lock:
                     self.learnt()
 
-    def _refuse(self, line: Line, error: Refused) -> NoReturn:
+    def _refuse(self, line: ClientConnection, error: Refused) -> NoReturn:
         """Tell the client, and go back to before its turn: nothing it did in it stays."""
         log.warning("refused", extra={"facts": {"client": line.name, "error": error.name, "text": str(error)}})
         line.strikes += 1
@@ -105,8 +105,8 @@ class Conversation(Course):
         """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
         merges = self.plan.rounds.merges
         try:
-            crowd = self._crowd  # a visitor may come just as a wave ends
-            reply = crowd.answer(message) if crowd is not None else self._alone(message)
+            barrier = self._barrier  # a visitor may come just as a wave ends
+            reply = barrier.answer(message) if barrier is not None else self._alone(message)
             if merges:
                 _lost(message, reply)
         except NonFinite as error:
@@ -135,7 +135,7 @@ class Conversation(Course):
         if message.kind is Kind.BACKWARD and self.server.optimizer is not None and not merges:
             _refuse_non_finite(message, self.server.body.state_dict())
 
-    def _frame(self, line: Line) -> Frame:
+    def _frame(self, line: ClientConnection) -> Frame:
         """A client's next frame. With nobody there nobody is late: it is then our own network that is away."""
         while True:
             try:
@@ -146,14 +146,14 @@ class Conversation(Course):
             self._wait_for_anybody()
 
     def _wait_for_anybody(self) -> None:
-        self.lobby.bell.wait_for(lambda: self._stop.is_set() or self._anybody())
+        self.admission.wakeup.wait_for(lambda: self._stop.is_set() or self._anybody())
         if not self._anybody():
             raise Stopped
 
     def _anybody(self) -> bool:
         return any(line.connected for line in self.lines)
 
-    def _send(self, line: Line, message: Message, counted: bool = False) -> None:
+    def _send(self, line: ClientConnection, message: Message, counted: bool = False) -> None:
         frame = wire.encode(message)
         if counted:
             with self.lock:
@@ -185,15 +185,15 @@ class Conversation(Course):
         if weights and self.shared and not merges and _form(weights) != _form(self.shared):
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
 
-    def _predict(self, line: Line) -> None:
+    def _predict(self, line: ClientConnection) -> None:
         """Serve a connection that only predicts, beside whatever the course does."""
-        door = Door(self.plan, self.task)
-        door.open(None)
+        validator = MessageValidator(self.plan, self.task)
+        validator.open(None)
         try:
             while True:
                 frame = line.receive(self.limits.deadline)
                 message = _decoded(frame, line.limit)
-                door.check(message, line.number)
+                validator.check(message, line.number)
                 line.send(wire.encode(self._computed(message)))
         except Refused as error:
             line.drop(error)
