@@ -79,7 +79,7 @@ def prism() -> Plan:
         data=CIFAR10(),
         protocol=Vanilla,
         epochs=50,
-        batch=128,
+        batch_size=128,
         client_optimizer=sgd,
         server_optimizer=sgd,
     )
@@ -108,4 +108,4 @@ def adversarial_living() -> Plan:
 
 def shredder() -> Plan:
     """Learned noise for FORA's network when it is trained: add --weights with a file of the whole network."""
-    return replace(fora(), guard=Shredder(), frozen=("head", "body", "tail"), epochs=5)
+    return replace(fora(), guard=Shredder(), frozen_parts=("head", "body", "tail"), epochs=5)

@@ -11,12 +11,12 @@ from cutlayer.training.plan.plan import Plan
 
 def demo() -> Plan:
     """What `cutlayer demo` trains, unguarded; 2,000 digits are set aside for the attacker."""
-    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux=2000)
+    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux_samples=2000)
 
 
 def quick() -> Plan:
     """Seconds, not accuracy: to see that everything runs."""
-    return replace(demo(), data=Digits(limit=600), epochs=1, aux=0)
+    return replace(demo(), data=Digits(limit=600), epochs=1, aux_samples=0)
 
 
 def guarded() -> Plan:
@@ -31,4 +31,4 @@ def relay() -> Plan:
 
 def own_heads() -> Plan:
     """The same five clients, each with a head and a tail of its own: no weights travel."""
-    return replace(relay(), shared=False)
+    return replace(relay(), shared_client_network=False)

@@ -16,7 +16,7 @@ at K = 1 is plain training, and could not be that far behind FedAvgM), and DiLoC
 Its sign of g is turned: as printed, Adam and Yogi would climb. This is plain federated learning; `cifar10_split` cuts
 the network, and the rule then merges heads and bodies alike.
 
-    cutlayer compare recipes/fedmuon.py:cifar10 --turn 5 --with rule=FedAvg --with 'rule=FedAvgM(lr=0.3)'
+    cutlayer compare recipes/fedmuon.py:cifar10 --local-steps 5 --with rule=FedAvg --with 'rule=FedAvgM(lr=0.3)'
         --with 'rule=FedAdam(lr=0.003)' --with 'rule=FedMuon(lr=0.05)' --device cuda
     cutlayer compare recipes/fedmuon.py:fashion_mnist --with rule=FedAvg --with 'rule=FedMuon(lr={0.01,0.05,0.2})'
 """
@@ -46,9 +46,9 @@ def cifar10() -> Plan:
         partition=Dirichlet(alpha=0.1),
         rounds=SplitFed(fresh=True),
         rule=FedMuon(lr=0.05),
-        turn=5,
+        local_steps=5,
         epochs=30,
-        batch=128,
+        batch_size=128,
         client_optimizer=SGDM,
         server_optimizer=SGDM,
     )
@@ -87,12 +87,12 @@ def cifar10_diloco() -> Plan:
 # ------------------------------------------------------------------ other K, and rates that differ there
 def cifar10_k1() -> Plan:
     """FedMuon, a merge after every batch. The thesis: 0.9213."""
-    return replace(cifar10(), turn=1)
+    return replace(cifar10(), local_steps=1)
 
 
 def cifar10_k25() -> Plan:
     """FedMuon, 25 batches between merges. The thesis: 0.7753."""
-    return replace(cifar10(), turn=25)
+    return replace(cifar10(), local_steps=25)
 
 
 def cifar10_adagrad_k25() -> Plan:
@@ -113,7 +113,7 @@ def cifar10_split() -> Plan:
 # ------------------------------------------------------------------ for two cores
 def fashion_mnist() -> Plan:
     """The same clients and rates on 6,000 images of Fashion-MNIST: a minute."""
-    return replace(cifar10(), net=SimpleCNN(), data=FashionMNIST(limit=6000), epochs=8, batch=32)
+    return replace(cifar10(), net=SimpleCNN(), data=FashionMNIST(limit=6000), epochs=8, batch_size=32)
 
 
 def digits() -> Plan:

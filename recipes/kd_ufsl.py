@@ -43,8 +43,8 @@ def mnist() -> Plan:
         data=MNIST(),
         clients=10,
         rounds=SplitFed(),
-        turn=0,
-        batch=128,
+        local_steps=0,
+        batch_size=128,
         epochs=20,
         guard=MEANS_THEN_NOISE,
     )
@@ -67,12 +67,12 @@ def svhn() -> Plan:
 
 def mnist_one_body() -> Plan:
     """SplitFed's second version: one body, which learns from the clients in an order drawn for every round."""
-    return replace(mnist(), rounds=SplitFed(version=2), turn=1)
+    return replace(mnist(), rounds=SplitFed(version=2), local_steps=1)
 
 
 def mnist_relay() -> Plan:
     """Nothing is averaged: one head and tail are handed on, a batch each."""
-    return replace(mnist(), rounds=Relay(), rule=Latest(), turn=1)
+    return replace(mnist(), rounds=Relay(), rule=Latest(), local_steps=1)
 
 
 def mnist_noise_first() -> Plan:
@@ -95,10 +95,10 @@ def mnist_formal() -> Plan:
     """
     groups = KAnonymous(k=5, grouping="random")
     guard = Chain(LightSplit(ratio=22.5), Clip(norm=1.0), groups, Gaussian(epsilon=8, delta=1e-5))
-    return replace(mnist(), guard=guard, frozen=("head",))
+    return replace(mnist(), guard=guard, frozen_parts=("head",))
 
 
 # ------------------------------------------------------------------ for two cores
 def digits() -> Plan:
     """Five clients with digits that need no file, a merge after every four batches; `--guard none` to compare."""
-    return replace(mnist(), data=Digits(limit=3000), clients=5, turn=4, batch=64, epochs=8)
+    return replace(mnist(), data=Digits(limit=3000), clients=5, local_steps=4, batch_size=64, epochs=8)

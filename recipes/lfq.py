@@ -35,7 +35,7 @@ def mnist() -> Plan:
         clients=30,
         partition=Labels(m=2),
         epochs=200,
-        batch=256,
+        batch_size=256,
         client_optimizer=sgd,
         server_optimizer=sgd,
     )
@@ -60,7 +60,7 @@ def digits() -> Plan:
         data=Digits(),
         clients=10,
         epochs=12,
-        batch=64,
+        batch_size=64,
         client_optimizer=sgd,
         server_optimizer=sgd,
         schedule=Cosine(),

@@ -69,7 +69,13 @@ def unsplit_cut2() -> Plan:
     """MnistNet cut after its first pool, d = 1152. For Fashion-MNIST add --data FashionMNIST."""
     adam = Adam(lr=1e-3, amsgrad=True)
     return Plan(
-        net=MnistNet(cut=2), data=MNIST(), epochs=20, batch=64, val=0.0, client_optimizer=adam, server_optimizer=adam
+        net=MnistNet(cut=2),
+        data=MNIST(),
+        epochs=20,
+        batch_size=64,
+        val_share=0.0,
+        client_optimizer=adam,
+        server_optimizer=adam,
     )
 
 

@@ -32,7 +32,7 @@ def cifar10() -> Plan:
         fusion="hybrid",
         guard=ROUTED,
         epochs=50,
-        batch=128,
+        batch_size=128,
         client_optimizer=sgd,
         server_optimizer=sgd,
     )

@@ -72,24 +72,24 @@ def reviews() -> Plan:
 
 def reviews_1() -> Plan:
     """One client of ten."""
-    return replace(reviews(), guard=SECRET, guarded=1)
+    return replace(reviews(), guard=SECRET, guarded_clients=1)
 
 
 def reviews_2() -> Plan:
     """Two of ten."""
-    return replace(reviews_1(), guarded=2)
+    return replace(reviews_1(), guarded_clients=2)
 
 
 def reviews_5() -> Plan:
     """Five of ten."""
-    return replace(reviews_1(), guarded=5)
+    return replace(reviews_1(), guarded_clients=5)
 
 
 def reviews_7() -> Plan:
     """Seven of ten."""
-    return replace(reviews_1(), guarded=7)
+    return replace(reviews_1(), guarded_clients=7)
 
 
 def reviews_10() -> Plan:
     """All ten."""
-    return replace(reviews_1(), guarded=10)
+    return replace(reviews_1(), guarded_clients=10)

@@ -15,7 +15,7 @@ from cutlayer.training.plan.plan import Plan
 
 def scenes() -> Plan:
     """No guard."""
-    return Plan(net=Segmenter(), data=Scenes(), epochs=12, batch=32, schedule=Cosine())
+    return Plan(net=Segmenter(), data=Scenes(), epochs=12, batch_size=32, schedule=Cosine())
 
 
 def scenes_quantize() -> Plan:

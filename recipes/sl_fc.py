@@ -43,11 +43,11 @@ def cifar10() -> Plan:
         partition=Dirichlet(alpha=1.0),
         roles=Frozen(share=0.5),
         epochs=50,
-        batch=128,
+        batch_size=128,
         client_optimizer=NESTEROV,
         server_optimizer=NESTEROV,
         schedule=Cosine(floor=1e-5 / 0.015),
-        val=0,
+        val_share=0,
     )
 
 
@@ -73,12 +73,12 @@ def cifar10_two_labels() -> Plan:
 
 def cifar10_k5() -> Plan:
     """Five batches a turn. The thesis: 86.39 %."""
-    return replace(cifar10(), turn=5)
+    return replace(cifar10(), local_steps=5)
 
 
 def cifar10_k25() -> Plan:
     """Twenty-five batches a turn. The thesis: 86.48 %."""
-    return replace(cifar10(), turn=25)
+    return replace(cifar10(), local_steps=25)
 
 
 def cifar10_wave() -> Plan:
@@ -95,8 +95,8 @@ def fashion_mnist() -> Plan:
         data=FashionMNIST(limit=6000),
         partition=Dirichlet(alpha=0.3),
         epochs=8,
-        batch=32,
-        val=0.1,
+        batch_size=32,
+        val_share=0.1,
     )
 
 

@@ -12,7 +12,7 @@ GROUPED = TinyNet(norm="group")
 
 
 def plan(**changes) -> Plan:
-    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 3, **changes})
+    return tiny_plan(**{"epochs": 2, "batch_size": 6, "clients": 3, **changes})
 
 
 def start(plan: Plan, **options) -> LocalRun:

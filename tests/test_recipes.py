@@ -143,7 +143,7 @@ def test_unsplits_victims_train_as_app_a_c_says(name):
     for optimizer in (plan.client_optimizer, plan.server_optimizer):
         assert repr(optimizer) == "Adam(amsgrad=True)"
         assert optimizer.lr == 1e-3
-    assert (plan.epochs, plan.batch, plan.clients) == (20, 64, 1)
+    assert (plan.epochs, plan.batch_size, plan.clients) == (20, 64, 1)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_seals_sides_have_the_parameters_of_table_4():
 
 def test_as_many_clients_use_seal_as_in_table_1():
     plans = {name: recipe() for name, recipe in RECIPES.items() if name.startswith("seal.py:reviews_")}
-    assert sorted(plan.guarded or 0 for plan in plans.values()) == [1, 2, 5, 7, 10]
+    assert sorted(plan.guarded_clients or 0 for plan in plans.values()) == [1, 2, 5, 7, 10]
     assert {(plan.clients, repr(plan.guard)) for plan in plans.values()} == {(10, "SEAL(energy=0.7)")}
 
 
@@ -230,13 +230,13 @@ def test_sl_fc_is_set_up_as_in_the_thesis():
 def test_fedmuon_has_the_rates_of_table_5_2():
     plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("fedmuon.py:")}
     for plan in plans.values():
-        assert (plan.clients, repr(plan.partition), plan.take) == (10, "Dirichlet(alpha=0.1)", None)
+        assert (plan.clients, repr(plan.partition), plan.clients_per_round) == (10, "Dirichlet(alpha=0.1)", None)
         assert (plan.client_optimizer.lr, plan.client_optimizer.momentum) == (0.015, 0.85)
     rules = {"cifar10": "FedMuon", "avgm": "FedAvgM", "adagrad": "FedAdagrad", "adam": "FedAdam", "yogi": "FedYogi"}
     rates = {"cifar10": 0.05, "avgm": 0.3, "adagrad": 0.007, "adam": 0.003, "yogi": 0.002}
     for name, rule in rules.items():
         plan = plans[name if name == "cifar10" else f"cifar10_{name}"]
-        assert (type(plan.rule).__name__, plan.rule.lr, plan.turn, plan.epochs) == (rule, rates[name], 5, 30)
+        assert (type(plan.rule).__name__, plan.rule.lr, plan.local_steps, plan.epochs) == (rule, rates[name], 5, 30)
     assert plans["cifar10_avg"].rule == FedAvg()
     late = {name: (plans[name].turn, plans[name].rule.lr) for name in plans if name.endswith(("_k1", "_k25"))}
     assert late == {
@@ -248,7 +248,7 @@ def test_fedmuon_has_the_rates_of_table_5_2():
 @pytest.mark.parametrize("name", ["sl_fc.py:digits", "fedmuon.py:digits", "kd_ufsl.py:digits"])
 def test_the_small_ones_learn(name):
     """The settings of the papers, on less of the digits."""
-    smaller = {"data": Digits(limit=300), "epochs": 3, "clients": 3, "partition": IID(), "batch": 20}
+    smaller = {"data": Digits(limit=300), "epochs": 3, "clients": 3, "partition": IID(), "batch_size": 20}
     plan = replace(plan_of(name), **smaller, private_seed=0)
     run = LocalRun(plan, parts(plan.data.load(), aux=0, val=0, seed=0), classes=10)
     assert run.train()
@@ -270,7 +270,7 @@ def test_prism_is_cut_and_trained_as_in_the_thesis(name, z, epochs, keep):
     plan = plan_of(f"prism.py:{name}")
     cut = cut_shapes(plan, task_of(plan))
     assert (cut.z, cut.shared, cut.sent, cut.u) == (z, z, z, (512,))
-    assert (plan.epochs, plan.batch, plan.guard.keep, plan.fusion) == (epochs, 128, keep, "hybrid")
+    assert (plan.epochs, plan.batch_size, plan.guard.keep, plan.fusion) == (epochs, 128, keep, "hybrid")
     for optimizer in (plan.client_optimizer, plan.server_optimizer):
         assert repr(optimizer) == "SGD(lr=0.015, weight_decay=0.0001)"
         assert optimizer.momentum == 0.9

@@ -66,7 +66,7 @@ class Knowledge:
 
 REQUIRED = {
     "task": "the shape of an input",
-    "aux": "auxiliary images (set some aside: --aux N)",
+    "aux": "auxiliary images (set some aside: --aux-samples N)",
     "aux_labels": "labels of the auxiliary images",
     "aux_attributes": "sensitive attributes of the auxiliary images",
     "private": "some of the client's own images",

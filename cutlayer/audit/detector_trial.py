@@ -30,7 +30,7 @@ class DetectorTrial:
         self._run, self._damage, self._honest_steps = run, damage, honest_steps
         for party in run.clients[1:]:  # the first one is attacked: nobody asks how much leaks of the others
             party.detection.meters = False
-        self._alarms: dict[str, int] = {repr(one): 0 for one in run.plan.watch}
+        self._alarms: dict[str, int] = {repr(one): 0 for one in run.plan.client_detectors}
         self._first: dict[str, dict[str, Any]] = {}
 
     def __call__(self) -> None:
@@ -74,7 +74,7 @@ class DetectorTrial:
         """The lowest over clients of what each says at the end."""
         reports = [client.detection.report() for client in self._run.clients]
         rows = []
-        for place, one in enumerate(self._run.plan.watch):
+        for place, one in enumerate(self._run.plan.client_detectors):
             found = [report[place][figure] for report in reports if report and report[place][figure] is not None]
             rows.append({"detector": repr(one), figure: min(found, default=None)})
             rows[-1] |= _leaks([report[place] for report in reports if report and "leak" in report[place]])

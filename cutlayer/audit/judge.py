@@ -53,7 +53,7 @@ class Victim:
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.network.split, run.plan.batch)
+        self.box = WhiteBox(self.network.split, run.plan.batch_size)
         observed = replay(run, client, pick, "judged")
         self.messages, self.rows = observed.messages, observed.rows
         self.observed = replay(run, client, order[:MOST_OBSERVED], "observed").messages
@@ -108,7 +108,7 @@ def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samp
     server = Server(body, None, seed=run.plan.seed)
 
     def listen(message: Message) -> Message:
-        observed.append(_apart(message, split.guard))
+        heard.append(_apart(message, split.guard))
         return server.handle(message)
 
     split.guard.register_forward_hook(
@@ -116,7 +116,7 @@ def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samp
     )
     remote = Remote(client, listen)
     secret = derive(run.plan.private_seed or 0, purpose)
-    for step, index in enumerate(_even(pick, run.plan.batch)):
+    for step, index in enumerate(_even(pick, run.plan.batch_size)):
         batch = as_batch(run.samples[client] if samples is None else samples, index, derive(secret, step)).to(
             run.device
         )
@@ -251,7 +251,7 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         history=victim.history and [_apart(message, victim.network.split.guard) for message in victim.history],
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
-        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch),
+        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size),
         guard=replace(before.guard, true_key=own),
     )
 
@@ -446,7 +446,7 @@ def _unaligned(victim: Victim, data: Parts, seed: int) -> Tensor:
     run = victim.run
     stranger_plan = replace(run.plan, private_seed=derive(seed, "a stranger's head"))
     stranger = build_client(stranger_plan, run.task, 0, lambda message: message, run.device)
-    knowledge = replace(after_training(victim, data), encode=WhiteBox(stranger.split, run.plan.batch), undo=None)
+    knowledge = replace(after_training(victim, data), encode=WhiteBox(stranger.split, run.plan.batch_size), undo=None)
     decoder = Decoder(steps=150, readers=("conv", "mlp"))
     with seeded(derive(seed, "unaligned"), victim.truth.device):
         return decoder.attacker(knowledge.only(decoder.needs), seed).reconstruct(victim.messages)

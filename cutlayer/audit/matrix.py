@@ -109,7 +109,7 @@ def audit(
 
     All clients are honest here. Where the plan has a poison, each guard is trained once more with malicious ones.
     """
-    plan = _checked(replace(plan, watch=tuple(one.on_trial() for one in plan.watch)), loaded)
+    plan = _checked(replace(plan, client_detectors=tuple(one.on_trial() for one in plan.client_detectors)), loaded)
     task = task_of(loaded.train, len(loaded.classes))
     if plan.poison is not None:
         plan.poison.refuse_unfit(task)
@@ -186,7 +186,7 @@ def audit(
 
 def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) -> list[Attack]:
     """Each attack as it meets a guard; where clients watch, the active ones in disguise as well."""
-    watched = any(one.suspects for one in plan.watch) and not guard.post_hoc
+    watched = any(one.suspects for one in plan.client_detectors) and not guard.post_hoc
     found: list[Attack] = []
     for attack in attacks:
         if guard == NoGuard():
@@ -229,7 +229,7 @@ def _active_row(
     row, pictures = judge(attack, Victim(run, scene.images), scene.data, seed, lpips, again, attacker)
     row["seconds"] = round(row["seconds"] + seconds, 2)
     row["hijacked"] = {"accuracy": mean(run.evaluate(run.parts.test)), "steps": run.step, "epochs": run.epoch}
-    if run.plan.watch:
+    if run.plan.client_detectors:
         row["watched"] = trial.attacked()
     return row, pictures
 
@@ -309,7 +309,7 @@ class _Scene:
     def hijacked(self, attack: Attack, seed: int, again: int) -> Hijacked:
         """The same training with an active attacker at the server."""
         plan, fitted = self._start()
-        plan = replace(plan, server_watch=())  # the attacker would be watching
+        plan = replace(plan, server_detectors=())  # the attacker would be watching
         what = f"{attack} trains with {shown(self.plan.guard)}"
         return hijack(
             attack, plan, self.data, self.task, seed, device=self.device, again=again, start=fitted,
@@ -319,7 +319,7 @@ class _Scene:
 
     def spoiled(self, poison: Poison) -> dict[str, Any]:
         """The same training with malicious clients. The server is honest here, so no client watches it."""
-        plan = replace(self.plan, poison=poison, watch=())
+        plan = replace(self.plan, poison=poison, client_detectors=())
         run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
         trial, what = PoisonTrial(run), f"{poison} trains with {shown(self.plan.guard)}"
 
@@ -341,7 +341,7 @@ class _Scene:
         if fitted is None:
             return self.plan, None
         # Where nothing learns, neither a server nor a client can lead anybody astray.
-        return replace(self.plan, frozen=PARTS, watch=(), server_watch=()), fitted
+        return replace(self.plan, frozen_parts=PARTS, client_detectors=(), server_detectors=()), fitted
 
     def _listen(self, message: Message, handle: Handler) -> Message:
         if message.client == 0 and message.kind in TRAINING:
@@ -375,9 +375,9 @@ def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> 
         plan = replace(plan, guard=guard, private_seed=0)
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
-        for one in plan.watch:
+        for one in plan.client_detectors:
             one.refuse_unfit(
-                ClientContext(task, plan.batch, 0, lambda steps: iter(()), apart=not guard.mixes_samples)
+                ClientContext(task, plan.batch_size, 0, lambda steps: iter(()), apart=not guard.mixes_samples)
             )
         return why_unfit_labels(plan, task, y) if y is not None else None
     except ValueError as error:
@@ -388,8 +388,8 @@ def _checked(plan: Plan, loaded: Loaded) -> Plan:
     """The plan with auxiliary data set aside; data that cannot be audited is refused before anything is trained."""
     if not plan.protocol.crosses:
         raise ValueError(f"nothing crosses in {plan.protocol.__name__}, so there is no cut to audit: take UShaped")
-    if not plan.aux:
-        plan = replace(plan, aux=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
+    if not plan.aux_samples:
+        plan = replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
     shape = tuple(loaded.train.x.shape[1:])
     if len(shape) != 3:
         raise ValueError(f"an audit reconstructs images; this data has inputs of shape {shape}")
@@ -411,7 +411,7 @@ def _average(per_seed: list[dict[str, Scores]]) -> dict[str, Scores]:
 
 
 def _shared_out(plan: Plan, loaded: Loaded, seed: int) -> Parts:
-    return parts(loaded, aux=plan.aux, val=plan.val, seed=seed)
+    return parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=seed)
 
 
 def _refuse_attacks(attacks: Sequence[Attack], plan: Plan, data: Parts, task: Task, images: int) -> None:
@@ -433,7 +433,7 @@ def _refuse_overlap(data: Parts) -> None:
 def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
-    batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch, len(run.samples[0]))))
+    batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch_size, len(run.samples[0]))))
     maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
     memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
     return {

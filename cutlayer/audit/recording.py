@@ -48,7 +48,7 @@ class Recorded(Victim):
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.network.split, run.plan.batch)
+        self.box = WhiteBox(self.network.split, run.plan.batch_size)
 
 
 def attack_recording(
@@ -70,7 +70,7 @@ def attack_recording(
     run.restore(*checkpoint.load(folder / "last.safetensors"))
     victim = Recorded(run, read(folder / TRANSCRIPT), images)
     if not len(run.parts.aux):
-        raise ValueError(f"{folder} set no auxiliary images aside: train with --aux N, they are the attacker's own")
+        raise ValueError(f"{folder} set no images aside for the attacker: train with --aux-samples N")
     for attack in attacks:
         why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
         if why is not None:

@@ -151,7 +151,8 @@ def _refuse_other_gradients(ours: list[Tensor], theirs: list[Tensor]) -> None:
 def crowd(clients: int, samples: int, batch: int = 8) -> LocalRun:
     """Clients with heads of their own and a few digits each."""
     plan = Plan(
-        net=LeNet(), clients=clients, shared=False, batch=batch, epochs=100, val=0.0, private_seed=1,
+        net=LeNet(), clients=clients, shared_client_network=False, batch_size=batch, epochs=100, val_share=0.0,
+        private_seed=1,
         client_optimizer=PLAIN, server_optimizer=PLAIN,
     )  # fmt: skip
     draw = generator(1)

@@ -118,7 +118,7 @@ def _straight() -> tuple[Plan, Task]:
 
 def plan_of(net: Net, **changes: object) -> Plan:
     rate = SGD(lr=0.01)
-    fields = {"epochs": 1, "turn": 0, "val": 0.0, "private_seed": 1}
+    fields = {"epochs": 1, "local_steps": 0, "val_share": 0.0, "private_seed": 1}
     return Plan(net=net, client_optimizer=rate, server_optimizer=rate, **{**fields, **changes})  # type: ignore[arg-type]
 
 
@@ -176,7 +176,7 @@ def _grpc_train(net: Net, task: Task, rounds: int, goal: float) -> Measured | No
         ours, inside = rounds_of((away.step, here.step), rounds)
         away.end()
     _refuse_other_weights(away, here)
-    return Measured(plan.batch / ours, "samples/s", inside / ours, "the split run in one process", f">= {goal}")
+    return Measured(plan.batch_size / ours, "samples/s", inside / ours, "the split run in one process", f">= {goal}")
 
 
 def _refuse_other_weights(away: Away, here: Here) -> None:
@@ -266,7 +266,7 @@ class Staged:
 
     def __init__(self, plan: Plan, task: Task, steps: int):
         server = build_server(plan.public(), task)
-        self._handle, self._count = server.handle, plan.pieces
+        self._handle, self._count = server.handle, plan.micro_batches
         samples = synthetic(plan, task, steps).private
         self._client = Client(plan, task, 0, samples, {}, server.handle, post=self._post, ledger=Ledger())
         self._marks: list[tuple[float, float, int, int]] = []  # a question: began, ended, bytes asked, answered
@@ -318,7 +318,7 @@ def _pipeline(rounds: int, link: Link) -> Measured | None:
         return None
     task, steps = Task((784,), 10), rounds + FEWEST + 1
     whole = plan_of(MLP(widths=(1024, 1024)))
-    cut = replace(whole, pieces=4)
+    cut = replace(whole, micro_batches=4)
     with scratch() as folder:
         ours = Away(cut, task, steps, folder / "4", link=link)
         plain = Away(whole, task, steps, folder / "1", link=link)

@@ -18,7 +18,7 @@ def leakmeter(quick: bool) -> Measured:
 
 def _leakmeter(steps: int, meter: LeakMeter) -> Measured:
     task = Task((1, 28, 28), 10)
-    plan = Plan(watch=(meter,), epochs=1, val=0.0, private_seed=1)
+    plan = Plan(client_detectors=(meter,), epochs=1, val_share=0.0, private_seed=1)
     run = LocalRun(plan, synthetic(plan, task, steps), classes=task.classes)
     began = time.process_time()
     run.clients[0].turn(0, 0, steps)

@@ -72,7 +72,7 @@ def _model(rounds: int, link: Link) -> Measured | None:
     plans = {
         "raw floats": (wide, ROW),
         "labels travel": (replace(wide, protocol=Vanilla), ROW),
-        "in four pieces": (replace(wide, pieces=4), ROW),
+        "in four pieces": (replace(wide, micro_batches=4), ROW),
         "compressed": (squeezed(plan_of(SimpleCNN(depth=2))), IMAGES),
     }
     ratios = {}

@@ -32,7 +32,7 @@ PATIENCE = 120.0  # seconds after which something that should have happened has 
 def synthetic(plan: Plan, task: Task, steps: int) -> Parts:
     """Random samples for so many batches, and none to validate or test on."""
     draw = torch.Generator().manual_seed(0)
-    count = steps * plan.batch
+    count = steps * plan.batch_size
     x = torch.rand(count, *task.shape, generator=draw)
     y = torch.randint(task.classes, (count,), generator=draw)
     none = Samples(x[:0], y[:0])

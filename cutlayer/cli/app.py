@@ -78,7 +78,8 @@ def train(
     over = Link.parse(link) if link is not None else None
     if resume is not None:
         # Who watches the server is the client's own business: that alone may be another from here on.
-        others = {"watch": changes.pop("watch")} if plan is None and "watch" in changes else {}
+        named = "client_detectors"
+        others = {named: changes.pop(named)} if plan is None and named in changes else {}
         chosen = runs.load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
         chosen = change(chosen, others)
     else:

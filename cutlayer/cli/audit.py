@@ -133,7 +133,7 @@ def attack(
 ) -> None:
     """Attack what a training run recorded: the same bytes for every attack, judged against the truth.
 
-    [bold]cutlayer train --record 64 --aux 1000 --out runs/a[/bold], then [bold]cutlayer attack runs/a[/bold]
+    [bold]cutlayer train --record 64 --aux-samples 1000 --out runs/a[/bold], then [bold]cutlayer attack runs/a[/bold]
     Each attack runs in every form of knowledge about the guard. There is no unguarded control here: an audit has one.
     """
     prepare(threads, device)

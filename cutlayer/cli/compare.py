@@ -46,7 +46,7 @@ def compare(
 ) -> None:
     """Train variants of one plan with the same seeds, and put their convergence on one chart.
 
-    [bold]cutlayer compare --clients 10 --partition 'Dirichlet(alpha=0.1)' --rounds SplitFed --turn 5
+    [bold]cutlayer compare --clients 10 --partition 'Dirichlet(alpha=0.1)' --rounds SplitFed --local-steps 5
     --with rule=FedAvg --with 'rule=FedMuon(lr={0.01,0.05,0.2})' --seeds 3[/bold]
     Every variant is built and checked before the first is trained. Writes report.html (one file, opens anywhere),
     compare.json, compare.csv and the charts as PNG: accuracy against epochs and against MiB, what each client holds

@@ -8,7 +8,7 @@ from ..training.plan.plan import Plan
 
 
 def demo_plan() -> Plan:
-    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux=2000)
+    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux_samples=2000)
 
 
 def demo_guards() -> list[Guard]:

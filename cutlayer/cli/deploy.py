@@ -284,9 +284,9 @@ def predict(
     from ..training.plan.plan_text import read_plan
 
     if limit < 0 or (batch is not None and batch < 1):
-        raise ValueError("--limit is 0 or more, --batch at least 1")
+        raise ValueError("--limit is 0 or more, --batch-size at least 1")
     if stream and batch is not None:
-        raise ValueError("--stream sends one sample at a time: leave out --batch")
+        raise ValueError("--stream sends one sample at a time: leave out --batch-size")
     if link is not None and server is not None:
         raise ValueError("--link imagines a link, and with --server there is a real one: leave one of them out")
     if masks is not None:

@@ -52,7 +52,7 @@ class Server:
         *,
         criterion: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
         seed: int = 0,
-        pieces: int = 1,
+        micro_batches: int = 1,
         down: Compressor | None = None,
         back: Compressor | None = None,
         exchange: str = "",
@@ -63,7 +63,9 @@ class Server:
         self.exchange = exchange  # of the lift, which is the first part of the body: "copy", "replace" or none
         self.down, self.back = down or Compressor(), back or Compressor()  # how u and dz leave
         self.criterion, self.seed = criterion, seed
-        self.pieces = pieces  # of a batch, each with a number of its own: the optimizer steps at the last one
+        self.micro_batches = (
+            micro_batches  # of a batch, each with a number of its own: the optimizer steps at the last one
+        )
         self._main = _Side(body, optimizer)
         self.copies, self._own = copies, dict[int, _Side]()  # how a copy of the body is stepped; None: no copies
         self.correction: Callable[[nn.Module], Callable[[], None]] | None = None  # what a rule asks of a copy
@@ -227,7 +229,7 @@ class Server:
         same = {
             n: one
             for n, one in self._held.get(message.client, {}).items()
-            if n // self.pieces == message.step // self.pieces
+            if n // self.micro_batches == message.step // self.micro_batches
         }
         self._held[message.client] = same | {message.step: _Held(z, u, self._side(message.client).updates)}
 
@@ -301,7 +303,7 @@ class Server:
         if not waits:
             del self._held[message.client]
         held.u.backward(du)
-        if (message.step + 1) % self.pieces == 0:
+        if (message.step + 1) % self.micro_batches == 0:
             self._learn(message, len(held.z))
         if message.client in self._frozen:
             return message.reply()

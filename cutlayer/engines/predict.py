@@ -150,7 +150,7 @@ def predict_with(
     with _client(plan, folder, loaded, ledger, server, name, identity, data_dir, device) as client:
         # Noise is drawn anew by every process: the same image twice must not meet the same noise.
         secret = derive(plan.private_seed or 0, "predict", secrets.token_hex(8))
-        size = plan.batch if plan.guard.mixes_samples else 1 if stream else size
+        size = plan.batch_size if plan.guard.mixes_samples else 1 if stream else size
         found, confidence, seconds, up, down = [], [], [], [], []
         batches = in_batches(torch.arange(len(samples)), size, 1 if stream else plan.least_batch)
         for number, index in enumerate(batches):

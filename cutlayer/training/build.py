@@ -48,7 +48,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         copies=plan.server_optimizer.build if plan.rounds.own_bodies else None,
         wave=plan.rounds.weights if isinstance(plan.rounds, Wave) else "",
         seed=plan.seed,
-        pieces=plan.pieces,
+        micro_batches=plan.micro_batches,
         down=plan.down,
         back=plan.back,
         exchange=guard.exchange,
@@ -64,7 +64,7 @@ def build_client(
     cut = cut_shapes(plan, task)
     own = derive(plan.private_seed, "client", number)
     # Shared heads start alike on every client; own heads do not.
-    start = derive(plan.private_seed, "start", 0 if plan.shared else number)
+    start = derive(plan.private_seed, "start", 0 if plan.shared_client_network else number)
     spec, body = plan.guard_of(number), None
     guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
     with seeded(derive(start, "head")):
@@ -102,7 +102,7 @@ def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
 
 def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
     for name, part in parts.items():
-        if name in plan.frozen and part is not None:
+        if name in plan.frozen_parts and part is not None:
             freeze(part)
 
 

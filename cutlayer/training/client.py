@@ -27,7 +27,7 @@ from .build import build_client, build_server
 from .detection import KEPT, ClientDetection
 from .evaluation import confusion
 from .labels import refuse_unfit_labels
-from .micro_batches import Post, learn_in_pieces
+from .micro_batches import Post, learn_in_micro_batches
 from .plan.optimizers import set_rate
 from .plan.plan import Plan, cut_shapes, steps_per_epoch
 from .plan.schedule import Relay
@@ -65,12 +65,14 @@ class Client:
         self._network: ClientNetwork | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
         self.correction = plan.rule.correction()
-        size = min(plan.batch, len(samples if share is None else share))
+        size = min(plan.batch_size, len(samples if share is None else share))
         apart = not plan.guard.mixes_samples and samples.y.dim() == 1
         self._post = post
         self._pool, self._share = samples, share
-        own = self._own() if plan.watch else None
-        self.detection = ClientDetection(plan.watch, task, size, self.secret("watch"), self._honest, apart, own)
+        own = self._own() if plan.client_detectors else None
+        self.detection = ClientDetection(
+            plan.client_detectors, task, size, self.secret("watch"), self._honest, apart, own
+        )
         self._samples: Samples | None = None
         self.held_out = held_out
         self.spares: list[ClientNetwork] = []  # networks without an owner: where one lies, none needs to be built
@@ -106,7 +108,7 @@ class Client:
                 self.spares.clear()
                 client = build_client(self.plan, self._task, self.number, self._send, self.device)
             client.steps, client.peaks = self._steps, self._peaks
-            client.remote.continue_at(self._steps * self.plan.pieces)
+            client.remote.continue_at(self._steps * self.plan.micro_batches)
             self._network = client
         return self._network
 
@@ -149,7 +151,11 @@ class Client:
             stays = export(self._network, copies=False) if keeps else self._kept_optimizer()
             self._asleep = Asleep.of(stays, layout) if stays else Asleep()
             # A guard may hold secrets of its client, which no other may get.
-            if isinstance(self.plan.guard_of(self.number), NoGuard) and not self.spares and not self.plan.watch:
+            if (
+                isinstance(self.plan.guard_of(self.number), NoGuard)
+                and not self.spares
+                and not self.plan.client_detectors
+            ):
                 self.spares.append(self._network)
             self._network = None
         if self._share is not None:
@@ -192,7 +198,7 @@ class Client:
     @property
     def batches(self) -> int:
         """How many there are in an epoch."""
-        return steps_per_epoch([self.count], self.plan.batch, self.plan.least_batch) if self.count else 0
+        return steps_per_epoch([self.count], self.plan.batch_size, self.plan.least_batch) if self.count else 0
 
     def handle(self, order: Message) -> Message:
         """Learn for a turn, or evaluate. Weights that come along are taken over first."""
@@ -275,19 +281,19 @@ class Client:
 
     def _feed(self, index: Tensor) -> dict[str, float]:
         # One piece, numbered as the last of its batch, by which the server knows that the batch is whole.
-        self.network.remote.continue_at((self.network.steps + 1) * self.plan.pieces - 1)
+        self.network.remote.continue_at((self.network.steps + 1) * self.plan.micro_batches - 1)
         return feed(self.network, self.batch(index))
 
     def _learn(self, index: Tensor) -> dict[str, float]:
-        if self.plan.watch:
+        if self.plan.client_detectors:
             return self.detection.learn(self.network, self.batch(index))
-        if self.plan.pieces == 1:
+        if self.plan.micro_batches == 1:
             return learn(self.network, self.batch(index))
-        pieces, seed = self.pieces(index), self.secret("step", self.network.steps)
+        pieces, seed = self.micro_batches(index), self.secret("step", self.network.steps)
         batches = [as_batch(self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)]
         # The last piece of a batch always has the last number, by which the server knows it.
-        first = (self.network.steps + 1) * self.plan.pieces - len(pieces)
-        return learn_in_pieces(self.network, batches, first, self._post or _at_once(self._send))
+        first = (self.network.steps + 1) * self.plan.micro_batches - len(pieces)
+        return learn_in_micro_batches(self.network, batches, first, self._post or _at_once(self._send))
 
     def _own(self) -> ClientAssets:
         """What this client's detectors may use of its own."""
@@ -310,7 +316,7 @@ class Client:
     def _honest(self, steps: int) -> Iterator[tuple[ClientNetwork, Batch]]:
         """A rehearsal with a server of the client's own making, on its own samples; nothing of it stays."""
         plan = replace(
-            self.plan, watch=(), rounds=Relay(), rule=Latest(), private_seed=self.secret("rehearsal"),
+            self.plan, client_detectors=(), rounds=Relay(), rule=Latest(), private_seed=self.secret("rehearsal"),
             seed=self.secret("server") % 2**31,
         )  # fmt: skip
         server = build_server(plan, self._task, self.device)
@@ -319,10 +325,10 @@ class Client:
         for number, index in enumerate(batches[:steps]):
             yield client, as_batch(self.samples, index, self.secret("rehearsal", number))
 
-    def pieces(self, index: Tensor) -> tuple[Tensor, ...]:
+    def micro_batches(self, index: Tensor) -> tuple[Tensor, ...]:
         """The pieces a batch travels in; a small last batch has fewer."""
         most = len(index) // max(2, self.plan.guard.least_batch)
-        return index.tensor_split(max(1, min(self.plan.pieces, most)))
+        return index.tensor_split(max(1, min(self.plan.micro_batches, most)))
 
     def evaluate_with(
         self, weights: State, purpose: str, epoch: int, samples: Samples | None = None
@@ -345,7 +351,7 @@ class Client:
         seen = on(self.held_out[purpose] if samples is None else samples, self.device)
         if not len(seen):
             return 0, 0
-        size = self.plan.batch if self.plan.guard.mixes_samples else EVALUATION_BATCH
+        size = self.plan.batch_size if self.plan.guard.mixes_samples else EVALUATION_BATCH
         found = torch.cat(
             [
                 predict(self.network, [as_batch(seen, index, self.secret(purpose, epoch, number))]).argmax(1)
@@ -366,7 +372,7 @@ class Client:
 
     def order(self, epoch: int) -> list[Tensor]:
         """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
-        return epoch_batches(self.count, self.plan.batch, self.secret("order", epoch), self.plan.least_batch)
+        return epoch_batches(self.count, self.plan.batch_size, self.secret("order", epoch), self.plan.least_batch)
 
     def batch(self, index: Tensor) -> Batch:
         return as_batch(self.samples, index, self.secret("step", self.network.steps))
@@ -376,7 +382,7 @@ class Client:
         self._steps = steps
         if self._network is not None:
             self._network.steps = steps
-            self._network.remote.continue_at(steps * self.plan.pieces)
+            self._network.remote.continue_at(steps * self.plan.micro_batches)
 
 
 class Layout:

@@ -72,16 +72,16 @@ class Coordinator:
     def start_detectors(self) -> list[ServerWatch]:
         """The server's own detectors, once it is known how many batches clients have; the door leads through them."""
         plan, longest = self.plan, max(self.batches, default=0)
-        passes = plan.epochs * -(-longest // (plan.turn or max(1, longest)))
+        passes = plan.epochs * -(-longest // (plan.local_steps or max(1, longest)))
         council = ServerContext(
             plan.clients,
-            plan.take or plan.clients,
+            plan.clients_per_round or plan.clients,
             plan.epochs,
             passes,
             plan.protocol.labels_stay_home,
             derive(plan.seed, "watch"),
         )
-        self.watches = [one.start(council) for one in plan.server_watch]
+        self.watches = [one.start(council) for one in plan.server_detectors]
         return self.watches
 
     # ------------------------------------------------------------- an engine's part
@@ -144,7 +144,7 @@ class Coordinator:
     @property
     def relays(self) -> bool:
         """Whether one head and tail are handed on from client to client, by way of the server."""
-        return self.plan.shared and (self.plan.clients > 1 or self.plan.rounds.merges)
+        return self.plan.shared_client_network and (self.plan.clients > 1 or self.plan.rounds.merges)
 
     def _run_epoch(self, stop: Callable[[], bool]) -> bool:
         factor = self.plan.schedule.factor(self.epoch, self.plan.epochs)
@@ -164,12 +164,14 @@ class Coordinator:
     @property
     def alike(self) -> bool:
         """Whether all clients have one and the same network, so that one of them can speak for all."""
-        return self.plan.shared and self.plan.guarded is None and not self.plan.roles.keeps_heads
+        return (
+            self.plan.shared_client_network and self.plan.guarded_clients is None and not self.plan.roles.keeps_heads
+        )
 
     def heads_of_their_own(self) -> frozenset[int]:
         """Clients that hold on to another head than the shared one."""
         plan = self.plan
-        if not plan.shared or not plan.roles.keeps_heads:
+        if not plan.shared_client_network or not plan.roles.keeps_heads:
             return frozenset()
         parts = plan.roles.at(0, plan.clients, plan.seed)
         return frozenset(client for client, role in enumerate(parts) if role is Role.FROZEN)
@@ -181,14 +183,20 @@ class Coordinator:
             if len(self._schedules) > 1:  # of very many clients one is long
                 self._schedules.clear()
             self._schedules[epoch] = epoch_rounds(
-                plan.rounds, plan.roles, self.batches, plan.turn, plan.take, epoch=epoch, seed=plan.seed
+                plan.rounds,
+                plan.roles,
+                self.batches,
+                plan.local_steps,
+                plan.clients_per_round,
+                epoch=epoch,
+                seed=plan.seed,
             )
         return self._schedules[epoch]
 
     @cached_property
     def steps(self) -> int:
         """Of the whole plan, all clients together."""
-        alike = self.plan.take is None and not isinstance(self.plan.roles, Frozen)
+        alike = self.plan.clients_per_round is None and not isinstance(self.plan.roles, Frozen)
         epochs = range(1 if alike else self.plan.epochs)
         count = sum(turn.last - turn.first for epoch in epochs for one in self.schedule(epoch) for turn in one)
         return count * (self.plan.epochs if alike else 1)

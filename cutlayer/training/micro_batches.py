@@ -80,7 +80,9 @@ class Ring:
             self._gates[following].release()
 
 
-def learn_in_pieces(client: ClientNetwork, pieces: Sequence[Batch], first: int, post: Post) -> dict[str, float]:
+def learn_in_micro_batches(
+    client: ClientNetwork, pieces: Sequence[Batch], first: int, post: Post
+) -> dict[str, float]:
     """One step of a batch in pieces, numbered from `first` on. Its gradient is that of the whole batch."""
     ring, total = Ring(len(pieces)), sum(map(len, pieces))
 

@@ -52,7 +52,7 @@ def test_the_best_reader_is_chosen_on_held_out_data():
     "guard", [NoGuard(), LightSplit(ratio=4), KAnonymous(k=2), Chain(LightSplit(ratio=4), KAnonymous(k=2))], ids=repr
 )
 def test_it_answers_for_every_sample_behind_a_guard(guard):
-    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     run.train()
     row, pictures = judge(AttributeInference("odd", **TINY), Victim(run, 24), run.parts, seed=0)
     assert pictures is None and row["metric"] == "accuracy" and row["secret"] == "attribute"

@@ -96,7 +96,7 @@ def test_unknown_readers_are_refused():
 
 
 def against_seal(guard, **changes):
-    run = LocalRun(tiny_plan(guard=guard, epochs=2, batch=8), tiny_parts(96), classes=TASK.classes)
+    run = LocalRun(tiny_plan(guard=guard, epochs=2, batch_size=8), tiny_parts(96), classes=TASK.classes)
     run.train()
     victim = Victim(run, 64)
     forms = Decoder(steps=200, width=16, hidden=128, **changes).against(guard, (4, 5, 5))

@@ -21,7 +21,7 @@ CUT = (4, 5, 5)
     "guard", [NoGuard(), LightSplit(ratio=4), SEAL(), Noise(scale=0.1), KAnonymous(k=2)], ids=repr
 )
 def test_it_works_in_every_form_against_every_kind_of_guard(guard):
-    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     run.train()
     for form in SMALL.against(guard, CUT):
         _, pictures = judge(form, Victim(run, 16), run.parts, seed=0)
@@ -29,7 +29,7 @@ def test_it_works_in_every_form_against_every_kind_of_guard(guard):
 
 
 def test_float64(double):
-    run = LocalRun(tiny_plan(epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     assert judge(SMALL, Victim(run, 16), run.parts, seed=0)[0]["n"] == 16
 
 

@@ -136,7 +136,7 @@ def test_a_head_that_follows_these_gradients_becomes_readable():
     "guard", [NoGuard(), LightSplit(ratio=4), SEAL(), Noise(scale=0.1), KAnonymous(k=2)], ids=repr
 )
 def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
-    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     for form in SMALL.against(guard, CUT):
         hijacked, attacker, *_ = hijack(form, run.plan, run.parts, TASK, 0)
         assert attacker.count == hijacked.step >= SMALL.steps
@@ -147,14 +147,14 @@ def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
 
 @pytest.mark.parametrize("protocol", [Vanilla, Bypass])
 def test_it_hijacks_every_protocol(protocol):
-    run = LocalRun(tiny_plan(protocol=protocol, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(protocol=protocol, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     hijacked, attacker, *_ = hijack(SMALL, run.plan, run.parts, TASK, 0)
     assert attacker.count == hijacked.step
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
 
 
 def test_float64(double):
-    run = LocalRun(tiny_plan(epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     hijacked, attacker, *_ = hijack(SMALL, run.plan, run.parts, TASK, 0)
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
 
@@ -168,7 +168,7 @@ def test_the_inverse_behind_a_projection_is_fully_connected():
 
 
 def test_a_hijacked_run_is_as_long_as_the_attack_needs_and_has_no_best_epoch():
-    plan = tiny_plan(epochs=1, batch=8, patience=1)
+    plan = tiny_plan(epochs=1, batch_size=8, patience=1)
     runs = [hijack(replace(SMALL, steps=steps), plan, tiny_parts(), TASK, 0).run for steps in (1, 7, 13)]
     assert [run.epoch for run in runs] == [1, 2, 3]
     assert all(run.plan.patience == 0 for run in runs)
@@ -176,14 +176,14 @@ def test_a_hijacked_run_is_as_long_as_the_attack_needs_and_has_no_best_epoch():
 
 
 def test_what_is_over_cannot_be_hijacked():
-    run = LocalRun(tiny_plan(epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     with pytest.raises(ValueError, match="run an audit"):
         judge(SMALL, Victim(run, 16), run.parts, seed=0)
 
 
 def test_an_audit_gives_it_a_run_of_its_own_and_keeps_the_honest_figures():
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
-    plan = tiny_plan(epochs=2, batch=16)
+    plan = tiny_plan(epochs=2, batch_size=16)
     result = audit(plan, loaded, guards=[LightSplit(ratio=4)], attacks=[SMALL], images=16)
     assert [row["attack"] for row in result.rows] == [
         repr(a) for a in (SMALL, *SMALL.against(LightSplit(ratio=4), CUT))
@@ -276,6 +276,6 @@ def test_disguises_that_cannot_be_are_refused(changes):
 
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
 def test_batches_in_pieces_are_answered_piece_by_piece(protocol):
-    plan = tiny_plan(epochs=1, batch=8, pieces=3, aux=40, protocol=protocol, private_seed=1)
+    plan = tiny_plan(epochs=1, batch_size=8, micro_batches=3, aux_samples=40, protocol=protocol, private_seed=1)
     found = hijack(SMALL, plan, tiny_parts(), TASK, 0, images=8)
     assert found.run.step > 3

@@ -36,7 +36,7 @@ attacks = pytest.mark.parametrize("attack", BOTH, ids=repr)
 
 
 def trained(guard=NoGuard(), **plan):  # noqa: B008  specs are frozen
-    run = LocalRun(tiny_plan(guard=guard, epochs=2, batch=8, **plan), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(guard=guard, epochs=2, batch_size=8, **plan), tiny_parts(), classes=TASK.classes)
     run.train()
     return run
 

@@ -27,7 +27,7 @@ def noisy(count, seed):
 
 def memorised(protocol, guard=None, epochs=40):
     plan = tiny_plan(
-        protocol=protocol, guard=guard or NoGuard(), epochs=epochs, batch=8,
+        protocol=protocol, guard=guard or NoGuard(), epochs=epochs, batch_size=8,
         client_optimizer=Adam(lr=0.01), server_optimizer=Adam(lr=0.01),
     )  # fmt: skip
     run = LocalRun(plan, Parts(noisy(32, 1), noisy(32, 2), noisy(60, 3), noisy(30, 4)), classes=TASK.classes)

@@ -34,7 +34,9 @@ TINY = {"steps": 3, "width": 4, "hidden": 16, "batch": 8}
 
 @cache
 def toy(protocol, guard=NONE):
-    run = LocalRun(tiny_plan(protocol=protocol, guard=guard, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(
+        tiny_plan(protocol=protocol, guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes
+    )
     run.train()
     return Victim(run, 16)
 
@@ -55,7 +57,7 @@ def digits(protocol):
     middle = [Samples(part.x[:, :, 6:22, 6:22].contiguous(), part.y) for part in (loaded.train, loaded.test)]
     data = parts(Loaded(*middle, loaded.classes), aux=350, val=0.1, seed=0)
     adam = {"client_optimizer": Adam(lr=3e-3), "server_optimizer": Adam(lr=3e-3)}
-    plan = Plan(net=MnistNet(), protocol=protocol, epochs=10, batch=32, aux=350, private_seed=7, **adam)
+    plan = Plan(net=MnistNet(), protocol=protocol, epochs=10, batch_size=32, aux_samples=350, private_seed=7, **adam)
     run = LocalRun(plan, data, classes=10)
     run.train()
     return Victim(run, 64)
@@ -411,7 +413,7 @@ def test_there_must_be_private_images_that_are_not_scored():
 
 def test_too_few_auxiliary_images_are_refused():
     knowledge = replace(told(SDAR(), toy(UShaped)), aux=torch.rand(2, *TASK.shape), aux_labels=torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="2 are too few: raise --aux"):
+    with pytest.raises(ValueError, match="2 are too few: raise --aux-samples"):
         SDAR(**TINY).attacker(knowledge, 0)
 
 
@@ -464,7 +466,7 @@ def test_pixelwise_labels_are_no_condition():
     ("settings", "words"),
     [
         ({"steps": 0}, "from 1 up"),
-        ({"batch": 1}, "batch from 2"),
+        ({"batch_size": 1}, "batch from 2"),
         ({"lambda1": -1}, "0 or more"),
         ({"critic_rate": 0}, "above 0"),
         ({"flip": 1.5}, "share of labels"),

@@ -42,7 +42,7 @@ def sent(count, dtype=torch.float32):
 
 
 def trained(guard, **plan):
-    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch=8, **plan), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8, **plan), tiny_parts(), classes=TASK.classes)
     run.train()
     return run
 

@@ -71,7 +71,7 @@ def test_a_key_that_is_named_is_the_only_one():
 def test_nothing_said_is_nothing_known():
     """The plain attack is the oblivious one, to the last number."""
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
-    run = room.LocalRun(tiny_plan(guard=LightSplit(ratio=4), epochs=1, batch=16), _shared(loaded), classes=3)
+    run = room.LocalRun(tiny_plan(guard=LightSplit(ratio=4), epochs=1, batch_size=16), _shared(loaded), classes=3)
     run.train()
     victim = Victim(run, 8)
     rows = []
@@ -105,7 +105,7 @@ def untrained(monkeypatch, attack, protocol=None, **changes):
 
     monkeypatch.setattr(room, "LocalRun", never)
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
-    plan = tiny_plan(epochs=1, batch=16, **({"protocol": protocol} if protocol else {}))
+    plan = tiny_plan(epochs=1, batch_size=16, **({"protocol": protocol} if protocol else {}))
     audit(plan, loaded, guards=[], attacks=[attack], **{"images": 20, **changes})
 
 
@@ -139,7 +139,7 @@ def test_an_attack_that_lacks_nothing_does_train(monkeypatch):
 )
 def test_the_judge_says_how_near_a_substitute_came(guard):
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
-    run = room.LocalRun(tiny_plan(guard=guard, epochs=1, batch=16), _shared(loaded), classes=3)
+    run = room.LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=16), _shared(loaded), classes=3)
     run.train()
     victim = Victim(run, 24)
     for attack in TINY.against(guard, SHAPE):
@@ -194,7 +194,7 @@ def test_it_is_silent_where_knowing_is_worth_little_or_the_attack_is_no_attack()
 
 def test_the_report_has_a_table_of_it():
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
-    plan = tiny_plan(epochs=1, batch=16)
+    plan = tiny_plan(epochs=1, batch_size=16)
     result = audit(plan, loaded, guards=[LightSplit(ratio=4)], attacks=[TINY], images=8)
     shown = {"oblivious": 0.123, "lift": 0.314, "matched": 0.877}
     rows = [{**row, "why_control_failed": None, "ssim": shown.get(row["form"], 0.9)} for row in result.rows]

@@ -51,7 +51,7 @@ class Noise(Attack):
 @pytest.fixture(scope="module")
 def result():
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
-    plan = tiny_plan(epochs=1, batch=16)
+    plan = tiny_plan(epochs=1, batch_size=16)
     return audit(plan, loaded, guards=[GUARD], attacks=[READER, Same(), Noise()], images=40)
 
 
@@ -78,7 +78,7 @@ def test_an_attack_that_fails_its_control_makes_every_row_of_it_invalid(result):
 
 
 def test_the_attackers_data_is_disjoint_from_the_private_data(result):
-    assert result.plan.aux == 72
+    assert result.plan.aux_samples == 72
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     twice = Loaded(
         type(loaded.train)(loaded.train.x[:4].repeat(40, 1, 1, 1), loaded.train.y[:4].repeat(40)),
@@ -86,7 +86,7 @@ def test_the_attackers_data_is_disjoint_from_the_private_data(result):
         loaded.classes,
     )
     with pytest.raises(ValueError, match="auxiliary images are also private"):
-        audit(tiny_plan(epochs=1, batch=16), twice, guards=[], attacks=[READER], images=8)
+        audit(tiny_plan(epochs=1, batch_size=16), twice, guards=[], attacks=[READER], images=8)
 
 
 def test_a_guard_that_does_not_fit_is_refused_before_training():

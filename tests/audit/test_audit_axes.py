@@ -24,7 +24,7 @@ TABLE = Loaded(ROWS, ROWS, ("a",))
 
 def ran(**changes):
     given = {"guards": [LightSplit(ratio=4)], "attacks": [READER], "images": 30, **changes}
-    return audit(tiny_plan(epochs=1, batch=16), LOADED, **given)
+    return audit(tiny_plan(epochs=1, batch_size=16), LOADED, **given)
 
 
 # ------------------------------------------------------------------ the attacker's data

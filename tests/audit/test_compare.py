@@ -32,7 +32,7 @@ RULES = ["rule=FedAvg", "rule=FedMuon(lr={0.01,0.1})"]
 
 
 def base(**changes) -> Plan:
-    fields = {"data": DATA, "epochs": 2, "batch": 12, "clients": 3, "rounds": SplitFed(), "turn": 2}
+    fields = {"data": DATA, "epochs": 2, "batch_size": 12, "clients": 3, "rounds": SplitFed(), "local_steps": 2}
     return tiny_plan(**{**fields, "partition": Dirichlet(alpha=1.0), "private_seed": None, **changes})
 
 
@@ -45,7 +45,7 @@ def test_braces_and_semicolons_become_plans():
     ]  # fmt: skip
     assert found[0].plan == base()
     assert found[2].plan == base(rule=FedMuon(lr=0.1))
-    assert found[4].plan == base(roles=Frozen(share=0.5), turn=5, val=0)
+    assert found[4].plan == base(roles=Frozen(share=0.5), local_steps=5, val_share=0)
     assert [(one.family, one.axis, one.setting) for one in found[:4]] == [
         ("", "", None), ("rule=FedMuon(lr=…)", "lr", 0.01), ("rule=FedMuon(lr=…)", "lr", 0.1),
         ("roles=Frozen(share=0.5); turn=…; val=0", "turn", 1.0),
@@ -71,7 +71,7 @@ def test_every_kind_of_field_can_be_typed():
 
 def test_semicolons_in_quotes_are_letters():
     found = variants(base(), ["plan", 'data=Npz(path="a;b.npz"); turn=5'])
-    assert found[1].plan.data.path == "a;b.npz" and found[1].plan.turn == 5
+    assert found[1].plan.data.path == "a;b.npz" and found[1].plan.local_steps == 5
 
 
 def test_numbers_that_come_in_two_braces_are_no_axis():
@@ -211,7 +211,7 @@ def test_updates_that_were_rejected_are_told():
 
 
 def test_without_validation_data_the_chart_shows_the_test_set():
-    rows = compare(variants(base(epochs=1, val=0), ["turn={1,2}"]), seeds=[0])
+    rows = compare(variants(base(epochs=1, val_share=0), ["turn={1,2}"]), seeds=[0])
     for row in rows:
         assert "val" not in row["history"][0] and row["history"][-1]["test"] == row["accuracy"]
 

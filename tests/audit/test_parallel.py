@@ -16,7 +16,7 @@ from cutlayer.guards import LightSplit
 def options():
     attacks = [Decoder(steps=3, width=4, hidden=8), Decoder(steps=4, width=4, hidden=8)]
     loaded = Loaded(samples(120, 1), samples(30, 2), tuple(map(str, range(TASK.classes))))
-    plan = tiny_plan(epochs=1, batch=8, private_seed=None)
+    plan = tiny_plan(epochs=1, batch_size=8, private_seed=None)
     return {"plan": plan, "loaded": loaded, "guards": [LightSplit(ratio=4)], "attacks": attacks, "images": 8}
 
 

@@ -17,13 +17,13 @@ from cutlayer.guards import KAnonymous, LightSplit
 from cutlayer.training.plan.plan import Plan
 from cutlayer.wire.transcript import Recorder, read
 
-PLAN = Plan(data=Digits(limit=500), epochs=1, aux=150, guard=LightSplit(ratio=8), private_seed=5)
+PLAN = Plan(data=Digits(limit=500), epochs=1, aux_samples=150, guard=LightSplit(ratio=8), private_seed=5)
 
 
 def test_the_truth_behind_each_recorded_row_is_found_again(tmp_path):
     """A head that does not learn sends the same for the same sample, whenever it was recorded."""
     recorder = Recorder()
-    plan = tiny_plan(epochs=2, batch=7, frozen=("head",), clients=2)
+    plan = tiny_plan(epochs=2, batch_size=7, frozen_parts=("head",), clients=2)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[recorder])
     run.train()
     recorder.save(tmp_path / "t")
@@ -47,7 +47,7 @@ def test_a_recorded_run_is_attacked_from_its_folder(tmp_path):
 
 def test_what_cannot_be_attacked_is_refused(tmp_path):
     runs.train(Plan(data=Digits(limit=300), epochs=1, private_seed=5), tmp_path / "plain", record=1 << 20)
-    with pytest.raises(ValueError, match="--aux N"):
+    with pytest.raises(ValueError, match="--aux-samples N"):
         attack_recording(tmp_path / "plain", [Decoder(steps=5)])
     (tmp_path / "plain" / "transcript.bin").unlink()
     with pytest.raises(FileNotFoundError, match="--record"):

@@ -18,7 +18,7 @@ from cutlayer.guards import LightSplit
 @pytest.fixture(scope="module")
 def result():
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
-    plan = tiny_plan(epochs=1, batch=16)
+    plan = tiny_plan(epochs=1, batch_size=16)
     return audit(
         plan, loaded, guards=[LightSplit(ratio=4)], attacks=[Decoder(steps=60, width=16, hidden=64)], images=24
     )
@@ -64,7 +64,7 @@ def test_the_first_pictures_show_every_class_once(result):
 
 def test_clients_that_fare_differently_are_in_the_report(tmp_path):
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
-    plan = tiny_plan(epochs=1, batch=8, clients=3, partition=Dirichlet(alpha=0.5))
+    plan = tiny_plan(epochs=1, batch_size=8, clients=3, partition=Dirichlet(alpha=0.5))
     found = audit(plan, loaded, guards=[], attacks=[Decoder(steps=10, width=8, hidden=16)], images=24)
     fair = found.rows[0]["fairness"]
     assert 0 <= fair["worst"] <= fair["mean"] <= fair["best"] <= 1

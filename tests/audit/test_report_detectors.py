@@ -32,8 +32,8 @@ OUTLIERS = OutlierGradients(rehearsal=10, window=3)
 METER = LeakMeter(budget="ncc<=0.99", every=4, samples=64, steps=4)
 READER = Decoder(steps=4, width=4, hidden=8, readers=("ridge",))
 HIJACKER = FSHA(steps=12, width=4, hidden=8, warm=4, batch=8)
-SERVER = tiny_plan(clients=4, epochs=3, batch=16, aux=40, server_watch=(EASY, BLIND, HALF))
-MEASURED = tiny_plan(clients=2, epochs=2, batch=16, aux=40, watch=(METER,))
+SERVER = tiny_plan(clients=4, epochs=3, batch_size=16, aux_samples=40, server_detectors=(EASY, BLIND, HALF))
+MEASURED = tiny_plan(clients=2, epochs=2, batch_size=16, aux_samples=40, client_detectors=(METER,))
 POISONED = replace(SERVER, poison=BadNets(clients=1, share=0.3, target=2))
 
 
@@ -68,7 +68,9 @@ def page(found):
 def the_same_run(plan):
     """What the audit trains on the open cut, made again."""
     own = replace(plan, private_seed=derive(plan.seed, "audit"))
-    return LocalRun(own, parts(LOADED, aux=plan.aux, val=plan.val, seed=plan.seed), classes=TASK.classes)
+    return LocalRun(
+        own, parts(LOADED, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed), classes=TASK.classes
+    )
 
 
 def without_times(rows):
@@ -117,7 +119,7 @@ def test_what_was_achieved_at_the_first_true_alarm_is_that_of_the_course(spoiled
 
 
 def test_an_alarm_in_the_very_last_round_counts():
-    last = replace(POISONED, epochs=1, server_watch=(EASY,), poison=BadNets(clients=1, share=0.6, target=2))
+    last = replace(POISONED, epochs=1, server_detectors=(EASY,), poison=BadNets(clients=1, share=0.6, target=2))
     (row,) = audited(last).poisoned
     assert row["watched"][0]["delay"] == 1 and row["watched"][0]["success_then"] == row["success_rate"] > 0
 
@@ -139,7 +141,7 @@ def test_who_was_not_noticed_is_said(spoiled):
 
 
 def test_what_malicious_clients_achieve_is_said_even_if_nobody_watches(spoiled):
-    alone = audited(replace(POISONED, server_watch=()))
+    alone = audited(replace(POISONED, server_detectors=()))
     assert alone.poisoned[0]["success_rate"] == spoiled.poisoned[0]["success_rate"]
     assert "server_watch" not in alone.rows[0] and "no detector watched" in page(alone)
 
@@ -179,7 +181,7 @@ def test_attackers_hide_only_where_somebody_watches():
 def test_a_disguise_has_a_row_of_its_own_and_the_plain_attacks_control(monkeypatch):
     monkeypatch.setattr(room, "why_control_failed", lambda attack, *rest: "it is weak" if not attack.evade else None)
     asked = []
-    plan = tiny_plan(epochs=1, batch=16, aux=40, watch=(OUTLIERS,))
+    plan = tiny_plan(epochs=1, batch_size=16, aux_samples=40, client_detectors=(OUTLIERS,))
     found = audited(plan, attacks=[HIJACKER], claim=lambda name: asked.append(name) or True)
     assert asked == [f"0 | none | {HIJACKER}"], "one process makes them all: they need their control"
     _, half, late = found.rows
@@ -273,8 +275,8 @@ def test_the_table_of_meters_has_the_runs_own_figures(measured):
 def test_a_meter_on_trial_changes_nothing_of_what_is_measured():
     """A ladder would put another guard in the place of the one that is audited."""
     climbs = LeakMeter(budget="ncc<=0.999", policy="strengthen", ladder=(Gaussian(scale=4.0),), every=2, samples=64)
-    plan = tiny_plan(epochs=2, batch=16, aux=40)
-    found = [audited(replace(plan, watch=watch), attacks=[READER]) for watch in ((), (climbs,))]
+    plan = tiny_plan(epochs=2, batch_size=16, aux_samples=40)
+    found = [audited(replace(plan, client_detectors=watch), attacks=[READER]) for watch in ((), (climbs,))]
     assert found[0].rows[0]["ssim"] == found[1].rows[0]["ssim"]
     assert "policy='strengthen'" not in found[1].rows[0]["watch"][0]["detector"]
 
@@ -290,7 +292,7 @@ def test_only_the_client_that_is_attacked_measures_its_leak():
 
 
 def test_alarms_before_an_attack_begins_are_no_detections():
-    plan = tiny_plan(epochs=1, batch=8, watch=(OUTLIERS,), private_seed=1)
+    plan = tiny_plan(epochs=1, batch_size=8, client_detectors=(OUTLIERS,), private_seed=1)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     late = DetectorTrial(run, honest_steps=4)
 
@@ -308,7 +310,7 @@ def test_a_budget_that_was_exceeded_is_said():
     entry = {"detector": "LeakMeter()", "leak": [], "leak_so_far": {}, "exceeded": True}
     attack = {"attack": "D()", "ssim": 0.9, "value": 0.9, "valid": True}
     last = {"step": 3, "reader": "conv", "ssim": 0.5, "ncc": 0.5, "plus_minus": 0.1, "floor": 0.2}
-    rows = [{"guard": "none", "seed": 0, **attack, "watch": [{**entry, "leak": [last]}]}]
+    rows = [{"guard": "none", "seed": 0, **attack, "client_detectors": [{**entry, "leak": [last]}]}]
     (one,) = meters(rows)
     assert one["margin"] == pytest.approx(-0.4) and one["attack"] == "D()"
     over, low = metered(rows)
@@ -316,7 +318,7 @@ def test_a_budget_that_was_exceeded_is_said():
         "budget of LeakMeter() was exceeded in every training" in over and "D() reached SSIM 0.90, 0.40 more" in low
     )
     climbed = [{**last, "ssim": 0.8, "guard": "G()"}, {**last, "ssim": 0.3}, {**last, "ssim": 0.4}]
-    (one,) = meters([{**rows[0], "watch": [{**entry, "leak": climbed}]}])
+    (one,) = meters([{**rows[0], "client_detectors": [{**entry, "leak": climbed}]}])
     assert one["ssim"] == 0.4, "with the guard it ended with"
     assert leak_plot(rows) is None, "one point is no course"
 

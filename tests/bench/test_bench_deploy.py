@@ -91,7 +91,7 @@ def test_the_schedule_is_that_of_a_clock(seed):
 
 def test_stages_are_those_of_the_step_and_sizes_those_of_its_frames():
     plan = Plan(
-        net=TinyNet(), batch=8, pieces=4, epochs=1, turn=0, val=0.0, private_seed=1,
+        net=TinyNet(), batch_size=8, micro_batches=4, epochs=1, local_steps=0, val_share=0.0, private_seed=1,
         client_optimizer=SGD(), server_optimizer=SGD(),
     )  # fmt: skip
     staged = Staged(plan, TASK, 3)
@@ -140,7 +140,7 @@ def test_what_crosses_is_what_was_asked_for():
 
     client = build_client(plan, task, 0, count)
     parts = bench_deploy.synthetic(plan, task, 1)
-    learn(client, as_batch(parts.private, torch.arange(plan.batch)))
+    learn(client, as_batch(parts.private, torch.arange(plan.batch_size)))
     wanted = [1 << 20, 1 << 17, 1 << 17, 1 << 20]
     assert len(sizes) == 4
     assert all(count <= found <= count + 64 for count, found in zip(wanted, sizes, strict=True))

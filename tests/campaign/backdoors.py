@@ -26,17 +26,24 @@ WATCH = {
     "input": ConsensusCosine(signature="input"),
     "input, 3 sigma": ConsensusCosine(signature="input", **USUAL),
 }
-DIGITS = Plan(net=LeNet(), data=Digits(limit=1000), epochs=30, batch=32, val=0.0, server_watch=tuple(WATCH.values()))
+DIGITS = Plan(
+    net=LeNet(),
+    data=Digits(limit=1000),
+    epochs=30,
+    batch_size=32,
+    val_share=0.0,
+    server_detectors=tuple(WATCH.values()),
+)
 PHOTOS = Plan(
     net=ResNet18(depth=2),
     data=CIFAR10(batches=(1, 2)),
     epochs=15,
-    batch=64,
-    val=0.0,
+    batch_size=64,
+    val_share=0.0,
     client_optimizer=SGD(weight_decay=0.0005),
     server_optimizer=SGD(weight_decay=0.0005),
     schedule=Cosine(),
-    server_watch=tuple(WATCH.values()),
+    server_detectors=tuple(WATCH.values()),
 )
 EVEN = 1e7
 GUARDS = (NoGuard(), Bottleneck1x1(ratio=16), LightSplit(ratio=16), LightSplit(ratio=16, hidden=512))
@@ -126,7 +133,10 @@ def trained(cell, base=DIGITS, device="cpu", data_dir=None):
         when = {name: [n for n, one in enumerate(told[name]["course"]) if one["flagged"]] for name in told}
         return common | {"honest": {name: alarms[name] | {"when": when[name]} for name in told}}
     poison = found["poison"]
-    return common | {"poison": poison, "watch": {n: seen(one, set(poison["clients"])) for n, one in told.items()}}
+    return common | {
+        "poison": poison,
+        "client_detectors": {n: seen(one, set(poison["clients"])) for n, one in told.items()},
+    }
 
 
 def seen(told, bad):

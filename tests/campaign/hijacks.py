@@ -21,15 +21,25 @@ IMAGES = 128
 
 
 def digits(net, protocol, seed, epochs):
-    plan = Plan(net=net, protocol=protocol, epochs=epochs, aux=1000, seed=seed, private_seed=seed, watch=WATCH)
-    return plan, parts(plan.data.load(), aux=plan.aux, val=plan.val, seed=seed)
+    plan = Plan(
+        net=net,
+        protocol=protocol,
+        epochs=epochs,
+        aux_samples=1000,
+        seed=seed,
+        private_seed=seed,
+        client_detectors=WATCH,
+    )
+    return plan, parts(plan.data.load(), aux=plan.aux_samples, val=plan.val_share, seed=seed)
 
 
 def photos(protocol, seed, epochs, data_dir=None):
     source = CIFAR10(batches=(1, 2))
-    plan = Plan(net=ResNet18(depth=2), data=source, protocol=protocol, epochs=epochs, aux=5000, watch=WATCH)
+    plan = Plan(
+        net=ResNet18(depth=2), data=source, protocol=protocol, epochs=epochs, aux_samples=5000, client_detectors=WATCH
+    )
     plan = replace(plan, seed=seed, private_seed=seed)
-    return plan, parts(plan.data.load(data_dir), aux=plan.aux, val=plan.val, seed=seed)
+    return plan, parts(plan.data.load(data_dir), aux=plan.aux_samples, val=plan.val_share, seed=seed)
 
 
 def honest(plan, data, device="cpu"):

@@ -23,7 +23,7 @@ FIGURES = (
 def attacked(cut, *attacks, guards=()):
     """Two thousand auxiliary images, 200 private ones scored, one thread: the figures are the same on any machine."""
     torch.set_num_threads(1)
-    plan = Plan(net=MnistNet(cut=cut), aux=2000)
+    plan = Plan(net=MnistNet(cut=cut), aux_samples=2000)
     return audit(plan, plan.data.load(), guards=guards, attacks=attacks, images=200)
 
 

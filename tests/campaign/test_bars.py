@@ -24,7 +24,7 @@ EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 def test_the_reference_decoder_passes_its_bar_and_reads_projections(cut):
     """SSIM at least 0.90 on MNIST-5000, MnistNet; projections of the same rank leak alike."""
     torch.set_num_threads(2)
-    plan = Plan(net=MnistNet(cut=cut), epochs=10, aux=2000)
+    plan = Plan(net=MnistNet(cut=cut), epochs=10, aux_samples=2000)
     guards = [LightSplit(ratio=8), Subset(ratio=8), LightSplit(ratio=32), Subset(ratio=32)]
     result = audit(plan, plan.data.load(), guards=guards, attacks=[Decoder()], images=400)
     torch.set_num_threads(1)
@@ -39,4 +39,4 @@ def test_the_reference_decoder_passes_its_bar_and_reads_projections(cut):
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
 def test_split_equals_whole_for_two_hundred_steps(protocol, frozen):
     for guard in GUARDS:
-        check(replace(tiny_plan(guard=guard), protocol=protocol, frozen=frozen), steps=200)
+        check(replace(tiny_plan(guard=guard), protocol=protocol, frozen_parts=frozen), steps=200)

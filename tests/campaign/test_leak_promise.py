@@ -20,7 +20,7 @@ from cutlayer.training.plan.plan import Plan, cut_shapes
 pytestmark = pytest.mark.campaign
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence" / "leakmeter.json"
 PROMISE = 0.05
-PLAN = Plan(data=Digits(), epochs=5, aux=1000, seed=0, private_seed=1, watch=(LeakMeter(),))
+PLAN = Plan(data=Digits(), epochs=5, aux_samples=1000, seed=0, private_seed=1, client_detectors=(LeakMeter(),))
 # Shredder is fitted to a network that does not train any more: there is no training to watch.
 GUARDS = [NoGuard(), *(guard for guard in every() if not guard.post_hoc)]
 
@@ -37,7 +37,7 @@ def record(row):
 def measured(guard):
     """What the meter said of one run, and the best of the decoder's forms on the same run; or why that cannot be."""
     plan, loaded = replace(PLAN, guard=guard), PLAN.data.load()
-    data = parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed)
+    data = parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed)
     run = LocalRun(plan, data, classes=10)
     if why := why_unfit(plan, run.task, guard, data.private.y):
         return why

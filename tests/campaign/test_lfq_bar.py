@@ -33,7 +33,7 @@ def measured(plan, loaded, seed):
         return handle(message)
 
     plan = replace(plan, seed=seed, private_seed=seed + 77)
-    run = LocalRun(plan, parts(loaded, aux=0, val=plan.val, seed=seed), classes=10, at_server=[weigh])
+    run = LocalRun(plan, parts(loaded, aux=0, val=plan.val_share, seed=seed), classes=10, at_server=[weigh])
     run.train()
     run.use_best()
     samples = run.ledger.samples["training"]

@@ -23,7 +23,15 @@ def test_train_writes_files_and_prints_json(command, tmp_path):
 
 def test_train_in_words_shows_both_sides(command, tmp_path):
     code, out, err = command(
-        "train", *QUICK, "--clients", "2", "--own", "--partition", "Dirichlet(alpha=1)", "--out", tmp_path / "a"
+        "train",
+        *QUICK,
+        "--clients",
+        "2",
+        "--own-client-network",
+        "--partition",
+        "Dirichlet(alpha=1)",
+        "--out",
+        tmp_path / "a",
     )
     assert code == 0 and out == ""
     assert "test accuracy" in err and "bytes a sample" in err and "client: 5,650 parameters" in err
@@ -73,7 +81,7 @@ def test_bench_writes_ratios(command, tmp_path):
         (["train", "--device", "tpu"], "--device is cpu or cuda"),
         (["train", "nothing.py:plan"], "there is no recipe nothing.py"),
         (["train", "--resume", "/nowhere"], "not a training run"),
-        (["train", "--frozen", "neck"], "head, body, tail"),
+        (["train", "--frozen-parts", "neck"], "head, body, tail"),
         (["audit", "--attack", "Decodr"], "did you mean Decoder"),
         (["audit", "--guard", "Bottleneck1x1(ratio=-1)"], "ratio"),
         (["audit", "--images", "0"], "--images at least 2"),
@@ -104,7 +112,7 @@ def test_a_recipe_is_a_function_that_returns_a_plan(command, tmp_path):
         "def small():\n    return Plan(data=Digits(limit=200), epochs=1)\n"
         "def wrong():\n    return 3\n"
     )
-    code, out, err = command("train", f"{recipe}:small", "--batch", "50", "--out", tmp_path / "a", "--json")
+    code, out, err = command("train", f"{recipe}:small", "--batch-size", "50", "--out", tmp_path / "a", "--json")
     assert code == 0, err
     assert json.loads(out)["plan"] == "Plan(data=Digits(limit=200), epochs=1, batch=50)"
     for function, words in (("tall", "mine.py:small, "), ("wrong", "a recipe returns a Plan")):
@@ -119,7 +127,7 @@ def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(tmp_path
         "Digits(limit=400)",
         "--epochs",
         "14",
-        "--batch",
+        "--batch-size",
         "20",
         "--private-seed",
         "3",

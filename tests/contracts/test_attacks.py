@@ -56,7 +56,7 @@ all_short = pytest.mark.parametrize("attack", SHORT, ids=repr)
 
 
 def trained(guard):
-    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     run.train()
     return run
 
@@ -163,7 +163,7 @@ def test_only_an_active_attack_changes_the_training_it_watches(attack, protocol,
     with seeded(0):
         attacker = attack.attacker(after_training(Victim(open_cut, 16), open_cut.parts).only(attack.needs), 0)
     # Something is drawn on both sides, so an attacker that used up their random numbers would be seen.
-    plan = tiny_plan(net=TinyNet(dropout=0.5), guard=Noise(scale=0.1), protocol=protocol, epochs=2, batch=8)
+    plan = tiny_plan(net=TinyNet(dropout=0.5), guard=Noise(scale=0.1), protocol=protocol, epochs=2, batch_size=8)
     runs = [LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=at) for at in ((), [attacker])]
     for run in runs:
         run.train()

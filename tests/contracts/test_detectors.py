@@ -29,7 +29,7 @@ EVERY = pytest.mark.parametrize("detector", DETECTORS, ids=lambda one: type(one)
 
 
 def plan(*watch, **changes):
-    return tiny_plan(**{"epochs": 2, "batch": 6, "watch": watch, **changes})
+    return tiny_plan(**{"epochs": 2, "batch_size": 6, "client_detectors": watch, **changes})
 
 
 def trained(a_plan, *at_server, **options):
@@ -124,7 +124,7 @@ def test_it_watches_beside_guards(detector, guard):
     "changes",
     [
         {"guard": DPSGD(), "net": TinyNet(norm="group")},
-        {"clients": 2, "shared": False},
+        {"clients": 2, "shared_client_network": False},
         {"clients": 2, "rounds": SplitFed()},
         {"clients": 2, "rounds": Wave()},
     ],
@@ -151,6 +151,6 @@ def test_a_resumed_run_goes_on_watching_as_if_nothing_had_been(detector, tmp_pat
 
 @EVERY
 def test_it_refuses_what_it_cannot_look_at(detector):
-    for changes in ({"pieces": 2}, {"frozen": ("head",)}):
+    for changes in ({"micro_batches": 2}, {"frozen_parts": ("head",)}):
         with pytest.raises(ValueError, match="pieces=1"):
             plan(detector, **changes)

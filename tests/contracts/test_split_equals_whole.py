@@ -48,7 +48,7 @@ def check(plan, steps, task=TASK, feed=None):
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
 def test_float32(protocol, guard, frozen):
-    check(tiny_plan(protocol=protocol, guard=guard, frozen=frozen), steps=20)
+    check(tiny_plan(protocol=protocol, guard=guard, frozen_parts=frozen), steps=20)
 
 
 @pytest.mark.usefixtures("double")
@@ -81,7 +81,7 @@ def test_the_networks_of_the_papers(net, task):
 
 
 def test_frozen_parts_stay_bit_identical():
-    client, server, *_ = split_and_whole(tiny_plan(frozen=("head", "body"), guard=GUARDS[3]))
+    client, server, *_ = split_and_whole(tiny_plan(frozen_parts=("head", "body"), guard=GUARDS[3]))
     head = {name: t.clone() for name, t in client.split.head.state_dict().items()}
     body = {name: t.clone() for name, t in server.body[1].state_dict().items()}
     lift = server.body[0][0].weight.clone()

@@ -15,7 +15,7 @@ from cutlayer.training.plan.plan import Plan
 
 PLAN = Plan(
     net=ResNet18(depth=2), data=Digits(limit=100), protocol=Bypass, guard=GUARDS[-1], partition=Dirichlet(alpha=0.3),
-    clients=4, frozen=("head",), client_optimizer=SGD(lr=0.1), schedule=Cosine(), seed=3,
+    clients=4, frozen_parts=("head",), client_optimizer=SGD(lr=0.1), schedule=Cosine(), seed=3,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from cutlayer.training.plan.plan import Plan
 
 
 def run_of(**changes) -> LocalRun:
-    return LocalRun(tiny_plan(clients=4, batch=6, epochs=1, **changes), tiny_parts(), classes=TASK.classes)
+    return LocalRun(tiny_plan(clients=4, batch_size=6, epochs=1, **changes), tiny_parts(), classes=TASK.classes)
 
 
 @pytest.mark.parametrize("poison", [BadNets(clients=0.25), BadNets(clients=2, share=1.0), LabelFlip(clients=1)])
@@ -80,7 +80,7 @@ def test_who_is_malicious_is_drawn_by_the_seed():
 
 
 def test_a_result_says_what_the_attack_came_to(tmp_path):
-    plan = Plan(data=Digits(limit=200), clients=4, epochs=1, batch=32, poison=BadNets(clients=1, target=7))
+    plan = Plan(data=Digits(limit=200), clients=4, epochs=1, batch_size=32, poison=BadNets(clients=1, target=7))
     plan = replace(plan, private_seed=3)
     result = train(plan, tmp_path / "run")
     told = json.loads((tmp_path / "run" / "result.json").read_text())["poison"]

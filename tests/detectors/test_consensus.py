@@ -181,7 +181,7 @@ def test_a_pass_ends_where_a_client_comes_again():
 
 
 def test_an_epoch_is_a_round_whatever_clients_hold():
-    run = trained(server_watch=(ConsensusCosine(shuffles=49),), partition=Dirichlet(alpha=1.0), epochs=3)
+    run = trained(server_detectors=(ConsensusCosine(shuffles=49),), partition=Dirichlet(alpha=1.0), epochs=3)
     assert [sorted(one["z"]) for one in run.watches[0].rounds] == [[0, 1, 2, 3]] * 3
     assert len(set(run.batches)) > 1
 
@@ -204,7 +204,7 @@ WATCH = ConsensusCosine(window=1, shuffles=49)
 
 
 def trained(**changes) -> LocalRun:
-    plan = tiny_plan(**{"clients": 4, "batch": 6, "epochs": 2, "server_watch": (WATCH,), **changes})
+    plan = tiny_plan(**{"clients": 4, "batch_size": 6, "epochs": 2, "server_detectors": (WATCH,), **changes})
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     assert run.train()
     return run
@@ -212,12 +212,12 @@ def trained(**changes) -> LocalRun:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"rounds": Wave()}, {"rounds": SplitFed(), "turn": 2}, {"rounds": SplitFed(version=2)}, {"shared": False},
-     {"protocol": Vanilla, "server_watch": (replace(WATCH, signature="input"),)}, {"take": 3}, {"pieces": 2}],
+    [{}, {"rounds": Wave()}, {"rounds": SplitFed(), "local_steps": 2}, {"rounds": SplitFed(version=2)}, {"shared_client_network": False},
+     {"protocol": Vanilla, "server_detectors": (replace(WATCH, signature="input"),)}, {"clients_per_round": 3}, {"micro_batches": 2}],
     ids=repr,
 )  # fmt: skip
 def test_every_round_is_scored_and_nothing_else_changes(changes):
-    run, plain = trained(**changes), trained(**{**changes, "server_watch": ()})
+    run, plain = trained(**changes), trained(**{**changes, "server_detectors": ()})
     ours, theirs = run.tensors(), plain.tensors()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     passes = 2 * (1 if changes.get("turn") else 2)
@@ -226,7 +226,7 @@ def test_every_round_is_scored_and_nothing_else_changes(changes):
 
 
 def test_a_run_carried_on_says_the_same():
-    whole = trained(epochs=3, server_watch=(replace(WATCH, window=2),))
+    whole = trained(epochs=3, server_detectors=(replace(WATCH, window=2),))
     plan, count = whole.plan, iter(range(100))
     first = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     assert not first.train(stop=lambda: next(count) == 6)  # in the middle of a pass
@@ -237,14 +237,18 @@ def test_a_run_carried_on_says_the_same():
 
 
 def test_it_is_the_servers_own_business():
-    plan = Plan(clients=4, server_watch=(WATCH,))
+    plan = Plan(clients=4, server_detectors=(WATCH,))
     assert plan.fingerprint() == Plan(clients=4).fingerprint() and plan.public().server_watch == (WATCH,)
 
 
 def test_a_backdoor_that_is_learnt_is_seen():
     parts = Parts(samples(240, 1), samples(12, 2), samples(60, 3), samples(30, 4))
     plan = tiny_plan(
-        clients=6, batch=20, epochs=25, poison=BadNets(clients=1, share=0.5), server_watch=(ConsensusCosine(),)
+        clients=6,
+        batch_size=20,
+        epochs=25,
+        poison=BadNets(clients=1, share=0.5),
+        server_detectors=(ConsensusCosine(),),
     )
     run = LocalRun(plan, parts, classes=TASK.classes)
     run.train()
@@ -257,14 +261,14 @@ def test_a_backdoor_that_is_learnt_is_seen():
     ("make", "says"),
     [
         (lambda: trained(clients=2), "needs 3 clients in a pass.* there are 2"),
-        (lambda: trained(take=2), "there are 2"),
+        (lambda: trained(clients_per_round=2), "there are 2"),
         (lambda: trained(protocol=Vanilla), "take signature='input'"),
-        (lambda: trained(server_watch=(ConsensusCosine(window=5),)), "5 passes, the plan has 4"),
-        (lambda: trained(server_watch=(ConsensusCosine(clean=49),)), "50 epochs, the plan has 2"),
+        (lambda: trained(server_detectors=(ConsensusCosine(window=5),)), "5 passes, the plan has 4"),
+        (lambda: trained(server_detectors=(ConsensusCosine(clean=49),)), "50 epochs, the plan has 2"),
         (lambda: trained(protocol=Federated, rounds=SplitFed()), "a cut"),
         (lambda: trained(rounds=Wave(fused=True)), "no fused waves"),
-        (lambda: trained(server_watch=(GradientScrutinizer(),)), "server's detector"),
-        (lambda: trained(watch=(ConsensusCosine(),)), "watch cannot be"),
+        (lambda: trained(server_detectors=(GradientScrutinizer(),)), "server's detector"),
+        (lambda: trained(client_detectors=(ConsensusCosine(),)), "watch cannot be"),
         (lambda: ConsensusCosine(clean=40), "clean=40 .* takes 49"),
         (lambda: ConsensusCosine(shuffles=19), "shuffles=19 .* takes 49"),
         (lambda: ConsensusCosine(threshold=3.0, clean=60), "give one of them"),

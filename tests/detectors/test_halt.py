@@ -41,12 +41,12 @@ class Hijacker:
 
 
 def watched(**changes):
-    return tiny_plan(**{"epochs": 4, "batch": 6, "watch": (OUTLIERS,), **changes})
+    return tiny_plan(**{"epochs": 4, "batch_size": 6, "client_detectors": (OUTLIERS,), **changes})
 
 
 def test_it_stops_before_anything_more_is_sent():
     """Neither a step, nor an evaluation, nor its weights: the last message is that of the step that raised it."""
-    for changes in ({}, {"clients": 2}, {"turn": 0}):
+    for changes in ({}, {"clients": 2}, {"local_steps": 0}):
         evil = Hijacker(first=4)
         run = LocalRun(watched(**changes), tiny_parts(), classes=TASK.classes, at_server=[evil])
         with pytest.raises(Halt, match=r"client 0 has stopped: OutlierGradients: after step \d+, .*Nothing more"):
@@ -94,9 +94,9 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
     """An honest server and a threshold that nobody meets."""
     out = tmp_path / "run"
     words = [
-        "cutlayer", "train", "--net", "MnistNet()", "--epochs", "1", "--aux", "3000", "--threads", "1",
+        "cutlayer", "train", "--net", "MnistNet()", "--epochs", "1", "--aux-samples", "3000", "--threads", "1",
         "--out", str(out),
-        "--watch", "GradientScrutinizer(threshold=0.999, warm=4, every=2)", "--watch", "SplitGuard()", "--json",
+        "--client-detectors", "GradientScrutinizer(threshold=0.999, warm=4, every=2)", "--client-detectors", "SplitGuard()", "--json",
     ]  # fmt: skip
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit) as ended:
@@ -113,7 +113,9 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
     assert ended.value.code == 5 and "delete" in capfd.readouterr().err
     # A person trusts the server all the same, and another detector more.
     (out / "halted.json").unlink()
-    monkeypatch.setattr("sys.argv", ["cutlayer", "train", "--resume", str(out), "--watch", "SplitGuard()", "--json"])
+    monkeypatch.setattr(
+        "sys.argv", ["cutlayer", "train", "--resume", str(out), "--client-detectors", "SplitGuard()", "--json"]
+    )
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert not ended.value.code
@@ -124,9 +126,9 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["--watch", "GradientScrutinizer", "--batch", "4"], "a batch of 5"),
-        (["--watch", "Nothing"], "Nothing"),
-        (["--watch", "SplitGuard(vote=0)"], "vote at least 1"),
+        (["--client-detectors", "GradientScrutinizer", "--batch-size", "4"], "a batch of 5"),
+        (["--client-detectors", "Nothing"], "Nothing"),
+        (["--client-detectors", "SplitGuard(vote=0)"], "vote at least 1"),
     ],
 )
 def test_what_cannot_be_watched_is_refused_and_leaves_nothing(words, match, tmp_path):
@@ -142,12 +144,16 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
     )  # takes long
     monkeypatch.setattr("cutlayer.audit.matrix.CONTROL_TRIES", 1)
     loaded = Loaded(tiny_parts(120).private, tiny_parts().test, ("a", "b", "c"))
-    plan = tiny_plan(epochs=2, batch=6, aux=40, watch=(OUTLIERS, SplitGuard(warm=2, vote=2)))
+    plan = tiny_plan(epochs=2, batch_size=6, aux_samples=40, client_detectors=(OUTLIERS, SplitGuard(warm=2, vote=2)))
     attack = FSHA(steps=20, width=4, hidden=8, warm=10, scale=30.0)
     found = audit(plan, loaded, guards=[], attacks=[attack], images=12)
     row = found.rows[0]
     honest, evil = row["watch"], row["watched"]
-    assert [one["detector"] for one in honest] == [one["detector"] for one in evil] == [repr(o) for o in plan.watch]
+    assert (
+        [one["detector"] for one in honest]
+        == [one["detector"] for one in evil]
+        == [repr(o) for o in plan.client_detectors]
+    )
     assert all(one["steps"] > 20 and one["false_alarms"] >= 0 for one in honest)
     assert evil[0]["detected"] and evil[0]["delay"] >= OUTLIERS.window and 0 <= abs(evil[0]["ssim"]) <= 1
     assert torch.isfinite(torch.tensor(evil[0]["ncc"]))
@@ -168,8 +174,8 @@ def test_a_slice_of_the_campaign():
     from cutlayer.training.plan.plan import Plan
 
     watch = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
-    plan = Plan(net=MnistNet(), epochs=1, aux=2000, seed=3, private_seed=3, watch=watch)
-    data = parts(plan.data.load(), aux=plan.aux, val=plan.val, seed=3)
+    plan = Plan(net=MnistNet(), epochs=1, aux_samples=2000, seed=3, private_seed=3, client_detectors=watch)
+    data = parts(plan.data.load(), aux=plan.aux_samples, val=plan.val_share, seed=3)
     run = LocalRun(plan, data, classes=10)
     trial = DetectorTrial(run)
     run.train(on_step=lambda progress: trial())

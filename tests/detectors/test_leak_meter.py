@@ -29,7 +29,7 @@ SMALL = LeakMeter(every=6, samples=64, steps=8)
 
 
 def watched(meter=SMALL, **changes):
-    return tiny_plan(**{"epochs": 2, "batch": 16, "watch": (meter,), **changes})
+    return tiny_plan(**{"epochs": 2, "batch_size": 16, "client_detectors": (meter,), **changes})
 
 
 def begun(plan, private=96, **more):
@@ -124,7 +124,7 @@ def test_it_looks_at_what_the_server_gets(guard):
     assert len(sent.seen) == len(sent.x)
     rows = {row.numpy().tobytes() for row in last}
     assert {row.numpy().tobytes() for row in sent.seen} == rows
-    blind = begun(watched(guard=guard, epochs=1, watch=()))
+    blind = begun(watched(guard=guard, epochs=1, client_detectors=()))
     blind.train()
     weights = blind.server.body.state_dict()
     assert all(torch.equal(t, weights[name]) for name, t in run.server.body.state_dict().items())
@@ -215,8 +215,8 @@ def test_the_promise_on_digits():
     """A slice of what tests/campaign/test_leak_promise.py measures over all guards: small readers on both sides."""
     loaded = Digits().load()
     meter = LeakMeter(every=10**6, samples=256, steps=40)
-    plan = Plan(guard=LightSplit(ratio=8), epochs=1, aux=300, private_seed=1, watch=(meter,))
-    data = parts(loaded, aux=plan.aux, val=plan.val, seed=0)
+    plan = Plan(guard=LightSplit(ratio=8), epochs=1, aux_samples=300, private_seed=1, client_detectors=(meter,))
+    data = parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=0)
     data = Parts(data.private[torch.arange(900)], data.val[:20], data.test[:20], data.aux)
     run = LocalRun(plan, data, classes=10)
     run.train()
@@ -253,11 +253,11 @@ def test_settings(settings, words):
 def test_a_budget_below_the_floor_is_refused_before_the_first_step():
     loaded = Digits().load()
     data = parts(loaded, aux=0, val=0.1, seed=0)
-    plan = Plan(watch=(LeakMeter(budget="ssim<=0.1"),), private_seed=1)
+    plan = Plan(client_detectors=(LeakMeter(budget="ssim<=0.1"),), private_seed=1)
     with pytest.raises(ValueError, match=r"reaches ssim 0\.\d+ on this .*'ssim<=0\.\d+' would work") as refused:
         LocalRun(plan, data, classes=10)
     works = str(refused.value).rpartition("'ssim<=")[2][:4]
-    LocalRun(replace(plan, watch=(LeakMeter(budget=f"ssim<={works}"),)), data, classes=10)
+    LocalRun(replace(plan, client_detectors=(LeakMeter(budget=f"ssim<={works}"),)), data, classes=10)
 
 
 def test_too_few_images_and_unknown_attributes_are_refused():

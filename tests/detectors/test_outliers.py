@@ -61,7 +61,7 @@ def test_gradients_that_are_no_numbers_are_outliers():
 def test_the_rehearsal_changes_nothing_and_its_server_learns():
     """Bit by bit the run of a plan that nobody watches; and the rehearsed body does not stay where it started."""
     runs = [
-        LocalRun(tiny_plan(epochs=2, batch=6, watch=watch), tiny_parts(), classes=TASK.classes)
+        LocalRun(tiny_plan(epochs=2, batch_size=6, client_detectors=watch), tiny_parts(), classes=TASK.classes)
         for watch in ((), (OutlierGradients(threshold=0.99, rehearsal=12),))
     ]
     for run in runs:

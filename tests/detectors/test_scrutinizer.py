@@ -138,7 +138,7 @@ def _fits(detector: Detector, context: ClientContext) -> bool:
 
 @pytest.mark.parametrize("guard", [KAnonymous(k=2), C3(ratio=2)], ids=repr)
 def test_guards_that_mix_samples_are_refused_before_the_first_step(guard):
-    plan = tiny_plan(batch=6, guard=guard, watch=(GradientScrutinizer(),))
+    plan = tiny_plan(batch_size=6, guard=guard, client_detectors=(GradientScrutinizer(),))
     with pytest.raises(ValueError, match="take SplitGuard"):
         LocalRun(plan, tiny_parts(), classes=TASK.classes)
 
@@ -146,7 +146,7 @@ def test_guards_that_mix_samples_are_refused_before_the_first_step(guard):
 def test_a_client_with_too_few_samples_is_refused_before_the_first_step():
     parts = replace(tiny_parts(), private=samples(2))
     with pytest.raises(ValueError, match="got batches of 2"):
-        LocalRun(tiny_plan(batch=6, watch=(GradientScrutinizer(),)), parts, classes=TASK.classes)
+        LocalRun(tiny_plan(batch_size=6, client_detectors=(GradientScrutinizer(),)), parts, classes=TASK.classes)
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 1.0}, {"threshold": 0.0}, {"every": 0}, {"warm": 2}, {"warm": 3.5}])

@@ -86,7 +86,7 @@ def test_no_label_of_a_probe_is_right_and_nobody_knows_when_it_comes(classes):
 @pytest.mark.parametrize("protocol", [Vanilla, None], ids=["Vanilla", "UShaped"])
 def test_a_probe_leaves_weights_statistics_and_optimizer_as_they_were(protocol):
     changes = {"protocol": protocol} if protocol else {}
-    plan = tiny_plan(epochs=3, batch=6, client_optimizer=Adam(), watch=(PROBES,), **changes)
+    plan = tiny_plan(epochs=3, batch_size=6, client_optimizer=Adam(), client_detectors=(PROBES,), **changes)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     client, moved = run.clients[0], {True: 0, False: 0}
     last = [{name: t.clone() for name, t in client.own_state().items() if name[:6] != "watch."}]
@@ -106,7 +106,7 @@ def test_a_probe_leaves_weights_statistics_and_optimizer_as_they_were(protocol):
 
 def test_the_true_labels_never_travel_with_a_probe():
     """In vanilla split learning the server sees labels: those of probes are all wrong, those of others right."""
-    plan = tiny_plan(epochs=3, batch=6, protocol=Vanilla, watch=(PROBES,))
+    plan = tiny_plan(epochs=3, batch_size=6, protocol=Vanilla, client_detectors=(PROBES,))
     seen = {}
 
     def listen(message, handle):

@@ -17,7 +17,7 @@ from cutlayer.training import checkpoint
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan
 
-SMALL = Plan(data=Digits(limit=200), epochs=2, batch=50, guard=LightSplit(ratio=8), clients=2, private_seed=5)
+SMALL = Plan(data=Digits(limit=200), epochs=2, batch_size=50, guard=LightSplit(ratio=8), clients=2, private_seed=5)
 
 
 def without_times(folder):

@@ -21,7 +21,7 @@ from cutlayer.training.plan.plan import Plan
 
 torch.set_num_threads(1)
 
-PLAN = Plan(net=LeNet(), data=Digits(limit=80), epochs=1, batch=16, val=0.0, private_seed=1)
+PLAN = Plan(net=LeNet(), data=Digits(limit=80), epochs=1, batch_size=16, val_share=0.0, private_seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +104,10 @@ def test_the_command_streams(command, trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--stream", "--batch", 4], "leave out --batch"),
+        (["--stream", "--batch-size", 4], "leave out --batch-size"),
         (["--link", "fast"], "like 20mbit,40ms"),
         (["--link", "1mbit", "--server", "x:1", "--as", "a", "--insecure"], "a real one"),
-        (["--batch", 0], "--batch at least 1"),
+        (["--batch-size", 0], "--batch-size at least 1"),
     ],
 )
 def test_options_that_do_not_go_together(command, trained, options, words):
@@ -127,7 +127,7 @@ def test_a_served_network_streams_label_maps(protocol, tmp_path):
         y=draw.integers(0, 3, (20, 16, 16)),
     )
     data = Npz(str(tmp_path / "maps.npz"))
-    plan = Plan(net=Segmenter(), data=data, protocol=protocol, epochs=1, batch=6, val=0.0, private_seed=1)
+    plan = Plan(net=Segmenter(), data=data, protocol=protocol, epochs=1, batch_size=6, val_share=0.0, private_seed=1)
     service = Service(plan.public(), ["a"], tmp_path / "server", listen="127.0.0.1:0", identity=None)
     served = threading.Thread(target=lambda: service.run(stay=True), daemon=True)
     served.start()

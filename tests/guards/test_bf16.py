@@ -51,7 +51,7 @@ def test_every_message_takes_half_the_bytes(protocol):
                         heard[name, exact] += 1
             return answer
 
-        plan = tiny_plan(net=TinyNet(norm="group"), protocol=protocol, epochs=1, batch=8, **changes)
+        plan = tiny_plan(net=TinyNet(norm="group"), protocol=protocol, epochs=1, batch_size=8, **changes)
         run = LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[listen])
         run.train()
         return run.ledger.per_sample("up") + run.ledger.per_sample("down"), heard

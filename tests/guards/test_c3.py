@@ -69,7 +69,7 @@ def test_more_samples_in_a_row_are_more_noise_and_it_is_told():
 @pytest.mark.parametrize("count", [6, 5, 3])
 def test_everyone_gets_their_own_answer(protocol, count):
     """Permuting samples within what is sent permutes answers: no sample gets a neighbour's."""
-    plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch=6)
+    plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch_size=6)
     server = build_server(plan.public(), TASK)
     client = build_client(plan, TASK, 0, server.handle)
     batch = batches(1)[0]
@@ -93,7 +93,7 @@ def test_everyone_gets_their_own_answer(protocol, count):
 def test_gradients_are_those_of_the_whole_and_bytes_go_down_both_ways():
     found = {}
     for guard in (C3(ratio=4), Subset(ratio=1)):
-        run = LocalRun(tiny_plan(guard=guard, epochs=1, batch=8), tiny_parts(), classes=3)
+        run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=3)
         run.train()
         found[guard] = run.ledger
     small, plain = found.values()
@@ -103,11 +103,11 @@ def test_gradients_are_those_of_the_whole_and_bytes_go_down_both_ways():
 
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
 def test_the_door_knows_how_many_rows_belong_to_a_message(protocol):
-    plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch=6)
+    plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch_size=6)
     door = MessageValidator(plan, TASK)
 
     def begin():
-        door.open(Message(Kind.TURN, 0, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
+        door.open(Message(Kind.TURN, 0, 0, {"local_steps": torch.tensor([0, 0, 1, 0])}))
 
     begin()
     z = torch.zeros(3, 4, 5, 5)
@@ -137,7 +137,7 @@ def test_the_door_knows_how_many_rows_belong_to_a_message(protocol):
 
 def test_an_attacker_reads_what_the_public_keys_take_apart():
     """Not the sums: whoever has the plan has the keys, so an audit on sums would flatter the guard."""
-    plan = tiny_plan(guard=Chain(C3(ratio=2), Quantize(bits=8)), epochs=1, batch=8)
+    plan = tiny_plan(guard=Chain(C3(ratio=2), Quantize(bits=8)), epochs=1, batch_size=8)
     run = LocalRun(plan, tiny_parts(), classes=3)
     run.train()
     victim = Victim(run, 15)

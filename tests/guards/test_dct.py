@@ -123,4 +123,4 @@ def test_a_projection_behind_it_would_undo_its_saving():
 
 def test_all_clients_use_it_or_none():
     with pytest.raises(ValueError, match="the server undoes DCT"):
-        cut_shapes(tiny_plan(guard=DCT(), clients=3, guarded=1), TASK)
+        cut_shapes(tiny_plan(guard=DCT(), clients=3, guarded_clients=1), TASK)

@@ -63,7 +63,7 @@ def gradients_of(plan, feed):
 def test_split_is_whole(protocol, guard, frozen):
     if protocol is Vanilla and "head" in frozen:
         pytest.skip("the client has nothing to learn")
-    check(plan_with(guard, protocol=protocol, frozen=frozen), steps=4)
+    check(plan_with(guard, protocol=protocol, frozen_parts=frozen), steps=4)
 
 
 @pytest.mark.usefixtures("double")
@@ -136,7 +136,7 @@ def test_without_clip_and_noise_it_is_plain_training(protocol, frozen, extra):
     clients = []
     for guard in (off, None) if extra is None else (Chain(extra, off), Chain(extra)):
         changes = {} if guard is None else {"guard": guard}
-        client, *_ = split_and_whole(tiny_plan(net=NET, protocol=protocol, frozen=frozen, **changes))
+        client, *_ = split_and_whole(tiny_plan(net=NET, protocol=protocol, frozen_parts=frozen, **changes))
         for batch in batches(3):
             learn(client, batch)
         clients.append(client)
@@ -280,7 +280,9 @@ def test_a_backward_pass_that_no_step_followed_is_forgotten():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_it_trains_in_a_relay(shared):
-    plan = plan_with(Chain(LightSplit(ratio=2), DPSGD()), clients=2, shared=shared, epochs=2, batch=8)
+    plan = plan_with(
+        Chain(LightSplit(ratio=2), DPSGD()), clients=2, shared_client_network=shared, epochs=2, batch_size=8
+    )
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     assert run.train()
     assert 0 < run.history[-1]["clipped gradients"] <= 1

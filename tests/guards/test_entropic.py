@@ -25,7 +25,7 @@ SMALL = EntropicStudent(channels=3, stage=5, freq=2, width=8)
 
 
 def pair(guard=SMALL, **changes):
-    plan = tiny_plan(guard=guard, **{"frozen": ("head",), **changes})
+    plan = tiny_plan(guard=guard, **{"frozen_parts": ("head",), **changes})
     server = build_server(plan.public(), TASK)
     heard = []
 
@@ -142,12 +142,12 @@ def test_a_relay_hands_on_how_far_it_is():
 
 
 def test_clients_in_turn_share_one_student():
-    plan = tiny_plan(guard=EntropicStudent(channels=3, stage=4, freq=3, width=8), clients=2, epochs=2, batch=8)
+    plan = tiny_plan(guard=EntropicStudent(channels=3, stage=4, freq=3, width=8), clients=2, epochs=2, batch_size=8)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     run.train()
     assert run.ledger.bytes[Kind.LIFT.name, "up"] > 0
     with pytest.raises(ValueError, match="replace each other's"):
-        LocalRun(tiny_plan(guard=SMALL, clients=2, shared=False), tiny_parts(), classes=3)
+        LocalRun(tiny_plan(guard=SMALL, clients=2, shared_client_network=False), tiny_parts(), classes=3)
 
 
 def test_the_server_is_told_neither_beta_nor_the_stage():

@@ -80,14 +80,14 @@ def test_gradients_pass_straight_through(guard):
 @both
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
 def test_a_server_learns_from_the_files_and_every_byte_is_counted(guard, protocol):
-    plan = tiny_plan(net=WHOLE, guard=guard, protocol=protocol, batch=16, epochs=1)
+    plan = tiny_plan(net=WHOLE, guard=guard, protocol=protocol, batch_size=16, epochs=1)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     before = {name: t.clone() for name, t in run.server.body.state_dict().items()}
     run.train()
     assert any(not torch.equal(t, before[name]) for name, t in run.server.body.state_dict().items())
     kind = Kind.FORWARD if protocol is UShaped else Kind.LOSS
     plain = LocalRun(
-        tiny_plan(net=WHOLE, guard=NoGuard(), protocol=protocol, batch=16, epochs=1), tiny_parts(), classes=3
+        tiny_plan(net=WHOLE, guard=NoGuard(), protocol=protocol, batch_size=16, epochs=1), tiny_parts(), classes=3
     )
     plain.train()
     assert 0 < run.ledger.bytes[kind.name, "up"] < plain.ledger.bytes[kind.name, "up"]

@@ -338,7 +338,7 @@ def test_members_of_a_group_get_one_answer_unless_something_stays_home():
 
 
 def run_of(guard, private=40, batch=12, **changes):
-    return LocalRun(tiny_plan(guard=guard, batch=batch, epochs=1, **changes), tiny_parts(private), classes=3)
+    return LocalRun(tiny_plan(guard=guard, batch_size=batch, epochs=1, **changes), tiny_parts(private), classes=3)
 
 
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
@@ -403,10 +403,10 @@ def test_fewer_than_k_samples_are_refused(guard, training):
 
 
 def test_a_batch_below_k_is_refused_before_training():
-    with pytest.raises(ValueError, match=r"KAnonymous\(k=9\) needs 9 samples at a time: raise --batch above 8"):
-        cut_shapes(tiny_plan(guard=KAnonymous(k=9), batch=8), TASK)
-    with pytest.raises(ValueError, match="raise --batch above 8"):
-        run_of(Chain(LightSplit(ratio=4), KAnonymous(k=9)), batch=8)
+    with pytest.raises(ValueError, match=r"KAnonymous\(k=9\) needs 9 samples at a time: raise --batch-size above 8"):
+        cut_shapes(tiny_plan(guard=KAnonymous(k=9), batch_size=8), TASK)
+    with pytest.raises(ValueError, match="raise --batch-size above 8"):
+        run_of(Chain(LightSplit(ratio=4), KAnonymous(k=9)), batch_size=8)
 
 
 def test_a_client_below_k_is_refused_before_training():

@@ -289,7 +289,7 @@ def test_the_clients_decoder_replaces_the_servers(wrapped):
 
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_every_byte_of_the_exchange_is_counted(where):
-    plan = tiny_plan(guard=LFQ(bits=3, freq=4, decoder=where), epochs=2, batch=8, clients=2)
+    plan = tiny_plan(guard=LFQ(bits=3, freq=4, decoder=where), epochs=2, batch_size=8, clients=2)
     counted = Counter()
 
     def through_bytes(handle):
@@ -335,12 +335,14 @@ def test_a_server_takes_no_other_weights():
     assert same(state_of(server.body[0]), before)
 
 
-@pytest.mark.parametrize("changes", [{"pieces": 3}, {"protocol": Bypass}, {"protocol": Vanilla, "turn": 2}], ids=repr)
+@pytest.mark.parametrize(
+    "changes", [{"micro_batches": 3}, {"protocol": Bypass}, {"protocol": Vanilla, "local_steps": 2}], ids=repr
+)
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_it_is_carried_on_exactly(where, changes):
     pre = 3 if where == "client" else 0
     guard = LFQ(bits=3, freq=3, decoder=where, pre=pre, scale="client", levels="learned")
-    plan = tiny_plan(guard=guard, epochs=2, batch=8, clients=2, **changes)
+    plan = tiny_plan(guard=guard, epochs=2, batch_size=8, clients=2, **changes)
     whole, first, second = (LocalRun(plan, tiny_parts(), classes=3) for _ in range(3))
     whole.train()
     assert not first.train(stop=lambda: first.step >= 7)
@@ -416,7 +418,7 @@ def test_where_it_does_not_fit():
         Chain(LFQ(), LFQ())
     with pytest.raises(ValueError, match="drops coordinates"):
         Chain(TopK(), LFQ())
-    own = tiny_plan(guard=LFQ(decoder="client"), clients=2, shared=False)
+    own = tiny_plan(guard=LFQ(decoder="client"), clients=2, shared_client_network=False)
     with pytest.raises(ValueError, match="share the heads, or take decoder='server'"):
         cut_shapes(own, TASK)
     assert cut_shapes(replace(own, guard=LFQ()), TASK)

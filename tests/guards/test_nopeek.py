@@ -172,7 +172,7 @@ def test_a_tiny_batch_gets_through_without_the_figure_that_needs_four(count):
 
 def test_batches_below_four_are_not_made():
     with pytest.raises(ValueError, match="needs 4 samples"):
-        cut_shapes(tiny_plan(guard=NoPeek(), batch=3), TASK)
+        cut_shapes(tiny_plan(guard=NoPeek(), batch_size=3), TASK)
     with pytest.raises(ValueError, match="at least 4 rows; got 3"):
         distance_correlation(torch.rand(3, 2), torch.rand(3, 2), unbiased=True)
     with pytest.raises(ValueError, match="as many of x as of z"):
@@ -188,7 +188,7 @@ def test_an_impossible_alpha_is_refused(alpha):
 def test_the_history_shows_the_unbiased_figure_and_training_lowers_it():
     rows = {}
     for alpha in (0.0, 0.9):
-        plan = tiny_plan(guard=NoPeek(alpha=alpha), epochs=20, batch=24, client_optimizer=Adam(lr=0.03))
+        plan = tiny_plan(guard=NoPeek(alpha=alpha), epochs=20, batch_size=24, client_optimizer=Adam(lr=0.03))
         run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
         run.train()
         rows[alpha] = run.history[-1]

@@ -97,7 +97,7 @@ class ThroughBytes:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_all_four_messages_shrink_and_bytes_on_the_way_change_nothing(protocol):
     plan = tiny_plan(
-        protocol=protocol, guard=Chain(LightSplit(ratio=2), Quantize(bits=4)), epochs=2, batch=8, **SMALL
+        protocol=protocol, guard=Chain(LightSplit(ratio=2), Quantize(bits=4)), epochs=2, batch_size=8, **SMALL
     )
     runs = []
     for wrap in (lambda handle: handle, counting := ThroughBytes()):

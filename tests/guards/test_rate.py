@@ -190,7 +190,7 @@ def test_learning_lowers_the_rate_and_a_heavier_weight_lowers_it_more():
 
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
 def test_a_run_through_bytes_is_the_run_and_its_bytes_are_the_ledgers(protocol):
-    plan = tiny_plan(protocol=protocol, guard=RateBottleneck(channels=2, width=4), epochs=2, batch=8)
+    plan = tiny_plan(protocol=protocol, guard=RateBottleneck(channels=2, width=4), epochs=2, batch_size=8)
     counted = []
 
     def through_bytes(handle):
@@ -207,7 +207,7 @@ def test_a_run_through_bytes_is_the_run_and_its_bytes_are_the_ledgers(protocol):
     ours, theirs = (run.tensors() for run in runs)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert sum(counted) == sum(n for (kind, way), n in runs[0].ledger.bytes.items() if way == "up" and kind != "TURN")
-    plain = LocalRun(tiny_plan(protocol=protocol, guard=NoGuard(), epochs=2, batch=8), tiny_parts(), classes=3)
+    plain = LocalRun(tiny_plan(protocol=protocol, guard=NoGuard(), epochs=2, batch_size=8), tiny_parts(), classes=3)
     plain.train()
     kind = Kind.LOSS if protocol is Vanilla else Kind.FORWARD
     assert runs[0].ledger.bytes[kind.name, "up"] < plain.ledger.bytes[kind.name, "up"] / 2

@@ -336,7 +336,7 @@ def test_settings_are_checked():
 
 
 def test_some_clients_may_go_without_it():
-    plan = tiny_plan(guard=SEAL(), clients=3, guarded=1)
+    plan = tiny_plan(guard=SEAL(), clients=3, guarded_clients=1)
     assert cut_shapes(plan, TASK).sent == (4, 5, 5)
     assert type(build_client(plan, TASK, 0, None).split.guard) is not type(
         build_client(plan, TASK, 1, None).split.guard

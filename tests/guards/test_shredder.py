@@ -75,7 +75,7 @@ def test_the_loss_is_the_papers_until_the_target_is_reached():
 
 
 def finished(**changes):
-    plan = tiny_plan(frozen=ALL, batch=16, client_optimizer=Adam(lr=0.02), **changes)
+    plan = tiny_plan(frozen_parts=ALL, batch_size=16, client_optimizer=Adam(lr=0.02), **changes)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     before = {name: t.clone() for name, t in states(run.networks[0], run.server).items()}
     assert run.train()

@@ -58,7 +58,9 @@ def test_a_backdoor_is_weaker_than_with_a_mean():
     found = {}
     for rule in (FedAvg(), Rollback()):
         poison = BadNets(clients=1, share=0.9, target=1)
-        plan = tiny_plan(clients=5, batch=12, epochs=12, turn=0, rounds=SplitFed(), rule=rule, poison=poison)
+        plan = tiny_plan(
+            clients=5, batch_size=12, epochs=12, local_steps=0, rounds=SplitFed(), rule=rule, poison=poison
+        )
         run = LocalRun(plan, parts, classes=TASK.classes)
         run.train()
         found[rule] = run.evaluate(poison.attacked(parts.test))[0], run.evaluate(parts.test)[0]

@@ -18,7 +18,7 @@ FEATURES, ANSWERS, PIXELS, SAMPLES = 4 * 5 * 5, 7, 144, 48
 
 
 def measured(**changes):
-    plan = tiny_plan(epochs=1, batch=8, **changes)
+    plan = tiny_plan(epochs=1, batch_size=8, **changes)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     run.train()
     return rates(plan, run.task, run.ledger), run.ledger
@@ -63,7 +63,7 @@ def test_the_ratios_of_a_real_cut_of_4096():
     task = Task((3, 32, 32), 3)
     eight = Quantize(bits=8)
     guard = Chain(LightSplit(ratio=8), Quantize(bits=4))
-    plan = tiny_plan(net=ResNet18(depth=2), guard=guard, down=eight, back=eight, epochs=1, batch=64)
+    plan = tiny_plan(net=ResNet18(depth=2), guard=guard, down=eight, back=eight, epochs=1, batch_size=64)
     run = LocalRun(plan, Parts(*(samples(count, count, task) for count in (64, 3, 3, 3))), classes=3)
     run.train()
     found = rates(plan, run.task, run.ledger)

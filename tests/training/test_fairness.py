@@ -20,7 +20,7 @@ from cutlayer.training.step import predict
 
 
 def trained(**changes) -> LocalRun:
-    plan = tiny_plan(**{"epochs": 1, "batch": 6, "clients": 4, "partition": Dirichlet(alpha=0.5), **changes})
+    plan = tiny_plan(**{"epochs": 1, "batch_size": 6, "clients": 4, "partition": Dirichlet(alpha=0.5), **changes})
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     assert run.train()
     run.evaluate(run.parts.test)
@@ -38,7 +38,7 @@ def expected(run: LocalRun, client: int, network: int) -> float:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_accuracy_is_what_a_client_may_expect_on_data_like_its_own(shared):
-    run = trained(shared=shared)
+    run = trained(shared_client_network=shared)
     told = by_client(run)["clients"]
     for client, one in enumerate(told):
         assert one["accuracy"] == pytest.approx(expected(run, client, 0 if shared else client), abs=1e-12)
@@ -73,7 +73,7 @@ def test_what_clients_did(changes, roles):
 
 
 def test_a_client_that_is_never_drawn_is_out_and_still_served():
-    run = trained(rounds=SplitFed(), take=1, turn=0)
+    run = trained(rounds=SplitFed(), clients_per_round=1, local_steps=0)
     told = by_client(run)["clients"]
     assert sorted(one["role"] for one in told) == ["active", "out", "out", "out"]
     assert all(one["accuracy"] is not None for one in told)
@@ -82,7 +82,7 @@ def test_a_client_that_is_never_drawn_is_out_and_still_served():
 def test_a_class_without_test_samples_says_nothing():
     parts = tiny_parts()
     test = parts.test[(parts.test.y > 0).nonzero().flatten()]
-    run = LocalRun(tiny_plan(epochs=1, clients=2, batch=6), replace(parts, test=test), classes=TASK.classes)
+    run = LocalRun(tiny_plan(epochs=1, clients=2, batch_size=6), replace(parts, test=test), classes=TASK.classes)
     run.train()
     run.evaluate(test)
     right, seen = run.clients[0].by_class.tolist()
@@ -112,7 +112,7 @@ def test_maps_of_pixels_have_no_classes():
 
 
 def test_a_training_run_says_it_in_its_result(tmp_path):
-    plan = tiny_plan(data=Digits(limit=80), epochs=1, batch=10, clients=3, partition=Dirichlet(alpha=1.0))
+    plan = tiny_plan(data=Digits(limit=80), epochs=1, batch_size=10, clients=3, partition=Dirichlet(alpha=1.0))
     train(plan, tmp_path / "a")
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     assert [one["client"] for one in result["clients"]] == [0, 1, 2]

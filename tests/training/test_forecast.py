@@ -128,10 +128,10 @@ def test_the_watch_tells_server_and_client_apart(monkeypatch):
 
 
 # ------------------------------------------------------------------------------- of real runs
-@pytest.mark.parametrize("changes", [{}, {"protocol": Vanilla}, {"clients": 2}, {"pieces": 2}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"protocol": Vanilla}, {"clients": 2}, {"micro_batches": 2}], ids=str)
 def test_a_run_is_told_its_bytes_and_rounds(changes):
     """Over a link of one byte a second computing is nothing: what is foretold are the bytes of the ledger."""
-    plan = tiny_plan(epochs=2, val=0.0, **changes)
+    plan = tiny_plan(epochs=2, val_share=0.0, **changes)
     watch = Stopwatch()
     run = LocalRun(plan, tiny_parts(), classes=3, at_server=[watch])
     run.train()
@@ -142,7 +142,7 @@ def test_a_run_is_told_its_bytes_and_rounds(changes):
         for way in ("up", "down")
     }
     assert told["step"]["up"] == pytest.approx(ways["up"]) and told["step"]["down"] == pytest.approx(ways["down"])
-    if plan.pieces == 1:
+    if plan.micro_batches == 1:
         assert told["seconds per step"] == pytest.approx(sum(ways.values()) + told["step"]["compute"])
         assert told["step"]["compute"] == pytest.approx(run.seconds / run.step)
     else:
@@ -150,7 +150,7 @@ def test_a_run_is_told_its_bytes_and_rounds(changes):
 
 
 def test_a_decoder_that_is_copied_counts():
-    plan = tiny_plan(epochs=3, val=0.0, guard=LFQ(bits=2, decoder="client", freq=1))
+    plan = tiny_plan(epochs=3, val_share=0.0, guard=LFQ(bits=2, decoder="client", freq=1))
     watch = Stopwatch()
     run = LocalRun(plan, tiny_parts(), classes=3, at_server=[watch])
     run.train()
@@ -161,7 +161,7 @@ def test_a_decoder_that_is_copied_counts():
 
 def test_an_audit_foretells_each_guard():
     loaded = Digits(limit=120).load()
-    plan = Plan(net=LeNet(), epochs=1, batch=16, aux=40, val=0.0)
+    plan = Plan(net=LeNet(), epochs=1, batch_size=16, aux_samples=40, val_share=0.0)
     found = audit(
         plan, loaded, guards=[LightSplit(ratio=8)], attacks=[Decoder(steps=2, readers=("conv",))], images=8,
         link=Link.parse("1mbit,10ms"),
@@ -188,7 +188,7 @@ def test_the_command_says_it(monkeypatch, capsys, tmp_path):
 
 
 def test_a_resumed_run_is_told_from_what_it_computed_itself(tmp_path):
-    plan = replace(Plan(net=LeNet(), data=Digits(limit=60), epochs=2, batch=16, val=0.0), private_seed=1)
+    plan = replace(Plan(net=LeNet(), data=Digits(limit=60), epochs=2, batch_size=16, val_share=0.0), private_seed=1)
     stop = iter([False] * 3 + [True] * 99)
     with pytest.raises(Exception, match="stopped"):
         runs.train(plan, tmp_path / "a", stop=lambda: next(stop))

@@ -74,10 +74,10 @@ def test_no_batch_is_smaller_than_the_guard_needs(count, size, least):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (tiny_plan(guard=Shift(least=9), batch=8), "raise --batch above 8"),
+        (tiny_plan(guard=Shift(least=9), batch_size=8), "raise --batch-size above 8"),
         (tiny_plan(guard=Shift(attribute="gender")), "'gender', an attribute this data does not have; it has odd"),
-        (tiny_plan(guard=LightSplit(ratio=4), guarded=1, clients=2), "without a server's half"),
-        (tiny_plan(guard=Shift(), guarded=1, clients=2), "weights of its own"),
+        (tiny_plan(guard=LightSplit(ratio=4), guarded_clients=1, clients=2), "without a server's half"),
+        (tiny_plan(guard=Shift(), guarded_clients=1, clients=2), "weights of its own"),
     ],
 )
 def test_a_guard_that_does_not_fit_is_refused(plan, words):
@@ -87,7 +87,8 @@ def test_a_guard_that_does_not_fit_is_refused(plan, words):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"guarded": 3, "clients": 2}, "of the 2 client"), ({"fusion": "sum"}, "residual, concat")]
+    ("changes", "words"),
+    [({"guarded_clients": 3, "clients": 2}, "of the 2 client"), ({"fusion": "sum"}, "residual, concat")],
 )
 def test_impossible_plans(changes, words):
     with pytest.raises(ValueError, match=words):
@@ -103,7 +104,7 @@ def test_a_client_with_fewer_samples_than_the_guard_needs_is_refused():
 @pytest.mark.parametrize("shared", [True, False])
 def test_only_the_first_clients_are_guarded(shared):
     guard = WCC(weight=0.5) if shared else Shift()
-    plan = tiny_plan(guard=guard, guarded=1, clients=3, shared=shared, epochs=1, batch=8)
+    plan = tiny_plan(guard=guard, guarded_clients=1, clients=3, shared_client_network=shared, epochs=1, batch_size=8)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     assert [type(client.split.guard) is GuardModule for client in run.clients] == [False, True, True]
     assert run.train()
@@ -131,10 +132,10 @@ def test_noise_at_inference_is_new_for_every_batch_and_the_same_when_repeated(mo
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
 @pytest.mark.parametrize("clients", [1, 2])
 def test_a_guard_is_fitted_to_the_network_of_another_run(protocol, clients):
-    plan = tiny_plan(epochs=1, batch=8, protocol=protocol, clients=clients)
+    plan = tiny_plan(epochs=1, batch_size=8, protocol=protocol, clients=clients)
     finished = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     finished.train()
-    fitted = replace(plan, guard=Shift(), frozen=("head", "body", "tail"))
+    fitted = replace(plan, guard=Shift(), frozen_parts=("head", "body", "tail"))
     run = LocalRun(fitted, tiny_parts(), classes=TASK.classes)
     run.start_from(finished)
     run.train()
@@ -160,7 +161,7 @@ def test_a_finished_network_is_one_file_that_weights_reads(protocol, tmp_path):
 
 
 def test_clients_with_heads_of_their_own_have_no_one_network():
-    assert LocalRun(tiny_plan(clients=2, shared=False), tiny_parts(), classes=3).network() is None
+    assert LocalRun(tiny_plan(clients=2, shared_client_network=False), tiny_parts(), classes=3).network() is None
 
 
 # ------------------------------------------------------------------ all guards in one audit
@@ -173,7 +174,7 @@ def test_every_guard_has_a_usual_setting_that_fits_the_demo():
 
 def test_an_audit_leaves_out_what_does_not_fit_and_says_why():
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
-    plan = tiny_plan(epochs=1, batch=16)
+    plan = tiny_plan(epochs=1, batch_size=16)
     missing = Shift(attribute="gender")
     result = audit(
         plan, loaded, guards=[], if_they_fit=[missing, LightSplit(ratio=4), Shift()], attacks=[QUICK], images=20

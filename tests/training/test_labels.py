@@ -47,7 +47,7 @@ def small(tmp_path, count=48, side=16):
 
 def plan_for(data, **changes):
     fast = Adam(lr=0.003)
-    fields = {"epochs": 1, "batch": 8, "private_seed": 1, "client_optimizer": fast, "server_optimizer": fast}
+    fields = {"epochs": 1, "batch_size": 8, "private_seed": 1, "client_optimizer": fast, "server_optimizer": fast}
     return Plan(net=Segmenter(), data=data, **{**fields, **changes})
 
 
@@ -120,14 +120,14 @@ def test_partitions_by_class_are_refused_and_an_even_deal_is_not(tmp_path):
 # ---------------------------------------------------------------------------- from end to end
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
 def test_training_finds_the_maps(protocol, tmp_path):
-    result = runs.train(plan_for(small(tmp_path), protocol=protocol, epochs=6, val=0.0), tmp_path / "run")
+    result = runs.train(plan_for(small(tmp_path), protocol=protocol, epochs=6, val_share=0.0), tmp_path / "run")
     assert result["mean_iou"] > 0.6 and result["accuracy"] > 0.9
     assert json.loads((tmp_path / "run" / "result.json").read_text())["mean_iou"] == result["mean_iou"]
 
 
 def test_the_result_is_what_prediction_finds(tmp_path):
     data = small(tmp_path)
-    result = runs.train(plan_for(data, val=0.0), tmp_path / "run")
+    result = runs.train(plan_for(data, val_share=0.0), tmp_path / "run")
     told = predict_with(tmp_path / "run", size=2).summary()
     assert told["mean_iou"] == pytest.approx(result["mean_iou"], abs=1e-4)
     assert told["accuracy"] == pytest.approx(result["accuracy"], abs=1e-4)
@@ -147,14 +147,14 @@ def test_the_result_is_what_prediction_finds(tmp_path):
 def test_guards_run_with_maps(guard, tmp_path):
     loaded = small(tmp_path).load()
     squeezed = {"down": Quantize(bits=4), "back": Quantize(bits=4, rounding="stochastic")}
-    plan = plan_for(Scenes(), guard=guard, **squeezed, val=0.0)
+    plan = plan_for(Scenes(), guard=guard, **squeezed, val_share=0.0)
     run = LocalRun(plan, parts(loaded, aux=0, val=0.0, seed=0), classes=3)
     run.train()
     assert run.step >= 5 and 0 <= run.evaluate(run.parts.test)[0] <= 1
 
 
 def test_labels_on_the_way_are_counted_for_every_pixel(tmp_path):
-    result = runs.train(plan_for(small(tmp_path), protocol=Vanilla, val=0.0), tmp_path / "run")
+    result = runs.train(plan_for(small(tmp_path), protocol=Vanilla, val_share=0.0), tmp_path / "run")
     ratio = result["rates"]["uplink ratio"]
     raw = 4 * 32 * 8 * 8 + 8 * 16 * 16
     assert ratio == pytest.approx(raw / result["bytes_up"])
@@ -162,7 +162,7 @@ def test_labels_on_the_way_are_counted_for_every_pixel(tmp_path):
 
 def test_an_audit_of_maps_has_a_row_for_each_guard_and_no_class_mean(tmp_path):
     loaded = small(tmp_path).load()
-    plan = plan_for(Scenes(), aux=16, val=0.0)
+    plan = plan_for(Scenes(), aux_samples=16, val_share=0.0)
     found = audit(
         plan, loaded, guards=[LightSplit(ratio=4)], if_they_fit=[WCC(weight=0.1)],
         attacks=[Decoder(steps=5, readers=("conv",))], images=8,
@@ -178,7 +178,9 @@ def test_an_audit_of_maps_has_a_row_for_each_guard_and_no_class_mean(tmp_path):
 def test_attacks_on_classes_are_refused_before_any_training(attack, tmp_path):
     loaded = small(tmp_path).load()
     with pytest.raises(ValueError, match="goes by the class of a sample, and here every pixel has its own"):
-        audit(plan_for(Scenes(), aux=16, val=0.0), loaded, guards=[NoGuard()], attacks=[attack], images=8)
+        audit(
+            plan_for(Scenes(), aux_samples=16, val_share=0.0), loaded, guards=[NoGuard()], attacks=[attack], images=8
+        )
 
 
 # ------------------------------------------------------------------------------ the commands

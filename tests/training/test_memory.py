@@ -70,7 +70,7 @@ def test_activations_are_counted_once():
 
 # ------------------------------------------------------------------------------------------ modes
 def parts_of(**changes):
-    return breakdown(tiny_plan(**{"batch": 6, **changes}), TASK)
+    return breakdown(tiny_plan(**{"batch_size": 6, **changes}), TASK)
 
 
 def test_an_active_client_of_a_plan_is_counted_as_one_that_has_learnt():
@@ -97,7 +97,7 @@ def test_the_largest_layer_is_needed_in_every_mode():
 @pytest.mark.parametrize("net", [TinyNet(), TinyNet(norm="group")], ids=repr)
 def test_checkpointing_keeps_as_much_as_torch_does(net):
     """Of all ways to cut the head into segments the cheapest, each counted as torch's own checkpointing has it."""
-    plan = tiny_plan(net=net, batch=6, protocol=Vanilla, client_optimizer=SGD(momentum=0.0))
+    plan = tiny_plan(net=net, batch_size=6, protocol=Vanilla, client_optimizer=SGD(momentum=0.0))
     head = build_client(plan, TASK, 0, lambda message: message).split.head
     x, own = (
         torch.rand(6, *TASK.shape),
@@ -174,9 +174,9 @@ def test_the_table_and_the_picture_have_all_modes():
 
 
 def test_the_command_writes_what_it_prints(tmp_path, capsys):
-    typed = ["memory", "--net", "LeNet", "--batch", "16", "--out", str(tmp_path / "a"), "--json"]
+    typed = ["memory", "--net", "LeNet", "--batch-size", "16", "--out", str(tmp_path / "a"), "--json"]
     cli.app(typed, standalone_mode=False)
     shown = json.loads(capsys.readouterr().out)
-    assert shown["client_memory"] == breakdown(Plan(net=LeNet(), batch=16), Task((1, 28, 28), 10))
+    assert shown["client_memory"] == breakdown(Plan(net=LeNet(), batch_size=16), Task((1, 28, 28), 10))
     assert {file.name for file in (tmp_path / "a").iterdir()} == {"memory.json", "memory.png"}
     assert json.loads((tmp_path / "a" / "memory.json").read_text())["plan"] == shown["plan"]

@@ -13,7 +13,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, KAnonymous, Noise
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.client import _at_once
-from cutlayer.training.micro_batches import Ring, learn_in_pieces
+from cutlayer.training.micro_batches import Ring, learn_in_micro_batches
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import cut_shapes
 from cutlayer.training.step import learn
@@ -41,14 +41,14 @@ def test_the_step_is_that_of_the_whole_batch(protocol, count):
     try:
         found = []
         for pieces in (1, count):
-            plan = tiny_plan(net=TinyNet(norm="group"), protocol=protocol, pieces=pieces)
+            plan = tiny_plan(net=TinyNet(norm="group"), protocol=protocol, micro_batches=pieces)
             server = build_server(plan.public(), TASK)
             client = build_client(plan, TASK, 0, server.handle)
             for step, batch in enumerate(batches(3)):
                 if pieces == 1:
                     terms = learn(client, batch)
                 else:
-                    terms = learn_in_pieces(client, cut(batch, count), step * count, _at_once(server.handle))
+                    terms = learn_in_micro_batches(client, cut(batch, count), step * count, _at_once(server.handle))
             found.append(
                 {**client.split.state_dict(), **server.body.state_dict(), "task": torch.tensor(terms["task"])}
             )
@@ -71,7 +71,13 @@ def test_no_delay_changes_a_bit(protocol):
         return answer
 
     plan = tiny_plan(
-        protocol=protocol, net=TinyNet(dropout=0.5), guard=Noise(scale=0.1), pieces=4, batch=10, epochs=2, clients=2
+        protocol=protocol,
+        net=TinyNet(dropout=0.5),
+        guard=Noise(scale=0.1),
+        micro_batches=4,
+        batch_size=10,
+        epochs=2,
+        clients=2,
     )
     one, other = run(plan), run(plan, slow)
     ours, theirs = one.tensors(), other.tensors()
@@ -79,7 +85,7 @@ def test_no_delay_changes_a_bit(protocol):
 
 
 def test_all_pieces_are_sent_before_the_first_answer_is_waited_for():
-    plan = tiny_plan(pieces=3, batch=6)
+    plan = tiny_plan(micro_batches=3, batch_size=6)
     server = build_server(plan.public(), TASK)
     client = build_client(plan, TASK, 0, server.handle)
     told = []
@@ -89,7 +95,7 @@ def test_all_pieces_are_sent_before_the_first_answer_is_waited_for():
         answer = server.handle(message)
         return lambda: (told.append(("heard", message.kind, message.step)), answer)[1]
 
-    learn_in_pieces(client, cut(batches(1)[0], 3), 0, post)
+    learn_in_micro_batches(client, cut(batches(1)[0], 3), 0, post)
     kinds = (Kind.FORWARD, Kind.BACKWARD)
     assert told[:3] == [("sent", Kind.FORWARD, n) for n in range(3)]
     assert [one for one in told if one[0] == "heard"] == [("heard", kind, n) for kind in kinds for n in range(3)]
@@ -98,14 +104,14 @@ def test_all_pieces_are_sent_before_the_first_answer_is_waited_for():
 
 
 def test_the_server_steps_once_a_batch_and_a_small_last_batch_counts():
-    made = run(tiny_plan(pieces=4, batch=10, epochs=1))  # 48 samples: batches of 10, and one of 8
+    made = run(tiny_plan(micro_batches=4, batch_size=10, epochs=1))  # 48 samples: batches of 10, and one of 8
     assert made.step == made.server.updates == 5
     steps = [number // 4 for number in range(made.step * 4)]
     assert [len(made.batch_of(0, number)) for number in (0, 3, 19)] == [3, 2, 2] and steps[-1] == 4
 
 
 def test_fewer_pieces_where_the_last_batch_is_small():
-    made = LocalRun(tiny_plan(pieces=4, batch=10, epochs=1), tiny_parts(43), classes=TASK.classes)
+    made = LocalRun(tiny_plan(micro_batches=4, batch_size=10, epochs=1), tiny_parts(43), classes=TASK.classes)
     numbers = []
     post = _at_once(made.clients[0]._send)
     made.clients[0]._post = lambda message: (numbers.append(message.step), post(message))[1]
@@ -131,7 +137,7 @@ def test_an_error_in_one_piece_ends_them_all_and_is_the_one_that_is_raised():
 
 
 def test_an_interrupted_batch_leaves_no_gradient_behind():
-    plan = tiny_plan(pieces=2, server_optimizer=SGD(lr=0.1))
+    plan = tiny_plan(micro_batches=2, server_optimizer=SGD(lr=0.1))
     server = build_server(plan.public(), TASK)
     client = build_client(plan, TASK, 0, server.handle)
     before = {name: t.clone() for name, t in server.body.state_dict().items() if "running" not in name}
@@ -146,9 +152,9 @@ def test_an_interrupted_batch_leaves_no_gradient_behind():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"pieces": 0}, "pieces is a whole number from 1 up"),
-        ({"pieces": 9, "batch": 64}, "pieces is at most 8"),
-        ({"pieces": 4, "batch": 6}, "at least two samples of a batch of 6"),
+        ({"micro_batches": 0}, "pieces is a whole number from 1 up"),
+        ({"micro_batches": 9, "batch_size": 64}, "pieces is at most 8"),
+        ({"micro_batches": 4, "batch_size": 6}, "at least two samples of a batch of 6"),
     ],
 )
 def test_impossible_pieces_are_refused(changes, words):
@@ -161,11 +167,11 @@ def test_impossible_pieces_are_refused(changes, words):
 )
 def test_guards_that_need_whole_batches_say_so(guard, words):
     with pytest.raises(ValueError, match=words):
-        cut_shapes(tiny_plan(guard=guard, pieces=4, batch=12), TASK)
+        cut_shapes(tiny_plan(guard=guard, micro_batches=4, batch_size=12), TASK)
 
 
 def test_guards_work_on_pieces():
     for guard in GUARDS:
-        plan = tiny_plan(guard=guard, pieces=2, batch=12, epochs=1)
+        plan = tiny_plan(guard=guard, micro_batches=2, batch_size=12, epochs=1)
         made = run(plan)
         assert made.step == 4

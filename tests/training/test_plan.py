@@ -52,7 +52,7 @@ def test_a_field_of_the_wrong_kind_is_refused_by_name(field, value):
 
 def test_early_stopping_needs_validation_data():
     with pytest.raises(ValueError, match="early stopping needs validation data"):
-        Plan(patience=3, val=0.0)
+        Plan(patience=3, val_share=0.0)
 
 
 def test_a_guard_that_does_not_fit_the_cut_is_refused_before_anything_is_built():
@@ -66,7 +66,7 @@ def test_the_fingerprint_covers_the_public_part_and_nothing_else():
     plan = tiny_plan(guard=Chain(LightSplit(ratio=4), WCC(weight=0.1)))
     assert plan.fingerprint() == tiny_plan(guard=LightSplit(ratio=4), private_seed=9).fingerprint()
     assert plan.fingerprint() != tiny_plan(guard=LightSplit(ratio=5)).fingerprint()
-    own = {"data": FashionMNIST(), "partition": Dirichlet(alpha=1.0), "val": 0.3, "aux": 7}
+    own = {"data": FashionMNIST(), "partition": Dirichlet(alpha=1.0), "val_share": 0.3, "aux_samples": 7}
     assert plan.fingerprint() == tiny_plan(guard=LightSplit(ratio=4), **own).fingerprint()
     assert plan.public().private_seed is None
 

@@ -29,8 +29,8 @@ from cutlayer.training.plan.plan import Plan
 
 GROUP = TinyNet(norm="group")
 NOISED = Chain(Clip(norm=1.0), Gaussian(epsilon=8))
-FROZEN = tiny_plan(net=GROUP, guard=NOISED, frozen=("head",), epochs=5)
-WEIGHTS = tiny_plan(net=GROUP, guard=DPSGD(noise=4.0), frozen=("body",), epochs=5)
+FROZEN = tiny_plan(net=GROUP, guard=NOISED, frozen_parts=("head",), epochs=5)
+WEIGHTS = tiny_plan(net=GROUP, guard=DPSGD(noise=4.0), frozen_parts=("body",), epochs=5)
 
 
 def analytic(mu, delta):
@@ -149,7 +149,7 @@ REFUSED = {
         "before the guard that mixes them",
     ),
     "BatchNorm": (replace(FROZEN, net=BATCH), "the head has BatchNorm2d, which normalises by the batch"),
-    "BatchNorm, training": (replace(FROZEN, net=BATCH, frozen=()), "take the network with norm='group'"),
+    "BatchNorm, training": (replace(FROZEN, net=BATCH, frozen_parts=()), "take the network with norm='group'"),
     "mixes by hand": (replace(FROZEN, net=Centred(norm="group")), "the head lets one sample move the rows of others"),
 }
 
@@ -163,7 +163,7 @@ def test_without_its_conditions_nothing_is_claimed_and_the_reason_is_said(name):
 
 
 def test_a_head_that_learns_leaves_a_claim_for_one_message_only():
-    data = privacy(replace(FROZEN, frozen=()), TASK)
+    data = privacy(replace(FROZEN, frozen_parts=()), TASK)
     assert data["epsilon"]["release"] == pytest.approx(8.0) and data["epsilon"]["total"] is None
     assert (
         "the head learns from the records" in data["why_no_epsilon"] and "freeze the head" in data["why_no_epsilon"]
@@ -208,20 +208,23 @@ def test_random_groups_are_covered():
 
 
 def test_what_is_not_covered_is_named():
-    data = privacy(replace(FROZEN, clients=3, guarded=2, patience=2), TASK)
+    data = privacy(replace(FROZEN, clients=3, guarded_clients=2, patience=2), TASK)
     said = "; ".join(data["not_covered"])
     for words in ("message 3", "handed on from client to client", "1 client(s) that send without", "training stops"):
         assert words in said
-    assert "handed on" not in "; ".join(privacy(replace(FROZEN, clients=3, shared=False), TASK)["not_covered"])
+    assert "handed on" not in "; ".join(
+        privacy(replace(FROZEN, clients=3, shared_client_network=False), TASK)["not_covered"]
+    )
     assert any("weights in own.pt" in text for text in privacy(replace(FROZEN, weights="own.pt"), TASK)["assumes"])
 
 
 @pytest.mark.parametrize(
-    ("changes", "times"), [({}, 5), ({"val": 0.0}, 0), ({"clients": 3}, 5), ({"clients": 3, "shared": False}, 15)]
+    ("changes", "times"),
+    [({}, 5), ({"val_share": 0.0}, 0), ({"clients": 3}, 5), ({"clients": 3, "shared_client_network": False}, 15)],
 )
 def test_validation_is_prediction_and_is_counted(changes, times):
     """However the head came about: a record that is only predicted taught it nothing."""
-    data = privacy(replace(FROZEN, net=BATCH, frozen=(), **changes), TASK)
+    data = privacy(replace(FROZEN, net=BATCH, frozen_parts=(), **changes), TASK)
     assert data["epsilon"] is None
     assert data["inference"]["release"] == pytest.approx(8.0)
     assert data["inference"]["validation_releases"] == times
@@ -230,7 +233,7 @@ def test_validation_is_prediction_and_is_counted(changes, times):
 
 
 def test_unguarded_clients_predict_validation_records_in_the_clear():
-    assert privacy(replace(FROZEN, clients=2, guarded=1), TASK)["inference"]["validation_total"] is None
+    assert privacy(replace(FROZEN, clients=2, guarded_clients=1), TASK)["inference"]["validation_total"] is None
     assert privacy(replace(FROZEN, guard=Clip()), TASK)["inference"] is None
 
 
@@ -255,7 +258,10 @@ def test_dpsgd_is_claimed_for_the_weights_and_for_them_alone():
 
 WEIGHTS_REFUSED = {
     "no noise": (replace(WEIGHTS, guard=DPSGD(noise=0.0)), "adds no noise"),
-    "BatchNorm in a frozen head": (replace(WEIGHTS, net=BATCH, frozen=("head", "body")), "the head has BatchNorm2d"),
+    "BatchNorm in a frozen head": (
+        replace(WEIGHTS, net=BATCH, frozen_parts=("head", "body")),
+        "the head has BatchNorm2d",
+    ),
     "WCC": (replace(WEIGHTS, guard=Chain(WCC(weight=0.1), DPSGD())), "may let one sample change the gradients"),
     "groups": (replace(WEIGHTS, guard=Chain(KAnonymous(k=2), DPSGD())), "may let one sample change the gradients"),
     "lift with BatchNorm": (
@@ -274,7 +280,7 @@ def test_without_its_conditions_nothing_is_claimed_of_the_weights(name):
 
 
 def test_a_body_that_learns_leaves_a_claim_for_one_step_only():
-    data = privacy(replace(WEIGHTS, frozen=()), TASK)
+    data = privacy(replace(WEIGHTS, frozen_parts=()), TASK)
     assert data["weights"]["total"] is None and "freeze the body" in data["why_no_weights"]
     assert "for one step" in sentence(data)
 
@@ -286,7 +292,7 @@ def test_noise_and_dpsgd_together_cover_a_head_that_learns():
     assert two == 4.0 and data["why_no_epsilon"] is None
     assert data["epsilon"]["total"] == pytest.approx(analytic((5 / one**2 + 5 / two**2) ** 0.5, 1e-5), rel=1e-4)
     assert "What leaves and the client's weights" in sentence(data)
-    assert privacy(replace(WEIGHTS, guard=guard, frozen=()), TASK)["epsilon"]["total"] is None
+    assert privacy(replace(WEIGHTS, guard=guard, frozen_parts=()), TASK)["epsilon"]["total"] is None
 
 
 # ------------------------------------------------------------------ neighbouring runs: the conditions are needed
@@ -299,7 +305,7 @@ def neighbours(plan):
     heard, grads = [], []
     for parts in (one, Parts(private, one.val, one.aux, one.test)):
         messages, steps = [], []
-        run = LocalRun(replace(plan, batch=8, epochs=2, val=0.0), parts, classes=TASK.classes)
+        run = LocalRun(replace(plan, batch_size=8, epochs=2, val_share=0.0), parts, classes=TASK.classes)
         client, handle = run.networks[0], run.networks[0].remote._send
 
         def hear(message, messages=messages, handle=handle):
@@ -332,7 +338,7 @@ def test_behind_a_frozen_head_a_record_moves_one_row_an_epoch_by_what_the_clip_a
 
 @pytest.mark.parametrize(
     "changes",
-    [{"frozen": ()}, {"net": BATCH}, {"net": Centred(norm="group")}],
+    [{"frozen_parts": ()}, {"net": BATCH}, {"net": Centred(norm="group")}],
     ids=["learns", "BatchNorm", "by hand"],
 )
 def test_where_the_ledger_refuses_a_record_does_move_other_rows(changes):
@@ -346,16 +352,18 @@ def test_where_the_body_learns_a_record_moves_gradients_of_batches_it_is_not_in(
     """The client itself stands still here (its rate is next to 0), so what moves came through the body."""
     still = SGD(lr=1e-30, momentum=0.0)
     guard = DPSGD(clip=1e9, noise=0.0)
-    _, (one, other) = neighbours(replace(WEIGHTS, guard=guard, frozen=frozen, client_optimizer=still))
+    _, (one, other) = neighbours(replace(WEIGHTS, guard=guard, frozen_parts=frozen, client_optimizer=still))
     moved = sum(bool((a - b).norm() > 1e-6 * a.norm()) for a, b in zip(one, other, strict=True))
     assert len(one) == 6
     assert moved == 2 if frozen else moved > 2, "once an epoch, or everywhere after the first time"
-    assert (privacy(replace(WEIGHTS, frozen=frozen), TASK)["weights"]["total"] is None) == (not frozen)
+    assert (privacy(replace(WEIGHTS, frozen_parts=frozen), TASK)["weights"]["total"] is None) == (not frozen)
 
 
 # ------------------------------------------------------------------ where a person sees it
 def test_a_run_writes_its_ledger_and_lines_are_short(tmp_path):
-    plan = Plan(data=Digits(limit=120), net=SimpleCNN(), guard=NOISED, frozen=("head",), epochs=1, batch=40)
+    plan = Plan(
+        data=Digits(limit=120), net=SimpleCNN(), guard=NOISED, frozen_parts=("head",), epochs=1, batch_size=40
+    )
     result = runs.train(plan, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["privacy"] == result["privacy"]
     assert result["privacy"]["epsilon"]["total"] == pytest.approx(8.0, rel=1e-3)

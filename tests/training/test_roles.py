@@ -61,7 +61,7 @@ def test_the_server_learns_from_a_frozen_client_what_it_would_from_one_with_a_fr
     """The body's step is the chain rule's: as if the client had answered message 4 with nothing."""
     fields = {"protocol": Vanilla, "epochs": 1, "client_optimizer": PLAIN}
     frozen = start(plan(roles=Frozen(share=0.4, inherit=0), **fields))
-    plain = start(plan(frozen=("head",), **fields))
+    plain = start(plan(frozen_parts=("head",), **fields))
     turn = next(turn for one in frozen.schedule(0) for turn in one if turn.client == 2)
     frozen.take([turn])
     plain.take([turn._replace(frozen=False)])
@@ -115,7 +115,7 @@ def test_frozen_clients_with_heads_of_their_own_are_measured_with_them(monkeypat
 
 def test_a_frozen_step_is_about_its_whole_batch():
     heard = {}
-    one = plan(roles=Frozen(share=0.4), pieces=2, epochs=1)
+    one = plan(roles=Frozen(share=0.4), micro_batches=2, epochs=1)
 
     def listen(message, handle):
         if message.kind is Kind.FORWARD:

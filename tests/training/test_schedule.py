@@ -71,7 +71,7 @@ def test_a_wave_is_one_step_on_all_batches_together(protocol):
         "epochs": 1,
     }
     wave = start(plan(rounds=Wave(), partition=Dirichlet(alpha=2.0), **fields))
-    single = start(tiny_plan(**{**fields, "batch": 60}))
+    single = start(tiny_plan(**{**fields, "batch_size": 60}))
     fed = []
     for client in wave.clients:
         client.batch = lambda index, make=client.batch: (fed.append(make(index)), fed[-1])[1]
@@ -98,8 +98,8 @@ def test_even_weights_are_the_mean_of_the_clients_gradients():
         "net": GROUPED,
         "server_optimizer": PLAIN,
         "epochs": 1,
-        "batch": 60,
-        "shared": False,
+        "batch_size": 60,
+        "shared_client_network": False,
         "partition": Dirichlet(alpha=0.5),
     }
     moved = {}
@@ -128,7 +128,11 @@ FUSABLE = {
         rounds=Wave(fused=True), net=GROUPED, protocol=Vanilla, partition=Dirichlet(alpha=1.0)
     ),
     "bypass, own heads, even": plan(
-        rounds=Wave(fused=True, weights="even"), net=GROUPED, protocol=Bypass, shared=False, client_optimizer=PLAIN
+        rounds=Wave(fused=True, weights="even"),
+        net=GROUPED,
+        protocol=Bypass,
+        shared_client_network=False,
+        client_optimizer=PLAIN,
     ),
     "a guard with a lift": plan(rounds=Wave(fused=True), net=GROUPED, guard=LightSplit(ratio=4)),
 }
@@ -190,7 +194,7 @@ def test_full_batches_merged_after_every_step_are_centralised_descent(protocol):
     fields = {
         "protocol": protocol,
         "net": GROUPED,
-        "batch": 100,
+        "batch_size": 100,
         "epochs": 4,
         "client_optimizer": PLAIN,
         "server_optimizer": PLAIN,
@@ -214,7 +218,7 @@ def test_optimizers_live_on_between_rounds(protocol, rounds):
     fields = {
         "protocol": protocol,
         "net": GROUPED,
-        "batch": 100,
+        "batch_size": 100,
         "epochs": 4,
         "client_optimizer": momentum,
         "server_optimizer": momentum,
@@ -231,7 +235,7 @@ def test_optimizers_live_on_between_rounds(protocol, rounds):
 
 
 def test_even_weights_are_even_for_heads_too():
-    run = start(plan(rounds=Wave(weights="even"), net=GROUPED, batch=60, partition=Dirichlet(alpha=0.5)))
+    run = start(plan(rounds=Wave(weights="even"), net=GROUPED, batch_size=60, partition=Dirichlet(alpha=0.5)))
     brought, ask = {}, run.ask
     run.ask = lambda client, order: brought.setdefault((client, order.step), ask(client, order))
     run.take(run.schedule(0)[0])
@@ -298,12 +302,12 @@ def test_guarded_clients_stay_guarded_when_networks_sleep(monkeypatch):
             spread.setdefault(message.client, []).append(float(message["z"].std()))
         return handle(message)
 
-    trained(plan(clients=6, guarded=3, guard=Noise(scale=5.0), epochs=2, batch=4), at_server=[listen])
+    trained(plan(clients=6, guarded_clients=3, guard=Noise(scale=5.0), epochs=2, batch_size=4), at_server=[listen])
     assert min(min(spread[client]) for client in range(3)) > 3 > max(max(spread[client]) for client in range(3, 6))
 
 
 def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind():
-    run = start(plan(rounds=SplitFed(), turn=2))
+    run = start(plan(rounds=SplitFed(), local_steps=2))
     before = body_of(run)
     seen = []
     watch = run.server.collect
@@ -314,7 +318,7 @@ def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind
 
 
 def test_heads_start_alike_in_every_round():
-    run = start(plan(rounds=SplitFed(version=2), turn=1))
+    run = start(plan(rounds=SplitFed(version=2), local_steps=1))
     begun = []
     for client in run.clients:
         take = client.take_over
@@ -341,16 +345,16 @@ def test_nothing_of_the_rule_is_shown_to_clients():
 
 
 RESUMED = {
-    "Adam at the server": plan(rounds=SplitFed(), rule=FedAdam(lr=0.05), turn=2),
-    "Muon, own heads": plan(rounds=SplitFed(), rule=FedMuon(), shared=False),
+    "Adam at the server": plan(rounds=SplitFed(), rule=FedAdam(lr=0.05), local_steps=2),
+    "Muon, own heads": plan(rounds=SplitFed(), rule=FedMuon(), shared_client_network=False),
     "momentum that lives on": plan(rounds=SplitFed(), client_optimizer=Adam(), server_optimizer=Adam()),
-    "momentum that does not": plan(rounds=SplitFed(fresh=True), turn=2, client_optimizer=Adam()),
-    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), turn=2, client_optimizer=PLAIN),
+    "momentum that does not": plan(rounds=SplitFed(fresh=True), local_steps=2, client_optimizer=Adam()),
+    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), local_steps=2, client_optimizer=PLAIN),
     "a wave, Adam": plan(rounds=Wave(), client_optimizer=Adam(), server_optimizer=Adam()),
-    "drawn clients": plan(rounds=SplitFed(), take=2, rule=FedAvgM()),
+    "drawn clients": plan(rounds=SplitFed(), clients_per_round=2, rule=FedAvgM()),
     "frozen, heads of their own": plan(roles=Frozen(share=0.4, inherit=0)),
     "frozen, now and then a head": plan(roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
-    "federated": plan(protocol=Federated, rounds=SplitFed(), rule=FedAvgM(), turn=2),
+    "federated": plan(protocol=Federated, rounds=SplitFed(), rule=FedAvgM(), local_steps=2),
 }
 
 
@@ -408,21 +412,24 @@ def test_if_all_are_left_out_everything_stays_as_it_was():
 
 
 IMPOSSIBLE = {
-    "more than there are": ({"take": 4}, "1 to 3"),
-    "nobody": ({"take": 0}, "1 to 3"),
+    "more than there are": ({"clients_per_round": 4}, "1 to 3"),
+    "nobody": ({"clients_per_round": 0}, "1 to 3"),
     "all frozen": ({"roles": Frozen(share=0.9)}, "at least one"),
     "none frozen": ({"roles": Frozen(share=0.1)}, "at least one"),
     "a merge in a relay": ({"rule": FedAvg()}, "SplitFed"),
-    "many batches in a wave": ({"rounds": Wave(), "turn": 2}, "turn=1"),
-    "pieces in a wave": ({"rounds": Wave(), "pieces": 2}, "pieces=1"),
+    "many batches in a wave": ({"rounds": Wave(), "local_steps": 2}, "turn=1"),
+    "pieces in a wave": ({"rounds": Wave(), "micro_batches": 2}, "pieces=1"),
     "watched by the server in a fused wave": (
-        {"rounds": Wave(fused=True), "server_watch": (ConsensusCosine(),)},
+        {"rounds": Wave(fused=True), "server_detectors": (ConsensusCosine(),)},
         "no fused waves",
     ),
     "frozen in a fused wave": ({"rounds": Wave(fused=True), "roles": Frozen(share=0.4)}, "fused=False"),
     "control variates of copies": ({"rounds": SplitFed(), "rule": Scaffold()}, "version=2"),
     "too few for a robust rule": ({"rounds": SplitFed(), "rule": Krum(bad=1)}, "needs 5"),
-    "too few are drawn for it": ({"rounds": SplitFed(), "rule": Krum(bad=1), "clients": 9, "take": 4}, "needs 5"),
+    "too few are drawn for it": (
+        {"rounds": SplitFed(), "rule": Krum(bad=1), "clients": 9, "clients_per_round": 4},
+        "needs 5",
+    ),
     "control variates of momentum": ({"rounds": SplitFed(version=2), "rule": Scaffold()}, "momentum=0"),
     "two that write gradients": (
         {"rounds": SplitFed(), "rule": FedProx(), "guard": DPSGD(), "net": GROUPED},
@@ -432,11 +439,14 @@ IMPOSSIBLE = {
         {"protocol": Federated, "rounds": SplitFed(), "guard": LightSplit(ratio=4)},
         "nothing",
     ),
-    "alone, and nothing crosses": ({"protocol": Federated, "rounds": SplitFed(), "shared": False}, "merged"),
+    "alone, and nothing crosses": (
+        {"protocol": Federated, "rounds": SplitFed(), "shared_client_network": False},
+        "merged",
+    ),
     "a decoder that is exchanged": ({"rounds": SplitFed(), "guard": LFQ(bits=3)}, "one client at a time"),
     "a decoder exchanged in a wave": ({"rounds": Wave(), "guard": LFQ(bits=3)}, "one client at a time"),
     "a rule without anything to merge": (
-        {"rounds": SplitFed(version=2), "rule": FedMuon(), "shared": False},
+        {"rounds": SplitFed(version=2), "rule": FedMuon(), "shared_client_network": False},
         "nothing to merge",
     ),
     "too few that learn": (
@@ -473,7 +483,7 @@ def test_impossible_settings(make, why):
 def test_rounds_that_merge_take_the_mean_unless_told_otherwise():
     assert plan(rounds=SplitFed()).rule == FedAvg() and plan(rounds=Wave(), rule=Median()).rule == Median()
     assert plan().rule.merges is False
-    whole = plan(rounds=SplitFed(version=2), roles=Frozen(share=0.4), take=2, rule=FedMuon(lr=0.1))
+    whole = plan(rounds=SplitFed(version=2), roles=Frozen(share=0.4), clients_per_round=2, rule=FedMuon(lr=0.1))
     assert spec(repr(replace(whole, net=Plan().net)), "plans") == replace(whole, net=Plan().net)
 
 

@@ -14,7 +14,7 @@ from cutlayer.wire.transcript import Recorder, read
 def recorded(tmp_path, **changes):
     recorder, heard = Recorder(), []
     run = LocalRun(
-        tiny_plan(epochs=1, batch=8, **changes),
+        tiny_plan(epochs=1, batch_size=8, **changes),
         tiny_parts(),
         classes=TASK.classes,
         at_server=[lambda message, handle: (heard.append(message), handle(message))[1], recorder],
@@ -35,8 +35,8 @@ def test_it_holds_exactly_what_came_in(tmp_path, guard):
 
 
 def test_recording_changes_nothing(tmp_path):
-    plain = LocalRun(tiny_plan(epochs=1, batch=8), tiny_parts(), classes=TASK.classes)
-    watched = LocalRun(tiny_plan(epochs=1, batch=8), tiny_parts(), classes=TASK.classes, at_server=[Recorder()])
+    plain = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
+    watched = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes, at_server=[Recorder()])
     plain.train()
     watched.train()
     ours, theirs = plain.tensors(), watched.tensors()

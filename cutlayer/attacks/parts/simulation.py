@@ -127,7 +127,7 @@ class Simulating(Attacker):
 
         held = max(2 * knowledge.guard.spec.least_batch, len(images) // 10)
         if held >= len(images):
-            raise ValueError(f"{spec} learns from auxiliary images, and {len(images)} are too few: raise --aux")
+            raise ValueError(f"{spec} learns from auxiliary images; {len(images)} are too few: raise --aux-samples")
         self._train(images[held:], labels[held:], seen, shares)
         self.found = self._measure(images[:held], labels[:held], seen, shares)
         if self.decoder is not None:

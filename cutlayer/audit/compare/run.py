@@ -49,7 +49,7 @@ def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None
 
 
 def _share_out(plan: Plan, loaded: Loaded) -> None:
-    private = parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed).private
+    private = parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed).private
     shares = plan.partition.assign(private, plan.clients, derive(plan.seed, "partition"))
     refuse_too_few(plan, {f"client {number}": len(share) for number, share in enumerate(shares)})
 
@@ -70,7 +70,7 @@ class Shelf:
 
 def _ready(plan: Plan, loaded: Loaded, seed: int, device: str) -> LocalRun:
     own = replace(plan, seed=seed, private_seed=derive(seed, "compare"))
-    data = parts(loaded, aux=own.aux, val=own.val, seed=seed)
+    data = parts(loaded, aux=own.aux_samples, val=own.val_share, seed=seed)
     return LocalRun(own, data, classes=len(loaded.classes), device=device)
 
 

@@ -97,7 +97,7 @@ class Admission:
             sent = cut_shapes(self.plan, task).sent
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refused("data", f"the plan does not fit data of {task.shape}, {task.classes} classes") from error
-        bytes_up = self.plan.batch // self.plan.pieces * prod(sent) * torch.get_default_dtype().itemsize
+        bytes_up = self.plan.batch_size // self.plan.micro_batches * prod(sent) * torch.get_default_dtype().itemsize
         if bytes_up > self.limits.message:
             raise Refused("data", f"{bytes_up} bytes of activations are over the limit of {self.limits.message}")
 

@@ -87,7 +87,7 @@ class GrpcCarrier(Coordinator):
                 self._refuse_lost_weights(message)  # while the client goes on: a large body takes a while to look at
             except Refused as error:
                 self._refuse(line, error)
-            last = message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.pieces == 0
+            last = message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.micro_batches == 0
             if last or (message.kind is Kind.LOSS and validator.frozen):
                 with self.lock:
                     self.learnt()
@@ -173,7 +173,7 @@ class GrpcCarrier(Coordinator):
         batches = int(order["turn"][2] - order["turn"][1]) if name == "samples" else 0
         if answer.step != order.step + batches:
             raise Refused("step", f"{answer} where step {order.step + batches} was expected")
-        most = batches * 2 * self.plan.batch  # as at the door
+        most = batches * 2 * self.plan.batch_size  # as at the door
         if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
             raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
         frozen = name == "samples" and bool(order["turn"][3])

@@ -19,7 +19,7 @@ from ...training import checkpoint
 from ...training.checkpoint import Snapshots
 from ...training.client import Client, numbers, refuse_too_few, weights_in
 from ...training.fused_wave import FUSED
-from ...training.plan.plan import MOST_PIECES, Plan, cut_shapes
+from ...training.plan.plan import MOST_MICRO_BATCHES, Plan, cut_shapes
 from ...training.plan.roles import AllActive
 from ...training.step import export
 from ...wire import frames as wire
@@ -151,7 +151,9 @@ class DeployedClient:
         self.ledger.note(message, UP, len(frame))
         self.channel.send(frame)
         if "z" in message.tensors:
-            recent = {step: shape for step, shape in self._crossed.items() if step > message.step - MOST_PIECES}
+            recent = {
+                step: shape for step, shape in self._crossed.items() if step > message.step - MOST_MICRO_BATCHES
+            }
             self._crossed = recent | {message.step: tuple(message["z"].shape)}
         return lambda: self._answer_to(message)
 
@@ -191,7 +193,7 @@ class DeployedClient:
 
     def _refuse_wrong_order(self, order: Message) -> None:
         """A server may order what the plan says and no more: own heads stay at home, and no others are put in."""
-        relays = self.plan.shared and self.plan.clients > 1
+        relays = self.plan.shared_client_network and self.plan.clients > 1
         weights = weights_in(order)
         what = {Kind.TURN: "turn", Kind.WEIGHTS: "turn", Kind.EVALUATE: "what"}.get(order.kind, "number")
         if set(order.tensors) != {what, *weights}:
@@ -306,7 +308,7 @@ class DeployedClient:
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),
             "ledger": self.ledger.as_dict(),
-            **({"detectors": client.detection.report()} if self.plan.watch else {}),
+            **({"detectors": client.detection.report()} if self.plan.client_detectors else {}),
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
         return result

@@ -211,7 +211,7 @@ def join(
 def own_parts(plan: Plan, number: int, data: Source | None, data_dir: Path | None) -> tuple[Task, Parts]:
     """A client's own data, or, in a rehearsal, its share of the plan's."""
     loaded = (data or plan.data).load(data_dir)
-    split = parts(loaded, aux=0 if data else plan.aux, val=plan.val, seed=plan.seed)
+    split = parts(loaded, aux=0 if data else plan.aux_samples, val=plan.val_share, seed=plan.seed)
     task = task_of(split.private, len(loaded.classes))
     if data is None:
         shares = plan.partition.assign(split.private, plan.clients, derive(plan.seed, "partition"))

@@ -23,9 +23,9 @@ class MessageValidator:
         self._classes, self._vanilla = task.classes, not plan.protocol.labels_stay_home
         self._label = label_shape(plan, task)  # of one sample: () for a class, a map where every pixel has one
         # A last batch that is too small joins the one before it; what is too small for its guard only a client knows.
-        self._rows = 2 * plan.batch
+        self._rows = 2 * plan.batch_size
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
-        self._pieces, self._exchanges, self._exchanged = plan.pieces, plan.guard.exchange, -1
+        self._pieces, self._exchanges, self._exchanged = plan.micro_batches, plan.guard.exchange, -1
         self._fan_out = plan.guard.fan_out
         self._first = self._last = self._step = 0  # of the turn, in batches
         self.frozen, self._crosses, self._merges = False, plan.protocol.crosses, plan.rounds.merges

@@ -144,12 +144,12 @@ class LocalRun(Coordinator):
 
     def batch_of(self, client: int, step: int) -> Tensor:
         """Which of its samples a client's step was about."""
-        party, (whole, number) = self.clients[client], divmod(step, self.plan.pieces)
+        party, (whole, number) = self.clients[client], divmod(step, self.plan.micro_batches)
         epoch, place, frozen = self._place(client, whole)
         if frozen:  # never in pieces
             return party.order(epoch)[place]
-        pieces = party.pieces(party.order(epoch)[place])
-        return pieces[number - self.plan.pieces]  # counted from the last
+        pieces = party.micro_batches(party.order(epoch)[place])
+        return pieces[number - self.plan.micro_batches]  # counted from the last
 
     def _place(self, client: int, step: int) -> tuple[int, int, bool]:
         """(epoch, batch of it, whether it was frozen) of a client's step; with `take` a client misses some."""
@@ -202,7 +202,7 @@ class LocalRun(Coordinator):
 
     def network(self) -> State | None:
         """Head, body and tail as one state dict that `--weights` reads; None where clients have their own."""
-        if not self.plan.shared and self.plan.clients > 1:
+        if not self.plan.shared_client_network and self.plan.clients > 1:
             return None
         split = self.networks[0].split
         if self.shared:

@@ -155,7 +155,7 @@ def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Wa
     loaded = plan.data.load(data_dir)
     return LocalRun(
         plan,
-        parts(loaded, aux=plan.aux, val=plan.val, seed=plan.seed),
+        parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed),
         classes=len(loaded.classes),
         device=device,
         at_server=at_server,
@@ -241,7 +241,7 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         "client_memory": by_role(run.plan, run.task),
         "privacy": privacy(run.plan, run.task),
         **by_client(run),
-        **({"detectors": over_time} if run.plan.watch else {}),
+        **({"detectors": over_time} if run.plan.client_detectors else {}),
         **watched(run),
         **more,
     }

@@ -72,11 +72,11 @@ def breakdown(plan: Plan, task: Task) -> dict[str, Bytes]:
     """The memory of one client of a plan in every mode there is; any weights and any inputs will do."""
     client = build_client(replace(plan, private_seed=0), task, 0, lambda message: message)
     draw, labels = generator(0), label_shape(plan, task)
-    y = torch.arange(plan.batch) % task.classes
+    y = torch.arange(plan.batch_size) % task.classes
     batch = Batch(
-        torch.rand(plan.batch, *task.shape, generator=draw).to(torch.get_default_dtype()),
+        torch.rand(plan.batch_size, *task.shape, generator=draw).to(torch.get_default_dtype()),
         y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
-        {name: torch.arange(plan.batch) % values for name, values in task.attributes.items()},
+        {name: torch.arange(plan.batch_size) % values for name, values in task.attributes.items()},
     )
     u = cut_shapes(plan, task).u
     modes = [mode for mode in MODES if mode != "frozen" or plan.protocol.crosses]

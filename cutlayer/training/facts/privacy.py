@@ -214,9 +214,9 @@ def _inference(plan: Plan, bound: Bound, delta: float) -> dict[str, Any] | None:
     layer mixes rows, so neither the head's training nor BatchNorm stands in the way."""
     if bound.release is None:
         return None
-    everyone = plan.guarded is None or plan.guarded == plan.clients
-    networks = 1 if plan.shared and plan.guarded is None else plan.clients
-    times = plan.epochs * networks if plan.val else 0
+    everyone = plan.guarded_clients is None or plan.guarded_clients == plan.clients
+    networks = 1 if plan.shared_client_network and plan.guarded_clients is None else plan.clients
+    times = plan.epochs * networks if plan.val_share else 0
     return {
         "release": epsilon_of_one(bound.release, delta),
         "validation_releases": times,
@@ -302,10 +302,10 @@ def _not_covered(plan: Plan, messages: dict[str, Any] | None, weights: dict[str,
         open_ends.append("message 3 (dL/du), which follows from labels and data and carries no noise")
     else:
         open_ends.append("the labels, which travel in the clear")
-    if plan.clients > 1 and plan.shared and (weights is None or weights["total"] is None):
+    if plan.clients > 1 and plan.shared_client_network and (weights is None or weights["total"] is None):
         open_ends.append("the weights that are handed on from client to client")
-    if plan.guarded is not None and plan.guarded < plan.clients:
-        open_ends.append(f"the {plan.clients - plan.guarded} client(s) that send without the guard")
+    if plan.guarded_clients is not None and plan.guarded_clients < plan.clients:
+        open_ends.append(f"the {plan.clients - plan.guarded_clients} client(s) that send without the guard")
     if plan.patience:
         open_ends.append("when training stops and which epoch is kept, which the validation data decide")
     return open_ends

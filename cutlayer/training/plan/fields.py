@@ -24,26 +24,28 @@ FIELDS: dict[str, Field] = {
     "data": Field("Data set, e.g. CIFAR10 or 'Npz(path=\"my.npz\")'.", "data"),
     "protocol": Field("Vanilla, UShaped or Bypass; Federated: no cut.", "protocols"),
     "guard": Field("Guard, e.g. 'LightSplit(ratio=8)', or none.", "guards"),
-    "guarded": Field("How many clients use the guard, the first ones. Default: all.", type=int),
+    "guarded_clients": Field("How many clients use the guard, the first ones. Default: all.", type=int),
     "home": Field("Bypass: share of the channels that never leave.", type=float),
     "fusion": Field("Bypass: how what stayed home rejoins. residual, concat or hybrid."),
     "clients": Field("How many clients there are.", type=int),
     "partition": Field("Who holds what: IID, 'Dirichlet(alpha=0.3)', 'Labels(m=2)', ByIdentity.", "partitions"),
-    "shared": Field("One head handed on (SCH), or one per client (PCH).", type=bool, off="--own"),
+    "shared_client_network": Field(
+        "One head handed on (SCH), or one per client (PCH).", type=bool, off="--own-client-network"
+    ),
     "rounds": Field(
-        "Relay (one after the other), Wave (all at once, one step), 'SplitFed(version=1)' (merged after --turn "
-        "batches).",
+        "Relay (one after the other), Wave (all at once, one step), 'SplitFed(version=1)' (merged after "
+        "--local-steps batches).",
         "rounds",
     ),
     "rule": Field("How what clients bring is merged, e.g. FedAvg, 'FedMuon(lr=0.05)', Krum.", "rules"),
     "roles": Field("Who learns: AllActive, or 'Frozen(share=0.5)': the others run forward only.", "roles"),
-    "take": Field("Clients drawn for each pass. Default: all.", type=int),
-    "watch": Field(
+    "clients_per_round": Field("Clients drawn for each pass. Default: all.", type=int),
+    "client_detectors": Field(
         "A detector with which clients watch the server, e.g. GradientScrutinizer; it stops them. Repeatable.",
         "detectors",
         list[str],
     ),
-    "server_watch": Field(
+    "server_detectors": Field(
         "A detector with which the server watches the clients, e.g. ConsensusCosine; it says who is suspect. "
         "Repeatable.",
         "detectors",
@@ -52,21 +54,21 @@ FIELDS: dict[str, Field] = {
     "poison": Field(
         "Experiments: what malicious clients do to their own samples, e.g. 'BadNets(share=0.3)'.", "poisons"
     ),
-    "turn": Field("Batches a client learns from per turn (local steps); 0: its whole epoch.", type=int),
+    "local_steps": Field("Batches a client learns from per turn (local steps); 0: its whole epoch.", type=int),
     "epochs": Field("Passes over the training data.", type=int),
-    "batch": Field("Samples per step.", type=int),
-    "pieces": Field("Pieces a batch travels in, all in flight at once: for slow links.", type=int),
+    "batch_size": Field("Samples per step.", type=int),
+    "micro_batches": Field("Pieces a batch travels in, all in flight at once: for slow links.", type=int),
     "down": Field("How u comes down, e.g. 'Quantize(bits=8)'.", "guards"),
     "back": Field("How gradients travel, both ways, e.g. 'Quantize(bits=8, rounding=\"stochastic\")'.", "guards"),
     "client_optimizer": Field("Of head and tail, e.g. 'SGD(lr=0.05, momentum=0.9)'.", "optimizers"),
     "server_optimizer": Field("The same, for the body.", "optimizers"),
     "schedule": Field("Constant, Cosine or 'Steps(every=30)'.", "schedules"),
-    "frozen": Field("A part that does not train: head, body or tail. Repeatable.", type=list[str]),
+    "frozen_parts": Field("A part that does not train: head, body or tail. Repeatable.", type=list[str]),
     "weights": Field("Start from a whole network's weights: .safetensors, or a torch state dict (never executed)."),
     "skip_tail": Field("Leave the classifier out of --weights: other classes.", type=bool),
     "patience": Field("Stop after so many epochs without a better validation accuracy.", type=int),
-    "val": Field("Share of the training data used for validation.", type=float),
-    "aux": Field("Training samples set aside as the attacker's own data.", type=int),
+    "val_share": Field("Share of the training data used for validation.", type=float),
+    "aux_samples": Field("Training samples set aside as the attacker's own data.", type=int),
     "seed": Field(
         "Public seed: body, public maps, partition. A run is repeated exactly by this and --private-seed.", type=int
     ),

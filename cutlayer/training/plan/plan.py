@@ -35,7 +35,7 @@ from .schedule import Relay, Rounds, Wave
 __all__ = ["Plan"]
 
 PARTS = ("head", "body", "tail")
-MOST_PIECES = 8
+MOST_MICRO_BATCHES = 8
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -50,71 +50,84 @@ class Plan(Spec):
     data: Source = Digits()
     protocol: type[Split] = UShaped
     guard: Guard = NoGuard()
-    guarded: int | None = None  # how many clients use the guard, the first ones; None: all of them
+    guarded_clients: int | None = None  # how many clients use the guard, the first ones; None: all of them
     home: float = 0.5  # the share of channels that never leave (Bypass)
     fusion: str = "residual"  # how what stayed home rejoins what the server returns (Bypass)
     clients: int = 1
     partition: Partition = IID()
-    shared: bool = True  # one head and tail handed on from client to client (SCH), or one per client (PCH)
+    shared_client_network: bool = (
+        True  # one head and tail handed on from client to client (SCH), or one per client (PCH)
+    )
     rounds: Rounds = Relay()  # one after the other, all at once (Wave), or merged after a while (SplitFed)
     rule: Rule = Latest()  # how the weights that clients bring become one; where rounds merge, FedAvg if nothing else
     roles: Roles = AllActive()  # who learns, and who only feeds the server forward
-    watch: tuple[Detector, ...] = ()  # each client's own detectors, which no server is told of
-    server_watch: tuple[ServerDetector, ...] = ()  # the server's own, which no client is told of
+    client_detectors: tuple[Detector, ...] = ()  # each client's own detectors, which no server is told of
+    server_detectors: tuple[ServerDetector, ...] = ()  # the server's own, which no client is told of
     poison: Poison | None = None  # experiments: what malicious clients do to their own samples
-    take: int | None = None  # clients drawn for each pass; None: all of them
-    turn: int = 1  # batches a client learns from before the next one takes over, or a merge; 0: its whole epoch
+    clients_per_round: int | None = None  # clients drawn for each pass; None: all of them
+    local_steps: int = (
+        1  # batches a client learns from before the next one takes over, or a merge; 0: its whole epoch
+    )
     epochs: int = 5
-    batch: int = 64
-    pieces: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
+    batch_size: int = 64
+    micro_batches: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
     down: Compressor = Compressor()  # how u comes down: Quantize(bits=8), TopK(share=0.1), ...
     back: Compressor = Compressor()  # how the gradients travel, du up and dz down
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
-    frozen: tuple[str, ...] = ()  # parts that do not train: head, body, tail
+    frozen_parts: tuple[str, ...] = ()  # parts that do not train: head, body, tail
     weights: str = ""  # a file with a whole network's weights to start from; each side takes only its own part
     skip_tail: bool = False  # leave the classifier out of `weights`: other classes than it was trained for
     patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
-    val: float = 0.1  # share of the training data that chooses the best epoch
-    aux: int = 0  # training samples set aside as the attacker's own data
+    val_share: float = 0.1  # share of the training data that chooses the best epoch
+    aux_samples: int = 0  # training samples set aside as the attacker's own data
     seed: int = 0
     private_seed: int | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        whole = {"clients": 1, "turn": 0, "epochs": 0, "batch": 2, "pieces": 1, "patience": 0, "aux": 0}
+        whole = {
+            "clients": 1,
+            "local_steps": 0,
+            "epochs": 0,
+            "batch_size": 2,
+            "micro_batches": 1,
+            "patience": 0,
+            "aux_samples": 0,
+        }
         for name, least in whole.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
         for name, kind in _KINDS.items():
             if not isinstance(getattr(self, name), kind):
-                which = (
-                    "Quantize, TopK, RandTopK or SplitFC"
-                    if kind is Compressor
-                    else f"cutlayer list {FIELDS[name].kind}"
-                )
+                listed = f"cutlayer list {FIELDS[name].kind}"
+                which = "Quantize, TopK, RandTopK or SplitFC" if kind is Compressor else listed
                 raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: {which}")
         if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
             raise ValueError(f"protocol is Vanilla, UShaped, Bypass or Federated; got {self.protocol!r}")
         self._refuse_impossible_rounds()
-        if unknown := set(self.frozen) - set(PARTS):
-            raise ValueError(f"frozen names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
-        if self.guarded is not None and not 0 <= self.guarded <= self.clients:
-            raise ValueError(f"guarded is how many of the {self.clients} client(s) use the guard; got {self.guarded}")
-        if self.pieces > min(MOST_PIECES, self.batch // 2):
+        if unknown := set(self.frozen_parts) - set(PARTS):
+            raise ValueError(f"frozen_parts names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
+        if self.guarded_clients is not None and not 0 <= self.guarded_clients <= self.clients:
             raise ValueError(
-                f"pieces is at most {MOST_PIECES}, and a piece has at least two samples of a batch of {self.batch}; "
-                f"got {self.pieces}"
+                f"guarded_clients is how many of the {self.clients} use the guard; got {self.guarded_clients}"
+            )
+        if self.micro_batches > min(MOST_MICRO_BATCHES, self.batch_size // 2):
+            raise ValueError(
+                f"micro_batches is at most {MOST_MICRO_BATCHES}, and each has at least two samples of a batch of "
+                f"{self.batch_size}; got {self.micro_batches}"
             )
         if self.fusion not in FUSIONS:
             raise ValueError(f"fusion is one of {', '.join(FUSIONS)}; got {self.fusion!r}")
         if not 0 < self.home < 1:
             raise ValueError(f"home is the share of channels that stay with the client, in (0, 1); got {self.home}")
-        if not 0 <= self.val < 1:
-            raise ValueError(f"val is the share of training data for validation, in [0, 1); got {self.val}")
-        if self.patience and not self.val:
-            raise ValueError("early stopping needs validation data: give val a share above 0, or patience=0")
+        if not 0 <= self.val_share < 1:
+            raise ValueError(
+                f"val_share is the share of training data for validation, in [0, 1); got {self.val_share}"
+            )
+        if self.patience and not self.val_share:
+            raise ValueError("early stopping needs validation data: give val_share a value above 0, or patience=0")
 
     def _refuse_impossible_rounds(self) -> None:
         if self.rounds.merges and not self.rule.merges:
@@ -124,13 +137,15 @@ class Plan(Spec):
                 f"{self.rule!r} merges what several clients bring, and in a relay one follows the other: "
                 "take rounds=SplitFed() or Wave()"
             )
-        if self.take is not None and (not isinstance(self.take, int) or not 1 <= self.take <= self.clients):
+        if self.clients_per_round is not None and (
+            not isinstance(self.clients_per_round, int) or not 1 <= self.clients_per_round <= self.clients
+        ):
             raise ValueError(
-                f"take is how many of the {self.clients} client(s) are drawn for a pass, 1 to {self.clients}; "
-                f"got {self.take!r}"
+                f"clients_per_round is how many of the {self.clients} client(s) are drawn for a pass, 1 to "
+                f"{self.clients}; got {self.clients_per_round!r}"
             )
-        if self.rounds.waves and (self.turn != 1 or self.pieces != 1):
-            raise ValueError("a wave is one batch of every client, in one piece: turn=1 and pieces=1")
+        if self.rounds.waves and (self.local_steps != 1 or self.micro_batches != 1):
+            raise ValueError("a wave is one batch of every client, in one piece: local_steps=1 and micro_batches=1")
         self.roles.refuse_impossible(self.clients)
         if isinstance(self.rounds, Wave) and self.rounds.fused and not isinstance(self.roles, AllActive):
             raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
@@ -140,12 +155,17 @@ class Plan(Spec):
                 "take rounds=SplitFed(version=2), or protocol=Federated"
             )
         learning = self.clients - (self.roles.count(self.clients) if isinstance(self.roles, Frozen) else 0)
-        there = min(self.take or learning, learning)
+        there = min(self.clients_per_round or learning, learning)
         if self.rule.merges and there < self.rule.least:
             raise ValueError(
                 f"{self.rule!r} needs {self.rule.least} clients in a round to keep its promise; there are {there}"
             )
-        if self.rule.merges and self.rule != FedAvg() and not self.shared and not self.rounds.own_bodies:
+        if (
+            self.rule.merges
+            and self.rule != FedAvg()
+            and not self.shared_client_network
+            and not self.rounds.own_bodies
+        ):
             raise ValueError(f"{self.rule!r} has nothing to merge: heads are the clients' own, and there is one body")
         if CONTROL in self.rule.travels and not (
             isinstance(self.client_optimizer, SGD) and self.client_optimizer.momentum == 0
@@ -156,15 +176,21 @@ class Plan(Spec):
             )
         if self.guard.reads_gradients and self.rule.correction() is not None:
             raise ValueError(f"{self.rule!r} adds to the clients' gradients, which {self.guard!r} replaces")
-        if not isinstance(self.watch, tuple) or not all(isinstance(one, Detector) for one in self.watch):
-            raise ValueError(f"watch cannot be {self.watch!r}; see: cutlayer list detectors")
-        if self.watch and (self.pieces > 1 or not self.protocol.crosses or "head" in self.frozen):
-            raise ValueError("detectors look at whole batches that cross, and at a head that trains: pieces=1")
-        if not isinstance(self.server_watch, tuple) or not all(
-            isinstance(one, ServerDetector) for one in self.server_watch
+        if not isinstance(self.client_detectors, tuple) or not all(
+            isinstance(one, Detector) for one in self.client_detectors
         ):
-            raise ValueError(f"server_watch cannot be {self.server_watch!r}: ConsensusCosine is a server's detector")
-        if self.server_watch and (not self.protocol.crosses or getattr(self.rounds, "fused", False)):
+            raise ValueError(f"client_detectors cannot be {self.client_detectors!r}; see: cutlayer list detectors")
+        if self.client_detectors and (
+            self.micro_batches > 1 or not self.protocol.crosses or "head" in self.frozen_parts
+        ):
+            raise ValueError("detectors look at whole batches that cross, and at a head that trains: micro_batches=1")
+        if not isinstance(self.server_detectors, tuple) or not all(
+            isinstance(one, ServerDetector) for one in self.server_detectors
+        ):
+            raise ValueError(
+                f"server_detectors cannot be {self.server_detectors!r}: ConsensusCosine is a server's detector"
+            )
+        if self.server_detectors and (not self.protocol.crosses or getattr(self.rounds, "fused", False)):
             raise ValueError("the server's detectors look at single batches that cross: a cut, and no fused waves")
         if self.poison is not None:
             if not isinstance(self.poison, Poison):
@@ -172,7 +198,7 @@ class Plan(Spec):
             self.poison.count(self.clients)
         if not self.protocol.crosses and not isinstance(self.guard, NoGuard):
             raise ValueError(f"nothing crosses in {self.protocol.__name__} that {self.guard!r} could guard")
-        if not self.protocol.crosses and not (self.shared and isinstance(self.roles, AllActive)):
+        if not self.protocol.crosses and not (self.shared_client_network and isinstance(self.roles, AllActive)):
             raise ValueError(f"{self.protocol.__name__}: without weights that are merged nothing is learnt together")
         if (self.rounds.own_bodies or self.rounds.waves) and self.guard.exchange:
             raise ValueError(
@@ -183,20 +209,20 @@ class Plan(Spec):
     @property
     def keeps_optimizers(self) -> bool:
         """Whether each client's optimizer lives on beside weights that are merged."""
-        return self.shared and self.rounds.merges and not self.rounds.fresh
+        return self.shared_client_network and self.rounds.merges and not self.rounds.fresh
 
     @property
     def least_batch(self) -> int:
         """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
-        return min(self.batch, 2 * self.guard.least_batch)
+        return min(self.batch_size, 2 * self.guard.least_batch)
 
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
-        return replace(self, guard=self.guard.public_part(), watch=(), poison=None, private_seed=None)
+        return replace(self, guard=self.guard.public_part(), client_detectors=(), poison=None, private_seed=None)
 
     def guard_of(self, client: int) -> Guard:
         """The guard one client uses."""
-        return self.guard if self.guarded is None or client < self.guarded else NoGuard()
+        return self.guard if self.guarded_clients is None or client < self.guarded_clients else NoGuard()
 
     def fingerprint(self) -> str:
         """A hash of what both sides agree on before the first step."""
@@ -205,7 +231,16 @@ class Plan(Spec):
     def agreed(self) -> dict[str, str]:
         """The public part field by field, without where the data come from: that is each client's own business."""
         public = self.public()
-        own = ("data", "partition", "val", "aux", "watch", "server_watch", "poison", "private_seed")
+        own = (
+            "data",
+            "partition",
+            "val_share",
+            "aux_samples",
+            "client_detectors",
+            "server_detectors",
+            "poison",
+            "private_seed",
+        )
         agreed = {one.name: repr(getattr(public, one.name)) for one in fields(public) if one.name not in own}
         if self.weights:  # the file, not where it lies
             agreed["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()[:16]
@@ -259,32 +294,36 @@ def cut_shapes(plan: Plan, task: Task) -> Cut:
 
 def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
     guard = plan.guard
-    if plan.batch < guard.least_batch:
-        raise ValueError(f"{guard} needs {guard.least_batch} samples at a time: raise --batch above {plan.batch}")
+    if plan.batch_size < guard.least_batch:
+        raise ValueError(
+            f"{guard} needs {guard.least_batch} samples at a time: raise --batch-size above {plan.batch_size}"
+        )
     if missing := [name for name in guard.attributes if name not in task.attributes]:
         known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
         raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
-    if plan.pieces > 1 and guard.reads_gradients:
-        raise ValueError(f"{guard} reads the gradients of whole batches: use pieces=1")
-    if plan.pieces > 1 and plan.batch // plan.pieces < guard.least_batch:
-        raise ValueError(f"{guard} needs {guard.least_batch} samples in each piece: fewer pieces, or a larger batch")
-    if guard.exchange == "replace" and plan.clients > 1 and not plan.shared:
+    if plan.micro_batches > 1 and guard.reads_gradients:
+        raise ValueError(f"{guard} reads the gradients of whole batches: use micro_batches=1")
+    if plan.micro_batches > 1 and plan.batch_size // plan.micro_batches < guard.least_batch:
+        raise ValueError(
+            f"{guard} needs {guard.least_batch} samples in each micro-batch: fewer micro-batches, or a larger batch"
+        )
+    if guard.exchange == "replace" and plan.clients > 1 and not plan.shared_client_network:
         raise ValueError(
             f"{guard} replaces the server's decoder by the client's, and clients with heads of their own would "
             "replace each other's: share the heads, or take decoder='server'"
         )
-    if plan.guarded is None or plan.guarded == plan.clients:
+    if plan.guarded_clients is None or plan.guarded_clients == plan.clients:
         return
     lift = guard.public_part().lift(cut.shared, plan.seed)
     if cut.sent != cut.shared or not all(isinstance(part, nn.Identity | nn.Sequential) for part in lift.modules()):
         raise ValueError(
-            f"guarded={plan.guarded}: the server undoes {guard} for every client or for none, so only guards without "
-            "a server's half can be left out by some clients"
+            f"guarded_clients={plan.guarded_clients}: the server undoes {guard} for every client or for none, so only "
+            "guards without a server's half can be left out by some clients"
         )
-    if plan.shared and guard.build(cut.shared, 0, 0, task).state_dict():
+    if plan.shared_client_network and guard.build(cut.shared, 0, 0, task).state_dict():
         raise ValueError(
-            f"guarded={plan.guarded}: {guard} has weights of its own, which unguarded clients cannot hand on: "
-            "give each client its own head (--own)"
+            f"guarded_clients={plan.guarded_clients}: {guard} has weights of its own, which unguarded clients cannot "
+            "hand on: give each client its own head (--own-client-network)"
         )
 
 

@@ -31,20 +31,27 @@ BUILDING = threading.Lock()  # networks start from torch's one generator, which 
 COUNTED = ("FORWARD", "BACKWARD", "LOSS", "WEIGHTS", "TURN")
 
 # What the fault campaign trains. Early stopping comes with its best epoch, and own heads with state of their own.
-_LONG = {"clients": 3, "batch": 4, "epochs": 6}
+_LONG = {"clients": 3, "batch_size": 4, "epochs": 6}
 FAULTED = {
-    "U-shaped, chain": tiny_plan(**_LONG, guard=Chain(LightSplit(ratio=4), WCC(weight=0.17)), turn=2),
+    "U-shaped, chain": tiny_plan(**_LONG, guard=Chain(LightSplit(ratio=4), WCC(weight=0.17)), local_steps=2),
     "vanilla, Adam": tiny_plan(**_LONG, protocol=Vanilla, client_optimizer=Adam(), server_optimizer=Adam()),
     "bypass, noise": tiny_plan(**_LONG, protocol=Bypass, guard=Noise(scale=0.1), net=TinyNet(dropout=0.3)),
     "own heads, early stopping": tiny_plan(
-        **{**_LONG, "epochs": 12}, shared=False, patience=3, val=0.2, client_optimizer=SGD(lr=0.5), guard=SEAL()
+        **{**_LONG, "epochs": 12},
+        shared_client_network=False,
+        patience=3,
+        val_share=0.2,
+        client_optimizer=SGD(lr=0.5),
+        guard=SEAL(),
     ),
-    "relay, early stopping": tiny_plan(**{**_LONG, "epochs": 12}, patience=3, val=0.2, client_optimizer=SGD(lr=0.5)),
-    "SplitFed, Adam at the server": tiny_plan(**_LONG, rounds=SplitFed(), rule=FedAdam(lr=0.05), turn=2),
+    "relay, early stopping": tiny_plan(
+        **{**_LONG, "epochs": 12}, patience=3, val_share=0.2, client_optimizer=SGD(lr=0.5)
+    ),
+    "SplitFed, Adam at the server": tiny_plan(**_LONG, rounds=SplitFed(), rule=FedAdam(lr=0.05), local_steps=2),
     "control variates, one body": tiny_plan(
         **_LONG, rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=SGD(lr=0.05, momentum=0.0)
     ),
-    "a wave, own heads": tiny_plan(**_LONG, rounds=Wave(), shared=False, client_optimizer=Adam()),
+    "a wave, own heads": tiny_plan(**_LONG, rounds=Wave(), shared_client_network=False, client_optimizer=Adam()),
     "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
     "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
 }

@@ -31,7 +31,7 @@ from cutlayer.wire import frames as wire
 
 MIB = 1 << 20
 LIMITS = Limits(every=2, deadline=900.0, greeting=2.0, frame=2.0, review=0.5, message=4 * MIB, visitors=4)
-SIEGE = tiny_plan(epochs=2, batch=8, clients=3)
+SIEGE = tiny_plan(epochs=2, batch_size=8, clients=3)
 ROOM = 200.0  # MiB the server may grow by, whatever is sent; a message has 4 MiB at most
 
 
@@ -91,7 +91,7 @@ def into_decode_and_door(plan: Plan, count: int, seed: int) -> Counter[str]:
             continue
         for one, name in ((validator, "turn"), (visitor, "visit")):
             if one is validator:
-                validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
+                validator.open(Message(Kind.TURN, 1, 0, {"local_steps": torch.tensor([0, 0, 1, 0])}))
             try:
                 one.check(message, 1)
                 found[f"{name}: let in"] += 1

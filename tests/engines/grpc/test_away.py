@@ -20,7 +20,7 @@ from cutlayer.engines.grpc.channel import GaveUp
 from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.connection import Absent, ClientConnection
 
-PLAN = tiny_plan(epochs=6, batch=6, clients=3)
+PLAN = tiny_plan(epochs=6, batch_size=6, clients=3)
 
 
 @pytest.fixture(autouse=True)

@@ -199,7 +199,7 @@ def same(one, another):
 
 @protocols
 def test_each_refusal_at_the_door_by_name_and_then_the_right_message(protocol):
-    plan = tiny_plan(batch=BATCH, clients=2, protocol=protocol, server_optimizer=SGD(lr=0.05, momentum=0.9))
+    plan = tiny_plan(batch_size=BATCH, clients=2, protocol=protocol, server_optimizer=SGD(lr=0.05, momentum=0.9))
     said = conversation(plan)
     server, validator = build_server(plan.public(), TASK), MessageValidator(plan, TASK)
     validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
@@ -227,7 +227,7 @@ def test_each_refusal_at_the_door_by_name_and_then_the_right_message(protocol):
 
 @protocols
 def test_a_step_that_was_answered_is_not_answered_again(protocol):
-    plan = tiny_plan(batch=BATCH, clients=2, protocol=protocol)
+    plan = tiny_plan(batch_size=BATCH, clients=2, protocol=protocol)
     said, validator = conversation(plan), MessageValidator(plan, TASK)
     validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for place, message in enumerate(said):
@@ -239,7 +239,7 @@ def test_a_step_that_was_answered_is_not_answered_again(protocol):
 
 
 def test_a_turn_is_closed_at_its_end_and_not_before():
-    plan = tiny_plan(batch=BATCH, clients=2)
+    plan = tiny_plan(batch_size=BATCH, clients=2)
     said, validator = conversation(plan), MessageValidator(plan, TASK)
     validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     for message in said:
@@ -251,7 +251,7 @@ def test_a_turn_is_closed_at_its_end_and_not_before():
 
 @pytest.mark.parametrize(("rounds", "lets"), [(Relay(), False), (SplitFed(), True)], ids=repr)
 def test_only_where_rounds_merge_may_a_client_say_that_it_has_nothing(rounds, lets):
-    plan = tiny_plan(batch=BATCH, clients=2, rounds=rounds)
+    plan = tiny_plan(batch_size=BATCH, clients=2, rounds=rounds)
     validator, nothing = MessageValidator(plan, TASK), Message(Kind.TURN, 1, 0, {"samples": torch.tensor(0)})
     validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
     with nullcontext() if lets else pytest.raises(Refused, match="of a turn that ends at 2"):
@@ -260,7 +260,7 @@ def test_only_where_rounds_merge_may_a_client_say_that_it_has_nothing(rounds, le
 
 def test_rows_that_samples_share_are_let_in():
     """Labels say of which row they are, where a guard lets samples share rows."""
-    plan = tiny_plan(batch=6, clients=2, protocol=Vanilla, guard=KAnonymous(k=2))
+    plan = tiny_plan(batch_size=6, clients=2, protocol=Vanilla, guard=KAnonymous(k=2))
     said, validator = conversation(plan), MessageValidator(plan, TASK)
     assert any("rows" in message.tensors for message in said)
     validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
@@ -270,7 +270,7 @@ def test_rows_that_samples_share_are_let_in():
 
 
 def test_a_visitor_only_predicts():
-    plan = tiny_plan(batch=BATCH)
+    plan = tiny_plan(batch_size=BATCH)
     validator = MessageValidator(plan, TASK)
     validator.open(None)
     right = Message(Kind.PREDICT, 0, 0, {"z": torch.zeros(4096, 4, 5, 5)})
@@ -335,7 +335,7 @@ def endless(monkeypatch):
 
 @protocols
 def test_whatever_a_client_does_wrong_the_run_ends_as_if_it_had_not(protocol, tmp_path, endless):
-    plan = tiny_plan(epochs=2, batch=BATCH, clients=2, protocol=protocol)
+    plan = tiny_plan(epochs=2, batch_size=BATCH, clients=2, protocol=protocol)
     table = IN_A_TURN | (LABELS if protocol is Vanilla else {}) | COMPUTED | ANSWERS | RELAYED
     # Without a tail at home du is one number, and the largest is not too large here.
     skipped = {"a gradient too large"} if protocol is Vanilla else set()
@@ -354,7 +354,7 @@ def test_whatever_a_client_does_wrong_the_run_ends_as_if_it_had_not(protocol, tm
 
 
 def test_own_heads_stay_at_home(tmp_path, endless):
-    plan = tiny_plan(epochs=1, batch=BATCH, clients=2, shared=False)
+    plan = tiny_plan(epochs=1, batch_size=BATCH, clients=2, shared_client_network=False)
     table = {
         "weights that nobody asked for": (
             (Kind.TURN,),
@@ -450,7 +450,7 @@ OWN_HEADS = {
 @pytest.mark.parametrize("name", BAD_ORDERS | OWN_HEADS)
 def test_a_client_refuses_orders_that_are_none(name, tmp_path):
     """Above all, own heads stay at home: no order brings them to the server, or another one in their place."""
-    plan = tiny_plan(epochs=2, batch=BATCH, clients=2, shared=False)
+    plan = tiny_plan(epochs=2, batch_size=BATCH, clients=2, shared_client_network=False)
     site = alone(plan, tmp_path)
     site.channel = Script([(BAD_ORDERS | OWN_HEADS)[name]])
     before, files = export(site.party.network), on_disk(tmp_path)
@@ -484,7 +484,7 @@ def weights_of(site, **changes):
 )
 @pytest.mark.parametrize("kind", [Kind.WEIGHTS, Kind.EVALUATE, Kind.END], ids=lambda kind: kind.name)
 def test_a_client_refuses_weights_that_do_not_fit(kind, changes, tmp_path):
-    site = alone(tiny_plan(epochs=2, batch=BATCH, clients=2), tmp_path)
+    site = alone(tiny_plan(epochs=2, batch_size=BATCH, clients=2), tmp_path)
     what = {Kind.WEIGHTS: {"turn": [0, 0, 2, 0]}, Kind.EVALUATE: {"what": [1, 0]}, Kind.END: {"number": [0]}}[kind]
     site.channel = Script([order(kind, **what, **weights_of(site, **changes))])
     before, files = export(site.party.network), on_disk(tmp_path)
@@ -496,7 +496,7 @@ def test_a_client_refuses_weights_that_do_not_fit(kind, changes, tmp_path):
 
 
 def test_a_client_takes_over_weights_that_fit(tmp_path):
-    site = alone(tiny_plan(epochs=2, batch=BATCH, clients=2), tmp_path)
+    site = alone(tiny_plan(epochs=2, batch_size=BATCH, clients=2), tmp_path)
     given = {key: t + 1 if t.is_floating_point() else t for key, t in weights_of(site).items()}
     site.channel = Script([order(Kind.END, number=[0], **given)])
     site.channel.leave = lambda patience: None
@@ -526,7 +526,7 @@ BAD_ANSWERS = {
 @protocols
 @pytest.mark.parametrize("name", BAD_ANSWERS)
 def test_a_client_refuses_answers_that_are_none(name, protocol, tmp_path):
-    plan = tiny_plan(epochs=2, batch=BATCH, clients=2, shared=False, protocol=protocol)
+    plan = tiny_plan(epochs=2, batch_size=BATCH, clients=2, shared_client_network=False, protocol=protocol)
     site, server = alone(plan, tmp_path), build_server(plan.public(), TASK)
     kinds, spoil = BAD_ANSWERS[name]
 
@@ -547,7 +547,7 @@ def test_a_client_refuses_answers_that_are_none(name, protocol, tmp_path):
 
 def test_the_same_script_with_right_answers_is_followed(tmp_path):
     """So that the tests above refuse what they mean to refuse."""
-    plan = tiny_plan(epochs=2, batch=BATCH, clients=2, shared=False)
+    plan = tiny_plan(epochs=2, batch_size=BATCH, clients=2, shared_client_network=False)
     site, server = alone(plan, tmp_path), build_server(plan.public(), TASK)
     orders = [TURN, order(Kind.KEEP, step=2, number=[1]), order(Kind.EVALUATE, step=2, what=[1, 0])]
     site.channel = Script([*orders, order(Kind.REWIND, step=2, number=[0])], server.handle)

@@ -42,7 +42,7 @@ BROKEN = {
 @pytest.mark.parametrize(("kinds", "count", "secure", "samples"), BROKEN.values(), ids=BROKEN.keys())
 def test_broken_connections_are_resumed_without_a_rewind(kinds, count, secure, samples, identities, tmp_path):
     """With many samples a frame takes several reads, so that a connection breaks inside of it."""
-    plan, parts = tiny_plan(epochs=4, batch=samples // 8, clients=3), tiny_parts(samples)
+    plan, parts = tiny_plan(epochs=4, batch_size=samples // 8, clients=3), tiny_parts(samples)
     local = undisturbed(plan, parts)
     relays: list[Relay] = []
 

@@ -28,14 +28,14 @@ CHAIN = Chain(LightSplit(ratio=4), WCC(weight=0.17))
 
 
 def plan(**changes) -> Plan:
-    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 3, **changes})
+    return tiny_plan(**{"epochs": 2, "batch_size": 6, "clients": 3, **changes})
 
 
 PLANS = {
     "U-shaped": plan(),
     "vanilla": plan(protocol=Vanilla),
     "bypass": plan(protocol=Bypass),
-    "U-shaped, chain": plan(guard=CHAIN, turn=2),
+    "U-shaped, chain": plan(guard=CHAIN, local_steps=2),
     "vanilla, chain": plan(protocol=Vanilla, guard=CHAIN),
     "bypass, chain": plan(protocol=Bypass, guard=CHAIN, fusion="concat"),
     "SEAL": plan(guard=Chain(SEAL(), LightSplit(ratio=4))),
@@ -44,54 +44,60 @@ PLANS = {
     "rows shared by samples": plan(guard=KAnonymous(k=2)),
     "rows shared by samples, vanilla": plan(protocol=Vanilla, guard=Chain(KAnonymous(k=2), Gaussian(scale=0.1))),
     "a guard at home that needs many samples": plan(guard=NoPeek()),
-    "own heads": plan(shared=False, guard=CHAIN),
-    "own heads, an epoch a turn": plan(shared=False, turn=0, epochs=3),
-    "an epoch a turn": plan(turn=0, partition=Dirichlet(alpha=1.0)),
-    "two batches a turn, Adam": plan(turn=2, client_optimizer=Adam(), server_optimizer=Adam()),
+    "own heads": plan(shared_client_network=False, guard=CHAIN),
+    "own heads, an epoch a turn": plan(shared_client_network=False, local_steps=0, epochs=3),
+    "an epoch a turn": plan(local_steps=0, partition=Dirichlet(alpha=1.0)),
+    "two batches a turn, Adam": plan(local_steps=2, client_optimizer=Adam(), server_optimizer=Adam()),
     "dropout, cosine": plan(net=TinyNet(dropout=0.5), schedule=Cosine(), epochs=3),
-    "early stopping": plan(epochs=12, patience=2, val=0.2, client_optimizer=SGD(lr=0.5)),
-    "early stopping, own heads": plan(epochs=12, patience=2, val=0.2, shared=False, client_optimizer=SGD(lr=0.5)),
-    "frozen head": plan(frozen=("head",)),
-    "frozen body": plan(frozen=("body",), guard=CHAIN),
-    "frozen client, vanilla": plan(frozen=("head", "tail"), protocol=Vanilla),
-    "one of three guarded": plan(guarded=1, guard=WCC(weight=0.17)),
-    "two of three guarded, own heads": plan(guarded=2, guard=Noise(scale=0.1), shared=False),
+    "early stopping": plan(epochs=12, patience=2, val_share=0.2, client_optimizer=SGD(lr=0.5)),
+    "early stopping, own heads": plan(
+        epochs=12, patience=2, val_share=0.2, shared_client_network=False, client_optimizer=SGD(lr=0.5)
+    ),
+    "frozen head": plan(frozen_parts=("head",)),
+    "frozen body": plan(frozen_parts=("body",), guard=CHAIN),
+    "frozen client, vanilla": plan(frozen_parts=("head", "tail"), protocol=Vanilla),
+    "one of three guarded": plan(guarded_clients=1, guard=WCC(weight=0.17)),
+    "two of three guarded, own heads": plan(guarded_clients=2, guard=Noise(scale=0.1), shared_client_network=False),
     "DP-SGD": plan(guard=DPSGD(), net=TinyNet(norm="group")),
-    "a client of few samples": plan(partition=Dirichlet(alpha=0.05), batch=4),
+    "a client of few samples": plan(partition=Dirichlet(alpha=0.05), batch_size=4),
     "one client": plan(clients=1, guard=CHAIN),
-    "in pieces": plan(pieces=2, turn=2, guard=CHAIN),
-    "in pieces, vanilla": plan(pieces=3, protocol=Vanilla),
-    "in pieces, own heads, bypass": plan(pieces=2, protocol=Bypass, shared=False, client_optimizer=Adam()),
-    "SplitFed": plan(rounds=SplitFed(), turn=2, guard=CHAIN),
+    "in pieces": plan(micro_batches=2, local_steps=2, guard=CHAIN),
+    "in pieces, vanilla": plan(micro_batches=3, protocol=Vanilla),
+    "in pieces, own heads, bypass": plan(
+        micro_batches=2, protocol=Bypass, shared_client_network=False, client_optimizer=Adam()
+    ),
+    "SplitFed": plan(rounds=SplitFed(), local_steps=2, guard=CHAIN),
     "SplitFed, momentum at the server, vanilla": plan(
-        rounds=SplitFed(), protocol=Vanilla, rule=FedAvgM(), turn=0, client_optimizer=Adam()
+        rounds=SplitFed(), protocol=Vanilla, rule=FedAvgM(), local_steps=0, client_optimizer=Adam()
     ),
     "SplitFed, one body": plan(rounds=SplitFed(version=2), rule=FedMuon(), protocol=Bypass),
-    "SplitFed, own heads": plan(rounds=SplitFed(), shared=False, turn=2),
-    "SplitFed, drawn clients": plan(rounds=SplitFed(), take=2, rule=FedAvgM(), epochs=3),
+    "SplitFed, own heads": plan(rounds=SplitFed(), shared_client_network=False, local_steps=2),
+    "SplitFed, drawn clients": plan(rounds=SplitFed(), clients_per_round=2, rule=FedAvgM(), epochs=3),
     "SplitFed, robust": plan(rounds=SplitFed(), rule=Median()),
-    "SplitFed, a term at the clients": plan(rounds=SplitFed(), rule=FedProx(mu=0.3), turn=2),
+    "SplitFed, a term at the clients": plan(rounds=SplitFed(), rule=FedProx(mu=0.3), local_steps=2),
     "SplitFed, early stopping": plan(
-        rounds=SplitFed(), epochs=12, patience=2, val=0.2, client_optimizer=SGD(lr=0.5), rule=FedAdam(lr=0.1)
+        rounds=SplitFed(), epochs=12, patience=2, val_share=0.2, client_optimizer=SGD(lr=0.5), rule=FedAdam(lr=0.1)
     ),
-    "control variates": plan(rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=PLAIN, turn=2, epochs=3),
+    "control variates": plan(
+        rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=PLAIN, local_steps=2, epochs=3
+    ),
     "a wave": plan(rounds=Wave(), guard=CHAIN),
     # Without dropout: clients of one process that learn at the same time share its one generator.
     "a wave, vanilla": plan(rounds=Wave(weights="even"), protocol=Vanilla),
-    "a wave, own heads": plan(rounds=Wave(), shared=False, client_optimizer=Adam()),
+    "a wave, own heads": plan(rounds=Wave(), shared_client_network=False, client_optimizer=Adam()),
     "a fused wave": plan(rounds=Wave(fused=True), net=TinyNet(norm="group"), guard=LightSplit(ratio=4)),
     "a fused wave, vanilla": plan(
         rounds=Wave(fused=True), net=TinyNet(norm="group"), protocol=Vanilla, partition=Dirichlet(alpha=1.0)
     ),
     "frozen clients": plan(roles=Frozen(share=0.4), protocol=Vanilla),
-    "frozen clients, U-shaped": plan(roles=Frozen(share=0.4), guard=CHAIN, turn=2),
+    "frozen clients, U-shaped": plan(roles=Frozen(share=0.4), guard=CHAIN, local_steps=2),
     "frozen clients, heads of their own": plan(roles=Frozen(share=0.4, inherit=0), epochs=3),
-    "frozen clients, now and then a new head": plan(roles=Frozen(share=0.4, inherit=3), epochs=3, pieces=2),
+    "frozen clients, now and then a new head": plan(roles=Frozen(share=0.4, inherit=3), epochs=3, micro_batches=2),
     "frozen clients change": plan(roles=Frozen(share=0.4, rotate=2), epochs=4),
     "frozen clients, left out": plan(roles=Frozen(share=0.4, discard=True)),
     "frozen clients in a wave": plan(roles=Frozen(share=0.4), rounds=Wave(), protocol=Vanilla),
-    "frozen clients, SplitFed": plan(roles=Frozen(share=0.4), rounds=SplitFed(), turn=2),
-    "federated": plan(protocol=Federated, rounds=SplitFed(), turn=2, rule=FedYogi(lr=0.1)),
+    "frozen clients, SplitFed": plan(roles=Frozen(share=0.4), rounds=SplitFed(), local_steps=2),
+    "federated": plan(protocol=Federated, rounds=SplitFed(), local_steps=2, rule=FedYogi(lr=0.1)),
     "federated, control variates": plan(
         protocol=Federated, rounds=SplitFed(), rule=Scaffold(), client_optimizer=PLAIN, epochs=3
     ),
@@ -219,7 +225,7 @@ def test_the_server_holds_no_secret_of_a_client(tmp_path):
     heard = []
     wcc = 0.17171
     guard = Chain(SEAL(), LightSplit(ratio=4), WCC(weight=wcc))
-    chosen = plan(guard=guard, shared=False)
+    chosen = plan(guard=guard, shared_client_network=False)
     run = rehearse(chosen, tmp_path, watchers=(lambda message, handle: (heard.append(message), handle(message))[1],))
     own = [derive(SECRET, "client", number) for number in range(3)]
     secrets = {SECRET, *own, *(derive(one, "guard") for one in own), *(derive(SECRET, "start", n) for n in range(3))}

@@ -35,7 +35,7 @@ class Hijacker:
 
 def test_a_client_that_is_hijacked_leaves_and_the_others_go_on(tmp_path):
     evil = Hijacker()
-    plan = tiny_plan(clients=3, batch=4, epochs=3, shared=False, watch=WATCH)
+    plan = tiny_plan(clients=3, batch_size=4, epochs=3, shared_client_network=False, client_detectors=WATCH)
     run = Rehearsal(plan, tmp_path, Limits(every=3, deadline=1.0), watchers=(evil,))
     for name in NAMES:
         run.join(name)
@@ -62,7 +62,9 @@ def test_a_client_that_is_hijacked_leaves_and_the_others_go_on(tmp_path):
 
 
 def test_honest_servers_keep_their_clients_and_scores_are_those_of_one_process(tmp_path):
-    plan = tiny_plan(clients=3, batch=4, epochs=2, watch=(replace(WATCH[0], threshold=0.99, window=3),))
+    plan = tiny_plan(
+        clients=3, batch_size=4, epochs=2, client_detectors=(replace(WATCH[0], threshold=0.99, window=3),)
+    )
     run = rehearse(plan, tmp_path)
     local = undisturbed(plan)
     refuse_other_weights(local, run)

@@ -38,7 +38,7 @@ from cutlayer.wire.ledger import Ledger
 EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence"
 MIB = 1 << 20
 QUICK = Limits(every=2, deadline=20.0, greeting=0.4, frame=0.6, review=0.1, message=4 * MIB, visitors=3)
-PLAN = tiny_plan(epochs=2, batch=8, clients=3, guard=Clip(norm=2.0))
+PLAN = tiny_plan(epochs=2, batch_size=8, clients=3, guard=Clip(norm=2.0))
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_the_first_client_does_not_make_the_server_build_what_it_says(tmp_path):
 def test_another_plan_is_refused_by_the_field_that_differs(stage):
     for changes, words in (
         ({"guard": LightSplit(ratio=2)}, r"guard is Clip\(norm=2.0\) here, LightSplit\(ratio=2\) there"),
-        ({"batch": 9}, "batch is 8 here, 9 there"),
+        ({"batch_size": 9}, "batch is 8 here, 9 there"),
         ({"seed": 5}, "seed is 0 here, 5 there"),
     ):
         with pytest.raises(Refused, match=words) as found:
@@ -392,7 +392,7 @@ def misbehave(run, name, how, after, over=None):
 @pytest.mark.parametrize("how", ["bytes", "garbage in a packet", "another step", "numbers beyond reason"])
 def test_three_strikes_and_the_run_goes_on_without_it(how, after, tmp_path):
     """Nothing of its turns stays: the others end where they would have ended without it."""
-    plan = replace(PLAN, turn=0)  # two batches
+    plan = replace(PLAN, local_steps=0)  # two batches
     run = Rehearsal(plan, tmp_path, limits=QUICK)
     run.join("ward-a")
     run.join("ward-b")
@@ -406,7 +406,7 @@ def test_three_strikes_and_the_run_goes_on_without_it(how, after, tmp_path):
 
 def test_a_client_that_confirms_nothing_is_shut_out(tmp_path):
     """What is not confirmed is kept: a server that kept all of it would run out of memory, one that fails ends."""
-    plan = replace(PLAN, turn=0, batch=2)
+    plan = replace(PLAN, local_steps=0, batch_size=2)
     run = Rehearsal(plan, tmp_path, limits=QUICK)
     run.join("ward-a")
     run.join("ward-b")
@@ -436,7 +436,7 @@ def test_a_client_that_confirms_nothing_is_shut_out(tmp_path):
 
 def test_a_turn_that_is_given_up_in_the_middle_leaves_nothing_behind(tmp_path):
     """A client that learns a little and then stays away: its turn counts as a whole or not at all."""
-    plan = replace(PLAN, turn=0)
+    plan = replace(PLAN, local_steps=0)
     run = Rehearsal(plan, tmp_path, limits=replace(QUICK, deadline=0.7))
     run.join("ward-a")
     run.join("ward-b")

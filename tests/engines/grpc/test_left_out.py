@@ -17,11 +17,11 @@ from cutlayer.training.plan.schedule import SplitFed, Wave
 
 
 def plan(**changes):
-    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 3, "net": TinyNet(norm="group"), **changes})
+    return tiny_plan(**{"epochs": 2, "batch_size": 6, "clients": 3, "net": TinyNet(norm="group"), **changes})
 
 
 LOST = {
-    "SplitFed": plan(rounds=SplitFed(), turn=2, rule=FedAvgM()),
+    "SplitFed": plan(rounds=SplitFed(), local_steps=2, rule=FedAvgM()),
     "SplitFed, one body, vanilla": plan(rounds=SplitFed(version=2), protocol=Vanilla),
     "a wave": plan(rounds=Wave()),
     "a fused wave": plan(rounds=Wave(fused=True)),

@@ -27,7 +27,7 @@ from cutlayer.training.step import load, predict
 from cutlayer.wire.ledger import Ledger
 
 NAMES = ("ward-a", "ward-b")
-PLAN = tiny_plan(epochs=1, batch=8, clients=2, guard=LightSplit(ratio=4))
+PLAN = tiny_plan(epochs=1, batch_size=8, clients=2, guard=LightSplit(ratio=4))
 
 
 @pytest.fixture

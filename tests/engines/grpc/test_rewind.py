@@ -38,9 +38,16 @@ def start(plan, wrap=lambda handle: handle):
 
 
 PLANS = [
-    *(tiny_plan(clients=2, shared=guard.exchange == "replace", batch=6, guard=guard, epochs=1) for guard in GUARDS),
-    tiny_plan(clients=2, shared=False, batch=6, epochs=1, guard=DPSGD(), net=TinyNet(norm="group")),
-    tiny_plan(clients=2, shared=False, batch=6, epochs=1, protocol=Vanilla, client_optimizer=Adam()),
+    *(
+        tiny_plan(clients=2, shared_client_network=guard.exchange == "replace", batch_size=6, guard=guard, epochs=1)
+        for guard in GUARDS
+    ),
+    tiny_plan(
+        clients=2, shared_client_network=False, batch_size=6, epochs=1, guard=DPSGD(), net=TinyNet(norm="group")
+    ),
+    tiny_plan(
+        clients=2, shared_client_network=False, batch_size=6, epochs=1, protocol=Vanilla, client_optimizer=Adam()
+    ),
 ]
 
 

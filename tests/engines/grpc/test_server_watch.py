@@ -14,7 +14,9 @@ from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
 @pytest.mark.parametrize("rounds", [Relay(), Wave(), SplitFed()], ids=repr)
 def test_over_sockets_as_in_one_process(rounds, tmp_path):
     watch = (ConsensusCosine(window=1, shuffles=49), ConsensusCosine(signature="input", threshold=3.0))
-    plan = tiny_plan(clients=3, epochs=2, batch=6, rounds=rounds, server_watch=watch, poison=BadNets(clients=1))
+    plan = tiny_plan(
+        clients=3, epochs=2, batch_size=6, rounds=rounds, server_detectors=watch, poison=BadNets(clients=1)
+    )
     local = undisturbed(plan)
     found = rehearse(plan, tmp_path, names=NAMES[:3]).results["server"]["server_watch"]
     assert found == [one.report() for one in local.watches]

@@ -24,7 +24,7 @@ from cutlayer.engines.grpc.service import ENROLL, STATUS
 from cutlayer.engines.grpc.session import Refused, Type, note, read_note
 from cutlayer.wire import frames as wire
 
-PLAN = tiny_plan(epochs=2, batch=8, clients=3)
+PLAN = tiny_plan(epochs=2, batch_size=8, clients=3)
 LIMITS = Limits(every=2, deadline=20.0, greeting=5.0, review=0.1)
 
 

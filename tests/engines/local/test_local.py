@@ -39,15 +39,17 @@ def through_bytes(handle):
 
 
 PLANS = {
-    "one client": tiny_plan(epochs=2, batch=8),
-    "relay, a batch a turn": tiny_plan(epochs=2, batch=8, clients=3, guard=GUARDS[-1]),
-    "relay, two batches, Adam": tiny_plan(epochs=2, batch=4, clients=3, turn=2, client_optimizer=Adam()),
-    "own heads, an epoch a turn": tiny_plan(epochs=4, batch=8, clients=3, shared=False, turn=0),
-    "vanilla, skewed": tiny_plan(epochs=2, batch=8, clients=3, protocol=Vanilla, partition=Dirichlet(alpha=1.0)),
-    "bypass, dropout, cosine": tiny_plan(
-        epochs=3, batch=8, protocol=Bypass, net=TinyNet(dropout=0.5), schedule=Cosine()
+    "one client": tiny_plan(epochs=2, batch_size=8),
+    "relay, a batch a turn": tiny_plan(epochs=2, batch_size=8, clients=3, guard=GUARDS[-1]),
+    "relay, two batches, Adam": tiny_plan(epochs=2, batch_size=4, clients=3, local_steps=2, client_optimizer=Adam()),
+    "own heads, an epoch a turn": tiny_plan(
+        epochs=4, batch_size=8, clients=3, shared_client_network=False, local_steps=0
     ),
-    "early stopping": tiny_plan(epochs=6, batch=8, patience=2, val=0.2),
+    "vanilla, skewed": tiny_plan(epochs=2, batch_size=8, clients=3, protocol=Vanilla, partition=Dirichlet(alpha=1.0)),
+    "bypass, dropout, cosine": tiny_plan(
+        epochs=3, batch_size=8, protocol=Bypass, net=TinyNet(dropout=0.5), schedule=Cosine()
+    ),
+    "early stopping": tiny_plan(epochs=6, batch_size=8, patience=2, val_share=0.2),
 }
 all_plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
@@ -92,7 +94,7 @@ def test_the_ledger_counts_the_bytes_of_the_frames():
 
         return answer
 
-    run = finished(tiny_plan(epochs=2, batch=8), wrap=count)
+    run = finished(tiny_plan(epochs=2, batch_size=8), wrap=count)
     rows = [row for row in run.ledger.as_dict()["rows"] if row["kind"] != Kind.TURN.name]  # orders are not asked
     assert {way: sum(row["bytes"] for row in rows if row["direction"] == way) for way in counted} == counted
     trained = sum(row["bytes"] for row in rows if row["kind"] in ("FORWARD", "BACKWARD") and row["direction"] == "up")
@@ -115,8 +117,8 @@ def test_a_relay_shows_its_weights_and_own_heads_do_not():
 
 def test_a_relay_with_one_batch_turns_equals_one_client_with_the_same_batches():
     """Hand-over keeps everything: three clients in turn train the head exactly as one client would."""
-    relay = start(tiny_plan(epochs=1, batch=8, clients=3, client_optimizer=SGD(lr=0.05, momentum=0.9)))
-    single = start(tiny_plan(epochs=1, batch=8, client_optimizer=SGD(lr=0.05, momentum=0.9)))
+    relay = start(tiny_plan(epochs=1, batch_size=8, clients=3, client_optimizer=SGD(lr=0.05, momentum=0.9)))
+    single = start(tiny_plan(epochs=1, batch_size=8, client_optimizer=SGD(lr=0.05, momentum=0.9)))
     from cutlayer.core.state import named
     from cutlayer.training.step import learn
 
@@ -152,7 +154,7 @@ def test_early_stopping_goes_back_to_the_best_epoch():
 
 
 def test_lost_numbers_stop_the_run_with_step_and_term():
-    plan = tiny_plan(epochs=30, batch=8, guard=WCC(weight=0.1), client_optimizer=SGD(lr=100.0))
+    plan = tiny_plan(epochs=30, batch_size=8, guard=WCC(weight=0.1), client_optimizer=SGD(lr=100.0))
     with pytest.raises(
         NonFinite, match=r"non-finite .*step \d+.*WCC did it.*Lower the learning rate or the weight of WCC"
     ):

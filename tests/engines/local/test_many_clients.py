@@ -27,29 +27,29 @@ KINDS = {
     "relay": {},
     "relay, Adam": {"client_optimizer": Adam(), "server_optimizer": Adam()},
     "vanilla": {"protocol": Vanilla},
-    "own heads": {"shared": False},
-    "own heads, Adam": {"shared": False, "client_optimizer": Adam()},
-    "own heads, a secret guard": {"shared": False, "guard": Shredder(tensors=3, target=0.2)},
-    "guarded": {"shared": False, "guard": LightSplit(ratio=4)},
-    "some guarded": {"shared": False, "guard": Noise(scale=0.1), "guarded": 2},
-    "some guarded, shared": {"guard": Noise(scale=0.1), "guarded": 2, "rounds": SplitFed(version=2)},
-    "SplitFed 1": {"rounds": SplitFed(), "turn": 2},
+    "own heads": {"shared_client_network": False},
+    "own heads, Adam": {"shared_client_network": False, "client_optimizer": Adam()},
+    "own heads, a secret guard": {"shared_client_network": False, "guard": Shredder(tensors=3, target=0.2)},
+    "guarded": {"shared_client_network": False, "guard": LightSplit(ratio=4)},
+    "some guarded": {"shared_client_network": False, "guard": Noise(scale=0.1), "guarded_clients": 2},
+    "some guarded, shared": {"guard": Noise(scale=0.1), "guarded_clients": 2, "rounds": SplitFed(version=2)},
+    "SplitFed 1": {"rounds": SplitFed(), "local_steps": 2},
     "SplitFed 2, Adam": {"rounds": SplitFed(version=2), "client_optimizer": Adam()},
     "wave": {"rounds": Wave(), "rule": FedAvgM()},
-    "wave, own heads": {"rounds": Wave(), "shared": False},
-    "Scaffold": {"rounds": SplitFed(version=2), "rule": Scaffold(), "turn": 2, "client_optimizer": PLAIN},
+    "wave, own heads": {"rounds": Wave(), "shared_client_network": False},
+    "Scaffold": {"rounds": SplitFed(version=2), "rule": Scaffold(), "local_steps": 2, "client_optimizer": PLAIN},
     "frozen": {"roles": Frozen(share=0.4)},
     "frozen, heads kept": {"roles": Frozen(share=0.4, inherit=0)},
     "frozen, now and then": {"roles": Frozen(share=0.4, inherit=2), "rounds": SplitFed(version=2)},
     "frozen, changing": {"roles": Frozen(share=0.4, rotate=1), "protocol": Vanilla},
-    "some of them": {"take": 2, "shared": False},
-    "federated": {"protocol": Federated, "rounds": SplitFed(), "turn": 2},
-    "pieces": {"pieces": 2, "shared": False},
+    "some of them": {"clients_per_round": 2, "shared_client_network": False},
+    "federated": {"protocol": Federated, "rounds": SplitFed(), "local_steps": 2},
+    "pieces": {"micro_batches": 2, "shared_client_network": False},
 }
 
 
 def plan(**changes):
-    return tiny_plan(**{"epochs": 2, "batch": 6, "clients": 5, "partition": Dirichlet(alpha=2.0), **changes})
+    return tiny_plan(**{"epochs": 2, "batch_size": 6, "clients": 5, "partition": Dirichlet(alpha=2.0), **changes})
 
 
 def start(plan, parts=None):
@@ -114,16 +114,18 @@ def test_a_network_is_built_once_where_no_guard_has_secrets(monkeypatch):
         return parties.build_client(plan, task, number, *rest)
 
     monkeypatch.setattr(client_room, "build_client", build)
-    finished(plan(shared=False), 2, monkeypatch)
+    finished(plan(shared_client_network=False), 2, monkeypatch)
     assert sorted(built) == [0, 1, 2, 3, 4], "each head once, for its own first weights"
     built.clear()
-    run, *_ = finished(plan(shared=False, guard=LightSplit(ratio=4)), 2, monkeypatch)
+    run, *_ = finished(plan(shared_client_network=False, guard=LightSplit(ratio=4)), 2, monkeypatch)
     assert len(built) > 5 and not run.clients[0].spares, "no client gets a guard that was another's"
 
 
 def test_a_thousand_clients_with_a_batch_each_learn_an_epoch():
     data = Parts(samples(2000, 1), samples(12, 2), samples(60, 3), samples(40, 4))
-    run = start(plan(clients=1000, shared=False, epochs=1, batch=2, partition=tiny_plan().partition), data)
+    run = start(
+        plan(clients=1000, shared_client_network=False, epochs=1, batch_size=2, partition=tiny_plan().partition), data
+    )
     assert run.train() and run.step == 1000
     assert sum(one.awake for one in run.clients) <= local.AWAKE
     assert all(one._samples is None for one in run.clients if not one.awake), "samples lie in one place"
@@ -134,7 +136,7 @@ def test_a_thousand_clients_with_a_batch_each_learn_an_epoch():
 
 def test_many_heads_share_the_held_out_samples_evenly(monkeypatch):
     monkeypatch.setattr(local, "PASSES", 2)
-    run = start(plan(shared=False))
+    run = start(plan(shared_client_network=False))
     seen = []
     for one in run.clients:
         monkeypatch.setattr(one, "evaluate", lambda purpose, epoch, part: (seen.append(part), (1, 2))[1])
