@@ -212,8 +212,10 @@ def trained(**changes) -> LocalRun:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"rounds": Wave()}, {"rounds": SplitFed(), "local_steps": 2}, {"rounds": SplitFed(version=2)}, {"shared_client_network": False},
-     {"protocol": Vanilla, "server_detectors": (replace(WATCH, signature="input"),)}, {"clients_per_round": 3}, {"micro_batches": 2}],
+    [{}, {"rounds": Wave()}, {"rounds": SplitFed(), "local_steps": 2},
+     {"rounds": SplitFed(version=2)}, {"shared_client_network": False},
+     {"protocol": Vanilla, "server_detectors": (replace(WATCH, signature="input"),)},
+     {"clients_per_round": 3}, {"micro_batches": 2}],
     ids=repr,
 )  # fmt: skip
 def test_every_round_is_scored_and_nothing_else_changes(changes):

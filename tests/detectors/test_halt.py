@@ -96,7 +96,8 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
     words = [
         "cutlayer", "train", "--net", "MnistNet()", "--epochs", "1", "--aux-samples", "3000", "--threads", "1",
         "--out", str(out),
-        "--client-detectors", "GradientScrutinizer(threshold=0.999, warm=4, every=2)", "--client-detectors", "SplitGuard()", "--json",
+        "--client-detectors", "GradientScrutinizer(threshold=0.999, warm=4, every=2)", 
+        "--client-detectors", "SplitGuard()", "--json",
     ]  # fmt: skip
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit) as ended:

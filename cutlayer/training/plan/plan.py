@@ -317,8 +317,8 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
     lift = guard.public_part().lift(cut.shared, plan.seed)
     if cut.sent != cut.shared or not all(isinstance(part, nn.Identity | nn.Sequential) for part in lift.modules()):
         raise ValueError(
-            f"guarded_clients={plan.guarded_clients}: the server undoes {guard} for every client or for none, so only "
-            "guards without a server's half can be left out by some clients"
+            f"guarded_clients={plan.guarded_clients}: the server undoes {guard} for every client or for none, so "
+            "only guards without a server's half can be left out by some clients"
         )
     if plan.shared_client_network and guard.build(cut.shared, 0, 0, task).state_dict():
         raise ValueError(
