@@ -18,7 +18,7 @@ from cutlayer.nets import ResNet18
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan
 
-ROUTED = Prism(keep=0.1, attribute="living", anneal=8000)  # of 17,600 steps
+ROUTED = Prism(keep=0.1, privacy="adversary", attribute="living", anneal=8000)  # of 17,600 steps
 
 
 # ------------------------------------------------------------------ CIFAR-10, 128x16x16; for vanilla see baselines.py

@@ -271,6 +271,7 @@ def test_prism_is_cut_and_trained_as_in_the_thesis(name, z, epochs, keep):
     cut = cut_shapes(plan, task_of(plan))
     assert (cut.z, cut.shared, cut.sent, cut.u) == (z, z, z, (512,))
     assert (plan.epochs, plan.batch_size, plan.guard.keep, plan.fusion) == (epochs, 128, keep, "hybrid")
+    assert plan.guard.privacy == "adversary"
     for optimizer in (plan.client_optimizer, plan.server_optimizer):
         assert repr(optimizer) == "SGD(lr=0.015, weight_decay=0.0001)"
         assert optimizer.momentum == 0.9

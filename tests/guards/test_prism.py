@@ -1,6 +1,7 @@
 """PRISM: each coordinate goes one way, and each of head, masker and adversary learns from its own loss alone."""
 
-from itertools import product
+from functools import cache
+from itertools import count, islice, product
 from math import log, sqrt
 
 import numpy as np
@@ -227,7 +228,8 @@ def test_the_maskers_task_gradient_is_message_4_times_z(score, threshold):
 @pytest.mark.parametrize("attribute", [None, "odd"])
 @pytest.mark.parametrize("rho", [0.0, 0.25])
 def test_the_adversary_descends_its_own_loss_and_the_masker_climbs_it_up_to_chance(attribute, rho):
-    module, z, batch = built(attribute=attribute, rho=rho, gamma=0.0).train(), cut_activation(), batches(1)[0]
+    module = built(privacy="adversary", attribute=attribute, rho=rho, gamma=0.0).train()
+    z, batch = cut_activation(), batches(1)[0]
     guarded = module(z.requires_grad_(), batch)
     guarded.penalty["Prism adversary"].backward()
     assert z.grad is None, "the head learns nothing from the adversary"
@@ -314,7 +316,7 @@ def test_the_shape_of_the_mask_is_penalised():
 
 @pytest.mark.parametrize("threshold", ["fixed", "learned"])
 def test_the_share_that_leaves_goes_where_it_should(threshold):
-    masker, z, shares = built(threshold=threshold).masker, cut_activation(64), []
+    masker, z, shares = built(threshold=threshold, private=0).masker, cut_activation(64), []
     optimizer = torch.optim.Adam(masker.parameters(), 3e-3)
     for _ in range(60):
         share = masker(z, 1.0).share()
@@ -327,22 +329,48 @@ def test_the_share_that_leaves_goes_where_it_should(threshold):
 
 
 # ------------------------------------------------------------------ what it learns
-def route(steps, task=False, **settings):
-    """How often each of four channels leaves, one at a time, once the masker has learnt.
+CHANNELS = Task((1, 3, 3), 2, {"odd": 2})
+STARTS = 20
 
-    Channel 0 shows the secret. With `task` the server's loss falls with it and grows with the others.
+
+def chooser(start, **settings):
+    """A guard that sends one of four channels of each sample; its masker depends on `start` alone."""
+    return built((4, 3, 3), CHANNELS, private=start, keep=0.25, score="channel", gamma=0.0, **settings)
+
+
+def four_channels(draw):
+    """Channel 0 shows whether a sample is odd and, in noise, its input; the others show nothing.
+
+    Without noise what leaves would be the secret itself: dCor is at its maximum there, and has no slope.
     """
-    # A start that sends channel 0. Most starts get away from it; a masker that is stuck early stays (one of seven).
-    task_shape = Task((1, 3, 3), 2, {"odd": 2})
-    module = built((4, 3, 3), task_shape, private=105, keep=0.25, score="channel", gamma=0.0, **settings)
-    optimizer, draw = torch.optim.Adam(module.parameters(), 0.01), torch.Generator().manual_seed(0)
-    left = torch.zeros(4)
-    for step in range(steps):
-        odd = torch.arange(32) % 2
-        z = torch.rand(32, 4, 3, 3, generator=draw)
-        z[:, 0] += 2.0 * odd[:, None, None] - 1
-        batch = Batch(z[:, :1].clone(), odd, {"odd": odd}, seed=step)
-        guarded = module.train()(z, batch)
+    odd = torch.arange(32) % 2
+    z = torch.rand(32, 4, 3, 3, generator=draw)
+    z[:, 0] += 2.0 * odd[:, None, None] - 1
+    x = z[:, :1] + 0.5 * torch.randn(32, 1, 3, 3, generator=draw)
+    return z, Batch(x, odd, {"odd": odd})
+
+
+def share_of_channel_0(seen):
+    return (seen[:, 0] != 0).flatten(1).any(1).float().mean().item()
+
+
+@cache
+def starts_that_send_the_secret():
+    z, batch = four_channels(torch.Generator().manual_seed(1))
+    sending = (start for start in count() if share_of_channel_0(chooser(start).eval()(z, batch).seen) == 1)
+    return list(islice(sending, STARTS))
+
+
+def route(start, steps, task=False, **settings):
+    """How often channel 0 leaves, in the last ten steps in which masker and adversary learn.
+
+    With `task` the server's loss falls with channel 0 and grows with the others.
+    """
+    module, draw = chooser(start, **settings).train(), torch.Generator().manual_seed(start)
+    optimizer, left = torch.optim.Adam(module.parameters(), 0.03), []
+    for _ in range(steps):
+        z, batch = four_channels(draw)
+        guarded = module(z, batch)
         loss = sum(guarded.penalty.values())
         if task:
             seen = Support()(guarded.seen)
@@ -350,14 +378,14 @@ def route(steps, task=False, **settings):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step >= steps - 10:
-            left += (guarded.seen != 0).any(3).any(2).float().mean(0) / 10
-    return left
+        left.append(share_of_channel_0(guarded.seen))
+    return sum(left[-10:]) / 10
 
 
-def test_what_helps_the_task_goes_to_the_server_or_stays_home():
-    assert route(60, task=True, rho=1.0, salient="server")[0] > 0.95
-    assert route(60, task=True, rho=1.0, salient="home")[0] < 0.05
+@pytest.mark.parametrize(("salient", "sent"), [("server", True), ("home", False)])
+def test_what_helps_the_task_goes_to_the_server_or_stays_home(salient, sent):
+    left = [route(start, 40, task=True, rho=1.0, salient=salient, privacy="dcor") for start in range(10)]
+    assert sum((share > 0.5) == sent for share in left) >= 8
 
 
 def test_salient_turns_the_task_gradient_around_and_nothing_else():
@@ -372,12 +400,24 @@ def test_salient_turns_the_task_gradient_around_and_nothing_else():
         assert torch.equal(found[1][name], sign * grad)
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize(("settings", "steps"), [({}, 70), ({"privacy": "dcor"}, 40)], ids=["default", "dcor"])
 @pytest.mark.parametrize("attribute", [None, "odd"])
-def test_what_shows_the_secret_stays_home(privacy, attribute):
-    settings = {"privacy": privacy, "attribute": attribute}
-    assert route(rho=1.0, steps=10, **settings)[0] > 0.95, "this masker starts by sending it"
-    assert route(rho=0.0, steps=150, **settings)[0] < 0.2
+def test_what_shows_the_secret_stays_home(settings, steps, attribute):
+    """Of maskers that start by sending it; a few may be stuck. For `privacy="adversary"` see the next test."""
+    left = [route(start, steps, attribute=attribute, rho=0.0, **settings) for start in starts_that_send_the_secret()]
+    assert sum(share < 0.2 for share in left) >= 13
+
+
+def test_the_bound_has_a_slope_where_an_adversary_that_knows_the_secret_has_none():
+    """Of the guess itself, that is: one reason why the bound is the default."""
+    batch = batches(1, size=12)[0]
+    truth = deviations(batch.x)
+    for attribute, knowing in ((None, truth), ("odd", 30.0 * one_hot(batch.s["odd"]))):
+        guess = knowing.clone().requires_grad_()
+        loss = (guess - truth).square().mean() if attribute is None else cross_entropy(guess, batch.s["odd"])
+        (flat,) = torch.autograd.grad(loss, guess)
+        (steep,) = torch.autograd.grad(information(guess, batch, attribute), guess)
+        assert flat.norm() < 1e-6 < 1e-2 < steep.norm()
 
 
 # ------------------------------------------------------------------ in a run
@@ -471,7 +511,7 @@ def test_the_server_is_not_told_what_is_protected():
         *(({"keep": keep}, "between 0 and 1") for keep in (0, 1, -0.1, 1.5, "half")),
         ({"score": "pixels"}, "hybrid, channel, spatial"),
         ({"threshold": "median"}, "topk, fixed, learned, statistical"),
-        ({"privacy": "noise"}, "adversary, dcor, information"),
+        ({"privacy": "noise"}, "information, adversary, dcor"),
         ({"salient": "away"}, "server, home"),
         ({"rho": 1.1}, "from 0 to 1"),
         ({"gamma": -1}, "from 0 up"),
