@@ -1,0 +1,173 @@
+"""What the judge holds: who is told what, which attacks count, and what a picture scores without any message."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from toys import TASK, batches, tiny_parts, tiny_plan
+
+from cutlayer.attacks import Decoder
+from cutlayer.engines.local import LocalRun
+from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
+from cutlayer.guards.projection import Dense
+from cutlayer.judge import CONSTANT, CONTROL_MARGIN, Victim, known, told, why_control_failed, why_invalid
+from cutlayer.metrics import scores
+from cutlayer.plan import cut_shapes
+from cutlayer.verdict import LEAST_LEAK, blind_guess, verdict
+
+# Guards that both sides draw from the public seed.
+PUBLIC = [
+    LightSplit(ratio=4),
+    LightSplit(ratio=4, projection=Dense()),
+    Subset(ratio=4),
+    Chain(LightSplit(ratio=4), Quantize(bits=8)),
+]
+public_guards = pytest.mark.parametrize("guard", PUBLIC, ids=repr)
+seeds = pytest.mark.parametrize("seed", [0, 7])
+
+
+def untrained(**changes):
+    return LocalRun(tiny_plan(batch=8, **changes), tiny_parts(), classes=TASK.classes)
+
+
+def activations(run, count=4):
+    return torch.rand(count, *cut_shapes(run.plan, run.task).shared)
+
+
+def sent(guard, z):
+    return guard.eval()(z, batches(1, len(z))[0]).seen
+
+
+# ------------------------------------------------------------------------- what an attacker is told
+@public_guards
+@seeds
+def test_an_attackers_copy_of_a_public_guard_sends_what_the_client_sends(guard, seed):
+    """With another public seed every attack that knows the guard would fail, and the guard look strong."""
+    run = untrained(guard=guard, seed=seed)
+    copied = told(run.plan, run.task, run.parts, "cpu").guard.copy(own=1)
+    z = activations(run)
+    assert torch.equal(sent(copied, z), sent(run.clients[0].split.guard, z))
+
+
+@public_guards
+@seeds
+def test_an_attacker_undoes_a_public_guard_as_the_server_does(guard, seed):
+    run = untrained(guard=guard, seed=seed)
+    knowledge = told(run.plan, run.task, run.parts, "cpu")
+    seen = sent(run.clients[0].split.guard, activations(run))
+    lifted = run.server.body.get_submodule("0")(seen)
+    assert torch.equal(knowledge.undo(seen), lifted)
+    assert torch.equal(knowledge.guard.undo()(seen), lifted)
+
+
+@pytest.mark.parametrize("client", [0, 1])
+def test_a_ceiling_is_told_the_key_of_the_client_it_attacks(client):
+    """Another key would make the limit of what can be found out as low as guessing."""
+    run = untrained(guard=SEAL(), clients=2, shared=False)
+    ceiling = known(Victim(run, images=8, client=client), run.parts).guard
+    z = activations(run)
+    right, wrong = (run.clients[one].split.guard for one in (client, 1 - client))
+    assert torch.equal(sent(ceiling.copy(ceiling.true_key), z), sent(right, z))
+    assert not torch.equal(sent(ceiling.copy(ceiling.true_key), z), sent(wrong, z))
+
+
+def test_nobody_is_told_a_key_before_a_client_sends_anything():
+    run = untrained(guard=SEAL())
+    assert told(run.plan, run.task, run.parts, "cpu").guard.true_key is None
+
+
+# ----------------------------------------------------------------------------- which attacks count
+class Barred(Decoder):
+    """An attack with a bar of its own on some data."""
+
+    def bar(self, data, net):
+        return ("ssim", 0.6) if data == repr("known") else None
+
+
+def on_the_open_cut(**figures):
+    row = {"secret": "images", "ncc": 0.9, "ssim": 0.9, "ssim_inverted": 0.0, "recon_std": 0.1}
+    return {**row, **figures}
+
+
+def failed(row, attack=None, data="unknown", class_mean=None):
+    class_mean = class_mean or {"ncc": 0.5, "ssim": 0.3}
+    return why_control_failed(attack or Decoder(), row, class_mean, SimpleNamespace(data=data, net="any"))
+
+
+def test_one_picture_for_every_image_is_a_failed_attack_whatever_it_scores():
+    torch.manual_seed(0)
+    one = torch.rand(1, 1, 12, 12)
+    same = scores(one.repeat(5, 1, 1, 1), one.repeat(5, 1, 1, 1))  # all the truth happens to be that picture
+    row = {"secret": "images", **same}
+    assert row["ssim"] == pytest.approx(1) and row["recon_std"] == 0
+    assert "the same picture for every image" in why_invalid(row, None)
+    assert "the same picture for every image" in failed(row)
+
+
+def test_pictures_that_differ_no_more_than_rounding_are_one_picture():
+    below, above = ({"secret": "images", "recon_std": CONSTANT * factor} for factor in (0.9, 1.1))
+    assert why_invalid(below, None) is not None and failed(on_the_open_cut(**below)) is not None
+    assert why_invalid(above, None) is None and failed(on_the_open_cut(**above)) is None
+
+
+def test_pictures_whose_difference_hardly_shows_are_still_pictures():
+    """A bar far above rounding would call weak reconstructions constant, and guards would never be beaten by them."""
+    assert CONSTANT <= 1e-3
+
+
+def test_who_makes_no_pictures_cannot_be_faulted_for_equal_ones():
+    assert why_invalid({"secret": "labels", "recon_std": None}, None) is None
+
+
+def test_a_failed_control_is_the_reason_however_good_the_pictures_are():
+    assert why_invalid(on_the_open_cut(), "it was weak") == "the attack failed its control: it was weak"
+
+
+def test_a_control_must_beat_the_class_mean_image_by_a_margin():
+    """An attack that equals the mean image of a class has read the label and nothing else."""
+    assert CONTROL_MARGIN > 0.05
+    assert "below its bar of 0.600" in failed(on_the_open_cut(ncc=0.45))
+    assert "below its bar of 0.600" in failed(on_the_open_cut(ncc=0.5))
+    assert "below its bar of 0.600" in failed(on_the_open_cut(ncc=0.599))
+    assert failed(on_the_open_cut(ncc=0.601)) is None
+
+
+def test_a_control_goes_by_ncc_and_not_by_ssim():
+    """SSIM rewards flat pictures of the right brightness; correlation does not."""
+    assert "ncc 0.550" in failed(on_the_open_cut(ncc=0.55, ssim=0.99))
+    assert failed(on_the_open_cut(ncc=0.65, ssim=0.01)) is None
+    # The class mean's NCC, and not its SSIM, is what has to be beaten.
+    assert failed(on_the_open_cut(ncc=0.65), class_mean={"ncc": 0.5, "ssim": 0.9}) is None
+    assert failed(on_the_open_cut(ncc=0.65), class_mean={"ncc": 0.6, "ssim": 0.1}) is not None
+
+
+def test_an_attacks_own_bar_goes_before_the_class_mean():
+    known_setting = {"attack": Barred(), "data": "known"}
+    assert "ssim 0.590, below its bar of 0.600" in failed(on_the_open_cut(ssim=0.59, ncc=0.99), **known_setting)
+    assert failed(on_the_open_cut(ssim=0.61, ncc=0.0), **known_setting) is None
+    assert failed(on_the_open_cut(ssim=0.61, ncc=0.0), attack=Barred()) is not None
+
+
+# ---------------------------------------------------------------------- what no message would give
+@pytest.mark.parametrize("best", ["blank", "mean", "class_mean"])
+def test_the_floor_is_the_best_guess_without_a_message(best):
+    """Against a worse guess, what a label gives away would count as a leak of the cut."""
+    floors = {name: {"ssim": 0.2} for name in ("blank", "mean", "class_mean")} | {"unaligned": {"ssim": 0.9}}
+    floors[best] = {"ssim": 0.4}
+    assert blind_guess(floors) == 0.4
+
+
+def test_a_verdict_counts_the_leak_above_the_best_blind_guess():
+    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
+    rows = [{**cost, "guard": g, "ssim": s, "value": s, "accuracy": 0.9} for g, s in (("none", 0.9), ("g", 0.5))]
+    floors = {"blank": {"ssim": 0.1}, "mean": {"ssim": 0.4}, "class_mean": {"ssim": 0.3}}
+    assert verdict(rows, floors, "g").leak == pytest.approx((0.5 - 0.4) / (0.9 - 0.4))
+    assert "a blind guess reaches 0.40" in verdict(rows, floors, "none").sentence
+
+
+def test_an_open_cut_must_give_away_more_than_the_best_blind_guess():
+    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
+    rows = [{**cost, "guard": g, "ssim": s, "value": s, "accuracy": 0.9} for g, s in (("none", 0.5), ("g", 0.2))]
+    hardly, clearly = ({"blank": {"ssim": 0.0}, "mean": {"ssim": 0.5 - LEAST_LEAK + by}} for by in (0.01, -0.01))
+    assert verdict(rows, hardly, "g").grade == "unknown"
+    assert verdict(rows, clearly, "g").grade == "hides"
