@@ -6,11 +6,14 @@ import pytest
 import torch
 from toys import TASK, batches, tiny_parts, tiny_plan
 
-from cutlayer.attacks import Decoder
+from cutlayer import audit as auditing
+from cutlayer import judge as judging
+from cutlayer.attacks import Attacker, Decoder
 from cutlayer.engines.local import LocalRun
 from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
 from cutlayer.guards.projection import Dense
 from cutlayer.judge import CONSTANT, CONTROL_MARGIN, Victim, known, told, why_control_failed, why_invalid
+from cutlayer.message import Kind, Message
 from cutlayer.metrics import scores
 from cutlayer.plan import cut_shapes
 from cutlayer.verdict import LEAST_LEAK, blind_guess, verdict
@@ -171,3 +174,107 @@ def test_an_open_cut_must_give_away_more_than_the_best_blind_guess():
     hardly, clearly = ({"blank": {"ssim": 0.0}, "mean": {"ssim": 0.5 - LEAST_LEAK + by}} for by in (0.01, -0.01))
     assert verdict(rows, hardly, "g").grade == "unknown"
     assert verdict(rows, clearly, "g").grade == "hides"
+
+
+# ------------------------------------------------------------------------------- other secrets
+def uploaded(count):
+    return [Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(count, 1)})]
+
+
+class Scored(Attacker):
+    """Finds the rows' numbers in what was uploaded."""
+
+    def infer(self, messages):
+        return torch.cat([message["z"] for message in messages]).flatten()
+
+
+def test_an_attack_on_another_secret_must_beat_chance_by_a_margin():
+    labels = SimpleNamespace(secret="labels")
+    row = {"secret": "labels", "metric": "accuracy", "chance": 0.5}
+    for value, passes in ((0.47, False), (0.5, False), (0.549, False), (0.551, True)):
+        assert (why_control_failed(labels, {**row, "value": value}, {}, None) is None) == passes
+
+
+def test_chance_is_always_naming_the_commonest_value():
+    """Were it one over the number of classes, whoever names the commonest would seem to read labels."""
+    truth = torch.tensor([0, 0, 0, 1])
+    victim = SimpleNamespace(y=truth, messages=uploaded(4), rows=[None])
+    attack = SimpleNamespace(secret="labels", clusters=False)
+    figures, pictures = judging._values(attack, Scored(), victim, None)
+    assert (figures["chance"], figures["value"], figures["metric"]) == (0.75, 0.75, "accuracy") and pictures is None
+
+
+def side(*found):
+    return judging.Heard([Message(Kind.FORWARD, 0, 0, {"z": torch.tensor(found)[:, None]})], [None])
+
+
+@pytest.mark.parametrize(
+    ("members", "strangers", "area"),
+    [((2.0, 3.0), (0.0, 1.0), 1.0), ((0.0, 1.0), (2.0, 3.0), 0.0), ((1.0, 1.0), (1.0, 1.0), 0.5),
+     ((1.0, 2.0), (1.0, 0.0), 0.875)],
+)  # fmt: skip
+def test_membership_is_the_area_under_the_curve_and_equal_scores_count_half(members, strangers, area):
+    own = side(*members)
+    victim = SimpleNamespace(messages=own.messages, rows=own.rows, strangers=lambda: side(*strangers))
+    figures, _ = judging._membership(None, Scored(), victim, None)
+    assert figures["value"] == area and figures["chance"] == 0.5
+
+
+# --------------------------------------------------------------------- what is scored, and against what
+def test_images_that_are_given_away_are_none_of_those_that_are_scored():
+    victim = Victim(untrained(), images=40)
+    given, labels = victim.given_away(share=0.9)
+    assert len(given) == len(labels) == 8, "as many as are not scored"
+    assert not any(torch.equal(one, scored) for one in given for scored in victim.truth)
+
+
+def test_strangers_were_not_trained_on(monkeypatch):
+    heard = []
+    run = untrained()
+    victim = Victim(run, images=8)
+    monkeypatch.setattr(judging, "overheard", lambda *args: heard.append(args))
+    victim.strangers()
+    ((_, client, pick, _, pool),) = heard
+    assert client == 0 and len(pick) == len(victim.truth) and pool is run.parts.test
+
+
+def test_the_class_mean_image_is_the_mean_of_auxiliary_images_of_that_class():
+    aux = torch.tensor([0.0, 0.2, 0.6, 0.8]).reshape(4, 1, 1, 1)
+    victim = SimpleNamespace(y=torch.tensor([1, 0, 2]), run=SimpleNamespace(task=TASK))
+    means = judging._class_means(aux, torch.tensor([0, 0, 1, 1]), victim)
+    # Of class 2 there is no image: then it is the mean of all.
+    assert means.flatten().tolist() == pytest.approx([0.7, 0.1, 0.4])
+
+
+def test_the_unaligned_decoder_learns_from_a_head_that_is_not_the_victims(monkeypatch):
+    given = []
+
+    class Listening(Decoder):
+        def attacker(self, knowledge, seed):
+            given.append(knowledge)
+            return SimpleNamespace(reconstruct=lambda messages: None)
+
+    run = untrained(guard=LightSplit(ratio=4))
+    victim = Victim(run, images=8)
+    monkeypatch.setattr(judging, "Decoder", Listening)
+    judging._unaligned(victim, run.parts, seed=0)
+    (knowledge,) = given
+    images = run.parts.aux.images()[:8]
+    theirs, own = (encode(images, run.parts.aux.y[:8]) for encode in (knowledge.encode, victim.box))
+    assert knowledge.undo is None and theirs.shape == own.shape and not torch.allclose(theirs, own, atol=0.1)
+
+
+def test_in_an_audit_the_control_is_held_against_the_class_mean(monkeypatch):
+    row = {**on_the_open_cut(ncc=0.45), "tries": 1}
+    monkeypatch.setattr(auditing, "judge", lambda *args: (row, None))
+    scene = SimpleNamespace(victim=None, data=None, facts={}, plan=SimpleNamespace(data="unknown", net="any"))
+    marks = {"blank": {"ncc": 0.0}, "mean": {"ncc": 0.2}, "class_mean": {"ncc": 0.4}}
+    made, _ = auditing._cell(scene, Decoder(), 0, marks, None, None)
+    assert not made["valid"] and "below its bar of 0.500" in made["why_control_failed"]
+    del marks["class_mean"]  # where images have no class
+    assert auditing._cell(scene, Decoder(), 0, marks, None, None)[0]["valid"]
+
+
+def test_floors_of_several_seeds_are_averaged():
+    per_seed = [{"mean": {"ssim": 0.1, "lpips": None}}, {"mean": {"ssim": 0.3, "lpips": None}}]
+    assert auditing._average(per_seed) == {"mean": {"ssim": pytest.approx(0.2), "lpips": None}}

@@ -238,3 +238,19 @@ def test_the_number_of_a_guard_is_that_of_its_mark_in_the_plot(monkeypatch):
     monkeypatch.setattr(report, "png", look)
     report.tradeoff(audited(row("none", 0.9), row("x", 0.4, why=CONTROL_FAILED), row("g", 0.3, accuracy=0.7)))
     assert marks == {"0": (0.9, 0.9), "2": (0.3, 0.7)}
+
+
+# ------------------------------------------------------------------------------------------ cost
+def test_a_ratio_says_how_many_times_fewer_bytes_travel_than_unguarded():
+    rows = [row("none", 0.9), row("g", 0.3, bytes_up=2.0, bytes_down=2.0), row("h", 0.2, bytes_weights=16.0)]
+    none, g, h = lines_of(section(page_of(audited(*rows)), "Cost"))
+    assert "<td>1.00</td>" in none and "<td>4.00</td>" in g and "<td>0.50</td>" in h
+    assert "4.0x fewer bytes" in section(page_of(audited(*rows)), "Verdict")
+
+
+def test_what_may_be_claimed_stands_beside_the_guard_it_is_claimed_of():
+    claimed = {**FACTS["privacy"], "claims": [{"guard": "h", "claim": "rank 3 of 8"}]}
+    page = page_of(audited(row("none", 0.9), row("g", 0.3), row("h", 0.2, privacy=claimed)))
+    g, h = lines_of(section(page, "What may be claimed"))
+    assert "<td>g</td>" in g and "may be claimed: nothing" in g
+    assert "<td>h</td>" in h and "rank 3 of 8" in h
