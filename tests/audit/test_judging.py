@@ -1,5 +1,6 @@
 """What the judge holds: who is told what, which attacks count, and what a picture scores without any message."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -226,6 +227,17 @@ def test_images_that_are_given_away_are_none_of_those_that_are_scored():
     given, labels = victim.given_away(share=0.9)
     assert len(given) == len(labels) == 8, "as many as are not scored"
     assert not any(torch.equal(one, scored) for one in given for scored in victim.truth)
+
+
+def test_a_victim_is_heard_as_it_sends_while_it_trains_and_learns_nothing_by_it():
+    """In evaluation mode BatchNorm would send other numbers than any server ever sees."""
+    run = untrained()
+    head = run.clients[0].split.head
+    before = copy.deepcopy(head.state_dict())
+    victim = Victim(run, images=8)
+    assert torch.equal(victim.seen, copy.deepcopy(head).train()(victim.truth))
+    assert not torch.allclose(victim.seen, copy.deepcopy(head).eval()(victim.truth), atol=0.01)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in head.state_dict().items())
 
 
 def test_strangers_were_not_trained_on(monkeypatch):

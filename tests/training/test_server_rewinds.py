@@ -10,6 +10,7 @@ from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer import checkpoint
 from cutlayer.engines.local import LocalRun
+from cutlayer.errors import ProtocolError
 from cutlayer.message import Kind, Message
 from cutlayer.optimizers import SGD, Adam
 from cutlayer.rounds import SplitFed
@@ -91,6 +92,17 @@ def test_gradients_of_a_batch_that_was_broken_off_do_not_survive_going_back():
         parameter.grad = torch.ones_like(parameter)
     server.go_back(kept)
     assert all(parameter.grad is None for parameter in server.body.parameters())
+
+
+def test_a_gradient_of_before_is_refused_after_going_back():
+    """Its forward pass went through a body that is gone."""
+    server = small_server(OPTIMIZERS[0])
+    kept = server.keep()
+    server.handle(Message(Kind.FORWARD, 0, 0, {"z": torch.randn(5, 3)}))
+    server.go_back(kept)
+    with pytest.raises(ProtocolError, match="its graph is gone"):
+        server.handle(Message(Kind.BACKWARD, 0, 0, {"du": torch.randn(5, 2)}))
+    assert same(whole(server), whole(small_server(OPTIMIZERS[0])))
 
 
 # ------------------------------------------------------------------------------------- a whole run
