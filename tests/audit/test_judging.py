@@ -64,6 +64,14 @@ def test_an_attacker_undoes_a_public_guard_as_the_server_does(guard, seed):
     assert torch.equal(knowledge.guard.undo()(seen), lifted)
 
 
+@seeds
+def test_a_client_that_measures_its_own_leak_undoes_its_guard_as_the_server_does(seed):
+    """With another public map its readers would find nothing, and tell it that nothing leaks."""
+    run = untrained(guard=LightSplit(ratio=4), seed=seed)
+    seen = sent(run.clients[0].split.guard, activations(run))
+    assert torch.equal(run.workers[0]._own().undo(seen), run.server.body.get_submodule("0")(seen))
+
+
 @pytest.mark.parametrize("client", [0, 1])
 def test_a_ceiling_is_told_the_key_of_the_client_it_attacks(client):
     """Another key would make the limit of what can be found out as low as guessing."""
