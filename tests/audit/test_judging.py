@@ -1,0 +1,300 @@
+"""What the judge holds: who is told what, which attacks count, and what a picture scores without any message."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from toys import TASK, batches, tiny_parts, tiny_plan
+
+from cutlayer import audit as auditing
+from cutlayer import judge as judging
+from cutlayer.attacks import Attacker, Decoder
+from cutlayer.engines.local import LocalRun
+from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
+from cutlayer.guards.projection import Dense
+from cutlayer.judge import CONSTANT, CONTROL_MARGIN, Victim, known, told, why_control_failed, why_invalid
+from cutlayer.message import Kind, Message
+from cutlayer.metrics import scores
+from cutlayer.plan import cut_shapes
+from cutlayer.verdict import LEAST_LEAK, blind_guess, verdict
+
+# Guards that both sides draw from the public seed.
+PUBLIC = [
+    LightSplit(ratio=4),
+    LightSplit(ratio=4, projection=Dense()),
+    Subset(ratio=4),
+    Chain(LightSplit(ratio=4), Quantize(bits=8)),
+]
+public_guards = pytest.mark.parametrize("guard", PUBLIC, ids=repr)
+seeds = pytest.mark.parametrize("seed", [0, 7])
+
+
+def untrained(**changes):
+    return LocalRun(tiny_plan(batch=8, **changes), tiny_parts(), classes=TASK.classes)
+
+
+def activations(run, count=4):
+    return torch.rand(count, *cut_shapes(run.plan, run.task).shared)
+
+
+def sent(guard, z):
+    return guard.eval()(z, batches(1, len(z))[0]).seen
+
+
+# ------------------------------------------------------------------------- what an attacker is told
+@public_guards
+@seeds
+def test_an_attackers_copy_of_a_public_guard_sends_what_the_client_sends(guard, seed):
+    """With another public seed every attack that knows the guard would fail, and the guard look strong."""
+    run = untrained(guard=guard, seed=seed)
+    copied = told(run.plan, run.task, run.parts, "cpu").guard.copy(own=1)
+    z = activations(run)
+    assert torch.equal(sent(copied, z), sent(run.clients[0].split.guard, z))
+
+
+@public_guards
+@seeds
+def test_an_attacker_undoes_a_public_guard_as_the_server_does(guard, seed):
+    run = untrained(guard=guard, seed=seed)
+    knowledge = told(run.plan, run.task, run.parts, "cpu")
+    seen = sent(run.clients[0].split.guard, activations(run))
+    lifted = run.server.body.get_submodule("0")(seen)
+    assert torch.equal(knowledge.undo(seen), lifted)
+    assert torch.equal(knowledge.guard.undo()(seen), lifted)
+
+
+@seeds
+def test_a_client_that_measures_its_own_leak_undoes_its_guard_as_the_server_does(seed):
+    """With another public map its readers would find nothing, and tell it that nothing leaks."""
+    run = untrained(guard=LightSplit(ratio=4), seed=seed)
+    seen = sent(run.clients[0].split.guard, activations(run))
+    assert torch.equal(run.workers[0]._own().undo(seen), run.server.body.get_submodule("0")(seen))
+
+
+@pytest.mark.parametrize("client", [0, 1])
+def test_a_ceiling_is_told_the_key_of_the_client_it_attacks(client):
+    """Another key would make the limit of what can be found out as low as guessing."""
+    run = untrained(guard=SEAL(), clients=2, shared=False)
+    ceiling = known(Victim(run, images=8, client=client), run.parts).guard
+    z = activations(run)
+    right, wrong = (run.clients[one].split.guard for one in (client, 1 - client))
+    assert torch.equal(sent(ceiling.copy(ceiling.true_key), z), sent(right, z))
+    assert not torch.equal(sent(ceiling.copy(ceiling.true_key), z), sent(wrong, z))
+
+
+def test_nobody_is_told_a_key_before_a_client_sends_anything():
+    run = untrained(guard=SEAL())
+    assert told(run.plan, run.task, run.parts, "cpu").guard.true_key is None
+
+
+# ----------------------------------------------------------------------------- which attacks count
+class Barred(Decoder):
+    """An attack with a bar of its own on some data."""
+
+    def bar(self, data, net):
+        return ("ssim", 0.6) if data == repr("known") else None
+
+
+def on_the_open_cut(**figures):
+    row = {"secret": "images", "ncc": 0.9, "ssim": 0.9, "ssim_inverted": 0.0, "recon_std": 0.1}
+    return {**row, **figures}
+
+
+def failed(row, attack=None, data="unknown", class_mean=None):
+    class_mean = class_mean or {"ncc": 0.5, "ssim": 0.3}
+    return why_control_failed(attack or Decoder(), row, class_mean, SimpleNamespace(data=data, net="any"))
+
+
+def test_one_picture_for_every_image_is_a_failed_attack_whatever_it_scores():
+    torch.manual_seed(0)
+    one = torch.rand(1, 1, 12, 12)
+    same = scores(one.repeat(5, 1, 1, 1), one.repeat(5, 1, 1, 1))  # all the truth happens to be that picture
+    row = {"secret": "images", **same}
+    assert row["ssim"] == pytest.approx(1) and row["recon_std"] == 0
+    assert "the same picture for every image" in why_invalid(row, None)
+    assert "the same picture for every image" in failed(row)
+
+
+def test_pictures_that_differ_no_more_than_rounding_are_one_picture():
+    below, above = ({"secret": "images", "recon_std": CONSTANT * factor} for factor in (0.9, 1.1))
+    assert why_invalid(below, None) is not None and failed(on_the_open_cut(**below)) is not None
+    assert why_invalid(above, None) is None and failed(on_the_open_cut(**above)) is None
+
+
+def test_pictures_whose_difference_hardly_shows_are_still_pictures():
+    """A bar far above rounding would call weak reconstructions constant, and guards would never be beaten by them."""
+    assert CONSTANT <= 1e-3
+
+
+def test_who_makes_no_pictures_cannot_be_faulted_for_equal_ones():
+    assert why_invalid({"secret": "labels", "recon_std": None}, None) is None
+
+
+def test_a_failed_control_is_the_reason_however_good_the_pictures_are():
+    assert why_invalid(on_the_open_cut(), "it was weak") == "the attack failed its control: it was weak"
+
+
+def test_a_control_must_beat_the_class_mean_image_by_a_margin():
+    """An attack that equals the mean image of a class has read the label and nothing else."""
+    assert CONTROL_MARGIN > 0.05
+    assert "below its bar of 0.600" in failed(on_the_open_cut(ncc=0.45))
+    assert "below its bar of 0.600" in failed(on_the_open_cut(ncc=0.5))
+    assert "below its bar of 0.600" in failed(on_the_open_cut(ncc=0.599))
+    assert failed(on_the_open_cut(ncc=0.601)) is None
+
+
+def test_a_control_goes_by_ncc_and_not_by_ssim():
+    """SSIM rewards flat pictures of the right brightness; correlation does not."""
+    assert "ncc 0.550" in failed(on_the_open_cut(ncc=0.55, ssim=0.99))
+    assert failed(on_the_open_cut(ncc=0.65, ssim=0.01)) is None
+    # The class mean's NCC, and not its SSIM, is what has to be beaten.
+    assert failed(on_the_open_cut(ncc=0.65), class_mean={"ncc": 0.5, "ssim": 0.9}) is None
+    assert failed(on_the_open_cut(ncc=0.65), class_mean={"ncc": 0.6, "ssim": 0.1}) is not None
+
+
+def test_an_attacks_own_bar_goes_before_the_class_mean():
+    known_setting = {"attack": Barred(), "data": "known"}
+    assert "ssim 0.590, below its bar of 0.600" in failed(on_the_open_cut(ssim=0.59, ncc=0.99), **known_setting)
+    assert failed(on_the_open_cut(ssim=0.61, ncc=0.0), **known_setting) is None
+    assert failed(on_the_open_cut(ssim=0.61, ncc=0.0), attack=Barred()) is not None
+
+
+# ---------------------------------------------------------------------- what no message would give
+@pytest.mark.parametrize("best", ["blank", "mean", "class_mean"])
+def test_the_floor_is_the_best_guess_without_a_message(best):
+    """Against a worse guess, what a label gives away would count as a leak of the cut."""
+    floors = {name: {"ssim": 0.2} for name in ("blank", "mean", "class_mean")} | {"unaligned": {"ssim": 0.9}}
+    floors[best] = {"ssim": 0.4}
+    assert blind_guess(floors) == 0.4
+
+
+def test_a_verdict_counts_the_leak_above_the_best_blind_guess():
+    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
+    rows = [{**cost, "guard": g, "ssim": s, "value": s, "accuracy": 0.9} for g, s in (("none", 0.9), ("g", 0.5))]
+    floors = {"blank": {"ssim": 0.1}, "mean": {"ssim": 0.4}, "class_mean": {"ssim": 0.3}}
+    assert verdict(rows, floors, "g").leak == pytest.approx((0.5 - 0.4) / (0.9 - 0.4))
+    assert "a blind guess reaches 0.40" in verdict(rows, floors, "none").sentence
+
+
+def test_an_open_cut_must_give_away_more_than_the_best_blind_guess():
+    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
+    rows = [{**cost, "guard": g, "ssim": s, "value": s, "accuracy": 0.9} for g, s in (("none", 0.5), ("g", 0.2))]
+    hardly, clearly = ({"blank": {"ssim": 0.0}, "mean": {"ssim": 0.5 - LEAST_LEAK + by}} for by in (0.01, -0.01))
+    assert verdict(rows, hardly, "g").grade == "unknown"
+    assert verdict(rows, clearly, "g").grade == "hides"
+
+
+# ------------------------------------------------------------------------------- other secrets
+def uploaded(count):
+    return [Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(count, 1)})]
+
+
+class Scored(Attacker):
+    """Finds the rows' numbers in what was uploaded."""
+
+    def infer(self, messages):
+        return torch.cat([message["z"] for message in messages]).flatten()
+
+
+def test_an_attack_on_another_secret_must_beat_chance_by_a_margin():
+    labels = SimpleNamespace(secret="labels")
+    row = {"secret": "labels", "metric": "accuracy", "chance": 0.5}
+    for value, passes in ((0.47, False), (0.5, False), (0.549, False), (0.551, True)):
+        assert (why_control_failed(labels, {**row, "value": value}, {}, None) is None) == passes
+
+
+def test_chance_is_always_naming_the_commonest_value():
+    """Were it one over the number of classes, whoever names the commonest would seem to read labels."""
+    truth = torch.tensor([0, 0, 0, 1])
+    victim = SimpleNamespace(y=truth, messages=uploaded(4), rows=[None])
+    attack = SimpleNamespace(secret="labels", clusters=False)
+    figures, pictures = judging._values(attack, Scored(), victim, None)
+    assert (figures["chance"], figures["value"], figures["metric"]) == (0.75, 0.75, "accuracy") and pictures is None
+
+
+def side(*found):
+    return judging.Heard([Message(Kind.FORWARD, 0, 0, {"z": torch.tensor(found)[:, None]})], [None])
+
+
+@pytest.mark.parametrize(
+    ("members", "strangers", "area"),
+    [((2.0, 3.0), (0.0, 1.0), 1.0), ((0.0, 1.0), (2.0, 3.0), 0.0), ((1.0, 1.0), (1.0, 1.0), 0.5),
+     ((1.0, 2.0), (1.0, 0.0), 0.875)],
+)  # fmt: skip
+def test_membership_is_the_area_under_the_curve_and_equal_scores_count_half(members, strangers, area):
+    own = side(*members)
+    victim = SimpleNamespace(messages=own.messages, rows=own.rows, strangers=lambda: side(*strangers))
+    figures, _ = judging._membership(None, Scored(), victim, None)
+    assert figures["value"] == area and figures["chance"] == 0.5
+
+
+# --------------------------------------------------------------------- what is scored, and against what
+def test_images_that_are_given_away_are_none_of_those_that_are_scored():
+    victim = Victim(untrained(), images=40)
+    given, labels = victim.given_away(share=0.9)
+    assert len(given) == len(labels) == 8, "as many as are not scored"
+    assert not any(torch.equal(one, scored) for one in given for scored in victim.truth)
+
+
+def test_a_victim_is_heard_as_it_sends_while_it_trains_and_learns_nothing_by_it():
+    """In evaluation mode BatchNorm would send other numbers than any server ever sees."""
+    run = untrained()
+    head = run.clients[0].split.head
+    before = copy.deepcopy(head.state_dict())
+    victim = Victim(run, images=8)
+    assert torch.equal(victim.seen, copy.deepcopy(head).train()(victim.truth))
+    assert not torch.allclose(victim.seen, copy.deepcopy(head).eval()(victim.truth), atol=0.01)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in head.state_dict().items())
+
+
+def test_strangers_were_not_trained_on(monkeypatch):
+    heard = []
+    run = untrained()
+    victim = Victim(run, images=8)
+    monkeypatch.setattr(judging, "overheard", lambda *args: heard.append(args))
+    victim.strangers()
+    ((_, client, pick, _, pool),) = heard
+    assert client == 0 and len(pick) == len(victim.truth) and pool is run.parts.test
+
+
+def test_the_class_mean_image_is_the_mean_of_auxiliary_images_of_that_class():
+    aux = torch.tensor([0.0, 0.2, 0.6, 0.8]).reshape(4, 1, 1, 1)
+    victim = SimpleNamespace(y=torch.tensor([1, 0, 2]), run=SimpleNamespace(task=TASK))
+    means = judging._class_means(aux, torch.tensor([0, 0, 1, 1]), victim)
+    # Of class 2 there is no image: then it is the mean of all.
+    assert means.flatten().tolist() == pytest.approx([0.7, 0.1, 0.4])
+
+
+def test_the_unaligned_decoder_learns_from_a_head_that_is_not_the_victims(monkeypatch):
+    given = []
+
+    class Listening(Decoder):
+        def attacker(self, knowledge, seed):
+            given.append(knowledge)
+            return SimpleNamespace(reconstruct=lambda messages: None)
+
+    run = untrained(guard=LightSplit(ratio=4))
+    victim = Victim(run, images=8)
+    monkeypatch.setattr(judging, "Decoder", Listening)
+    judging._unaligned(victim, run.parts, seed=0)
+    (knowledge,) = given
+    images = run.parts.aux.images()[:8]
+    theirs, own = (encode(images, run.parts.aux.y[:8]) for encode in (knowledge.encode, victim.box))
+    assert knowledge.undo is None and theirs.shape == own.shape and not torch.allclose(theirs, own, atol=0.1)
+
+
+def test_in_an_audit_the_control_is_held_against_the_class_mean(monkeypatch):
+    row = {**on_the_open_cut(ncc=0.45), "tries": 1}
+    monkeypatch.setattr(auditing, "judge", lambda *args: (row, None))
+    scene = SimpleNamespace(victim=None, data=None, facts={}, plan=SimpleNamespace(data="unknown", net="any"))
+    marks = {"blank": {"ncc": 0.0}, "mean": {"ncc": 0.2}, "class_mean": {"ncc": 0.4}}
+    made, _ = auditing._cell(scene, Decoder(), 0, marks, None, None)
+    assert not made["valid"] and "below its bar of 0.500" in made["why_control_failed"]
+    del marks["class_mean"]  # where images have no class
+    assert auditing._cell(scene, Decoder(), 0, marks, None, None)[0]["valid"]
+
+
+def test_floors_of_several_seeds_are_averaged():
+    per_seed = [{"mean": {"ssim": 0.1, "lpips": None}}, {"mean": {"ssim": 0.3, "lpips": None}}]
+    assert auditing._average(per_seed) == {"mean": {"ssim": pytest.approx(0.2), "lpips": None}}
