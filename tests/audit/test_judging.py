@@ -7,17 +7,25 @@ import pytest
 import torch
 from toys import TASK, batches, tiny_parts, tiny_plan
 
-from cutlayer import audit as auditing
-from cutlayer import judge as judging
 from cutlayer.attacks import Attacker, Decoder
-from cutlayer.engines.local import LocalRun
+from cutlayer.audit import judge as judging
+from cutlayer.audit import matrix as auditing
+from cutlayer.audit.judge import (
+    CONSTANT,
+    CONTROL_MARGIN,
+    Victim,
+    after_training,
+    before_training,
+    why_control_failed,
+    why_invalid,
+)
+from cutlayer.audit.verdict import LEAST_LEAK, blind_guess, verdict
+from cutlayer.core.message import Kind, Message
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
-from cutlayer.guards.projection import Dense
-from cutlayer.judge import CONSTANT, CONTROL_MARGIN, Victim, known, told, why_control_failed, why_invalid
-from cutlayer.message import Kind, Message
-from cutlayer.metrics import scores
-from cutlayer.plan import cut_shapes
-from cutlayer.verdict import LEAST_LEAK, blind_guess, verdict
+from cutlayer.guards.parts.projection import Dense
+from cutlayer.metrics.images import scores
+from cutlayer.training.plan.plan import cut_shapes
 
 # Guards that both sides draw from the public seed.
 PUBLIC = [
@@ -31,7 +39,7 @@ seeds = pytest.mark.parametrize("seed", [0, 7])
 
 
 def untrained(**changes):
-    return LocalRun(tiny_plan(batch=8, **changes), tiny_parts(), classes=TASK.classes)
+    return LocalRun(tiny_plan(batch_size=8, **changes), tiny_parts(), classes=TASK.classes)
 
 
 def activations(run, count=4):
@@ -48,17 +56,17 @@ def sent(guard, z):
 def test_an_attackers_copy_of_a_public_guard_sends_what_the_client_sends(guard, seed):
     """With another public seed every attack that knows the guard would fail, and the guard look strong."""
     run = untrained(guard=guard, seed=seed)
-    copied = told(run.plan, run.task, run.parts, "cpu").guard.copy(own=1)
+    copied = before_training(run.plan, run.task, run.parts, "cpu").guard.copy(own=1)
     z = activations(run)
-    assert torch.equal(sent(copied, z), sent(run.clients[0].split.guard, z))
+    assert torch.equal(sent(copied, z), sent(run.networks[0].split.guard, z))
 
 
 @public_guards
 @seeds
 def test_an_attacker_undoes_a_public_guard_as_the_server_does(guard, seed):
     run = untrained(guard=guard, seed=seed)
-    knowledge = told(run.plan, run.task, run.parts, "cpu")
-    seen = sent(run.clients[0].split.guard, activations(run))
+    knowledge = before_training(run.plan, run.task, run.parts, "cpu")
+    seen = sent(run.networks[0].split.guard, activations(run))
     lifted = run.server.body.get_submodule("0")(seen)
     assert torch.equal(knowledge.undo(seen), lifted)
     assert torch.equal(knowledge.guard.undo()(seen), lifted)
@@ -68,24 +76,24 @@ def test_an_attacker_undoes_a_public_guard_as_the_server_does(guard, seed):
 def test_a_client_that_measures_its_own_leak_undoes_its_guard_as_the_server_does(seed):
     """With another public map its readers would find nothing, and tell it that nothing leaks."""
     run = untrained(guard=LightSplit(ratio=4), seed=seed)
-    seen = sent(run.clients[0].split.guard, activations(run))
-    assert torch.equal(run.workers[0]._own().undo(seen), run.server.body.get_submodule("0")(seen))
+    seen = sent(run.networks[0].split.guard, activations(run))
+    assert torch.equal(run.clients[0]._own().undo(seen), run.server.body.get_submodule("0")(seen))
 
 
 @pytest.mark.parametrize("client", [0, 1])
 def test_a_ceiling_is_told_the_key_of_the_client_it_attacks(client):
     """Another key would make the limit of what can be found out as low as guessing."""
-    run = untrained(guard=SEAL(), clients=2, shared=False)
-    ceiling = known(Victim(run, images=8, client=client), run.parts).guard
+    run = untrained(guard=SEAL(), clients=2, shared_client_network=False)
+    ceiling = after_training(Victim(run, images=8, client=client), run.parts).guard
     z = activations(run)
-    right, wrong = (run.clients[one].split.guard for one in (client, 1 - client))
+    right, wrong = (run.networks[one].split.guard for one in (client, 1 - client))
     assert torch.equal(sent(ceiling.copy(ceiling.true_key), z), sent(right, z))
     assert not torch.equal(sent(ceiling.copy(ceiling.true_key), z), sent(wrong, z))
 
 
 def test_nobody_is_told_a_key_before_a_client_sends_anything():
     run = untrained(guard=SEAL())
-    assert told(run.plan, run.task, run.parts, "cpu").guard.true_key is None
+    assert before_training(run.plan, run.task, run.parts, "cpu").guard.true_key is None
 
 
 # ----------------------------------------------------------------------------- which attacks count
@@ -240,7 +248,7 @@ def test_images_that_are_given_away_are_none_of_those_that_are_scored():
 def test_a_victim_is_heard_as_it_sends_while_it_trains_and_learns_nothing_by_it():
     """In evaluation mode BatchNorm would send other numbers than any server ever sees."""
     run = untrained()
-    head = run.clients[0].split.head
+    head = run.networks[0].split.head
     before = copy.deepcopy(head.state_dict())
     victim = Victim(run, images=8)
     assert torch.equal(victim.seen, copy.deepcopy(head).train()(victim.truth))
@@ -252,7 +260,7 @@ def test_strangers_were_not_trained_on(monkeypatch):
     heard = []
     run = untrained()
     victim = Victim(run, images=8)
-    monkeypatch.setattr(judging, "overheard", lambda *args: heard.append(args))
+    monkeypatch.setattr(judging, "replay", lambda *args: heard.append(args))
     victim.strangers()
     ((_, client, pick, _, pool),) = heard
     assert client == 0 and len(pick) == len(victim.truth) and pool is run.parts.test

@@ -9,13 +9,13 @@ import pytest
 import torch
 from toys import samples, tiny_plan
 
-from cutlayer import report
 from cutlayer.attacks import Attack, Attacker
-from cutlayer.audit import Audit, audit, picture_key
-from cutlayer.cells import Cells
+from cutlayer.audit.matrix import Audit, audit, picture_key
+from cutlayer.audit.report import files as report
+from cutlayer.audit.store import Cells
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
-from cutlayer.metrics import scores
+from cutlayer.metrics.images import scores
 
 FLOORS = {name: {"ssim": 0.1, "psnr": 5.0, "mse": 0.3, "ncc": 0.0, "lpips": None, "fg_ssim": None, "fg_psnr": None,
                  "fg_lpips": None} for name in ("blank", "mean", "class_mean")}  # fmt: skip
@@ -127,7 +127,7 @@ def test_the_pictures_that_an_audit_keeps_of_a_row_are_those_its_figures_are_of(
     cells.put("0 | floors", FLOORS)  # of no interest here, and the longest part
     loaded = Loaded(samples(80, 1), samples(30, 2), ("a", "b", "c"))
     attacks = [Grey(bright=0.2), Grey(bright=0.9)]
-    plan = tiny_plan(epochs=1, batch=16)
+    plan = tiny_plan(epochs=1, batch_size=16)
     made = audit(plan, loaded, guards=[LightSplit(ratio=4)], attacks=attacks, images=24, cells=cells)
     assert len(made.rows) == len(made.pictures) == 4
     for one in made.rows:

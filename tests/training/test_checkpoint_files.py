@@ -8,8 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from cutlayer import checkpoint
-from cutlayer.transcript import Recorder
+from cutlayer.training import checkpoint
+from cutlayer.wire.transcript import Recorder
 
 OLD = {"net.weight": torch.arange(6.0).reshape(2, 3), "net.bias": torch.ones(2)}
 NEW = {name: tensor + 10 for name, tensor in OLD.items()}

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
-from cutlayer import checkpoint
-from cutlayer.engines.local import LocalRun
-from cutlayer.errors import ProtocolError
-from cutlayer.message import Kind, Message
-from cutlayer.optimizers import SGD, Adam
-from cutlayer.rounds import SplitFed
-from cutlayer.server import Server
-from cutlayer.state import optimizer_state
+from cutlayer.core.errors import ProtocolError
+from cutlayer.core.message import Kind, Message
+from cutlayer.core.server import Server
+from cutlayer.core.state import optimizer_state
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.training import checkpoint
+from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.plan.schedule import SplitFed
 
 OPTIMIZERS = [SGD(lr=0.05, momentum=0.9), Adam(lr=0.01), Adam(lr=0.01, amsgrad=True)]
 all_optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
@@ -181,7 +181,7 @@ def test_optimizers_of_clients_own_bodies_are_restored_too(optimizer):
 
 
 def test_the_best_epoch_comes_back_with_its_optimizer():
-    run = start(OPTIMIZERS[0], clients=1, patience=2, val=0.2)
+    run = start(OPTIMIZERS[0], clients=1, patience=2, val_share=0.2)
     run.take(run.schedule(0)[0])
     run.best.tensors = run.best_now()
     before = {name: tensor.clone() for name, tensor in whole(run.server).items()}

@@ -6,9 +6,10 @@ import struct
 import pytest
 import torch
 
-from cutlayer import transcript, wire
-from cutlayer.codecs import BY_TAG
-from cutlayer.message import Kind, Message
+from cutlayer.core.message import Kind, Message
+from cutlayer.wire import frames as wire
+from cutlayer.wire import transcript
+from cutlayer.wire.codecs import BY_TAG
 
 
 def from_hex(text):

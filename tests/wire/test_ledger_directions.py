@@ -4,11 +4,11 @@ import json
 
 from toys import TASK, tiny_parts, tiny_plan
 
-from cutlayer import wire
-from cutlayer.engines.local import LocalRun
-from cutlayer.ledger import DOWN, UP, Ledger
-from cutlayer.message import Kind, Message
-from cutlayer.verdict import total_bytes
+from cutlayer.audit.verdict import total_bytes
+from cutlayer.core.message import Kind, Message
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.wire import frames as wire
+from cutlayer.wire.ledger import DOWN, UP, Ledger
 
 IMAGES = tiny_parts(8).private.x
 
@@ -49,7 +49,7 @@ def test_a_watching_ledger_counts_the_question_up_and_the_answer_down():
 
 
 def test_a_relay_counts_every_order_down_and_every_answer_up():
-    run = LocalRun(tiny_plan(batch=8, clients=3), tiny_parts(), classes=TASK.classes)
+    run = LocalRun(tiny_plan(batch_size=8, clients=3), tiny_parts(), classes=TASK.classes)
     asked, crossed = run.ask, {UP: 0, DOWN: 0}
 
     def ask(client, order):
