@@ -24,9 +24,10 @@ from cutlayer.rules import FedAvg
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.privacy import privacy
 from cutlayer.training.plan.optimizers import SGD
-from cutlayer.training.plan.plan import Plan, Task, cut_shapes
+from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.roles import Role
 from cutlayer.training.plan.schedule import Relay, SplitFed
+from cutlayer.training.plan.shapes import cut_shapes
 
 ROOT = Path(__file__).parents[1]
 

@@ -5,54 +5,42 @@ A row counts only if the same attack succeeded on the unguarded cut in the same 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from statistics import mean
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..attacks import Attack
 from ..core.batch import Task
 from ..core.guard import Shape
-from ..core.message import Handler, Message, Watcher
 from ..core.seeds import derive
 from ..data.auxiliary import Auxiliary
-from ..data.base import Loaded, Parts, overlap, parts
-from ..data.poisons import Poison
+from ..data.base import Loaded, Parts
 from ..detectors import ClientContext
-from ..engines.client_report import by_client
-from ..engines.local.run import LocalRun, Progress, as_batch, task_of
+from ..engines.local.run import task_of
 from ..guards import Guard, NoGuard
-from ..guards.wcc import scatter_ratio
 from ..metrics.lpips import LPIPS
-from ..training.build import build_client, build_server, sides
-from ..training.evaluation import mean_iou
-from ..training.facts.compression import rates
-from ..training.facts.forecast import Stopwatch, forecast
+from ..training.build import build_client, build_server
 from ..training.facts.link import Link
-from ..training.facts.memory import client_memory
-from ..training.facts.privacy import privacy
 from ..training.labels import why_unfit_labels
-from ..training.plan.plan import PARTS, Plan, cut_shapes
-from ..wire.ledger import DOWN, TRAINING, UP
-from .detector_trial import DetectorTrial, on_trial
-from .judge import Hijacked, Scores, Victim, floors, hijack, judge, why_control_failed, why_invalid, why_untold
-from .poison_trial import PoisonTrial, honest
+from ..training.plan.plan import Plan
+from ..training.plan.shapes import cut_shapes
+from .control import why_control_failed, why_invalid
+from .detector_trial import on_trial
+from .facts import refuse_overlap, shared_out
+from .floors import floors
+from .judge import judge
+from .knowledge import why_untold
+from .rows import Event, Scores, picture_key, shown
+from .scene import Scene, Shown
 from .store import ResultStore
+from .victim import Victim
 
 SCHEMA = 1
 SMALLEST = 11  # pixels: one window of SSIM
 CONTROL_TRIES = 3  # an attack that fails on the open cut is tried again: some start badly, and that is no privacy
 AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside
-
-
-@dataclass(frozen=True)
-class Event:
-    """What an audit is doing, for whoever shows progress."""
-
-    what: str
-    done: float  # share of the whole audit
 
 
 @dataclass
@@ -121,12 +109,12 @@ def audit(
         if why := why_unfit(plan, task, guard, y):
             raise ValueError(why)
     aside = auxiliary or Auxiliary()
-    _refuse_attacks(attacks, plan, aside.apply(_shared_out(plan, loaded, seeds[0]), task), task, images)
+    _refuse_attacks(attacks, plan, aside.apply(shared_out(plan, loaded, seeds[0]), task), task, images)
     # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
     shape = cut_shapes(plan, task).shared
     forms = {guard: _forms(attacks, plan, guard, shape) for guard in guards}
     spoils = {guard: plan.poison for guard in guards if plan.poison is not None and not guard.post_hoc}
-    show = _Shown(on_event, len(seeds) * (len(spoils) + sum(1 + len(against) for against in forms.values())))
+    show = Shown(on_event, len(seeds) * (len(spoils) + sum(1 + len(against) for against in forms.values())))
     claim = cache(claim)  # what is this process's stays so
     cells = cells or ResultStore()
     result: Audit | None = None
@@ -134,10 +122,10 @@ def audit(
     for seed in seeds:
         # The judge plays every party, so the private seed may be fixed: the table can be made again.
         own = replace(plan, seed=seed, private_seed=derive(seed, "audit"), poison=None)
-        data = aside.apply(_shared_out(own, loaded, seed), task)
-        _refuse_overlap(data)
+        data = aside.apply(shared_out(own, loaded, seed), task)
+        refuse_overlap(data)
         records = any("history" in attack.needs for attack in attacks)
-        open_cut = _Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show, records, link)
+        open_cut = Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show, records, link)
         marks = _marks(cells, open_cut, seed, lpips)
         per_seed.append(marks)
         if result is None:
@@ -148,7 +136,7 @@ def audit(
             scene = (
                 open_cut
                 if guard == NoGuard()
-                else _Scene(replace(own, guard=guard), data, task, images, device, open_cut, show, records, link)
+                else Scene(replace(own, guard=guard), data, task, images, device, open_cut, show, records, link)
             )
             if guard != NoGuard() and not claim(f"{seed} | {shown(guard)}"):
                 continue
@@ -197,7 +185,7 @@ def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) ->
 
 
 def _cell(
-    scene: "_Scene",
+    scene: "Scene",
     attack: Attack,
     seed: int,
     marks: dict[str, Scores],
@@ -222,7 +210,7 @@ def _cell(
 
 
 def _active_row(
-    scene: "_Scene", attack: Attack, seed: int, lpips: LPIPS | None, again: int
+    scene: "Scene", attack: Attack, seed: int, lpips: LPIPS | None, again: int
 ) -> tuple[dict[str, Any], Tensor | None]:
     """An active attack has a run of its own. What the guard costs is still told by the honest one."""
     run, attacker, seconds, trial = scene.hijacked(attack, seed, again)
@@ -234,139 +222,19 @@ def _active_row(
     return row, pictures
 
 
-def _marks(cells: ResultStore, open_cut: "_Scene", seed: int, lpips: LPIPS | None) -> dict[str, Scores]:
+def _marks(cells: ResultStore, open_cut: "Scene", seed: int, lpips: LPIPS | None) -> dict[str, Scores]:
     if (cell := cells.get(f"{seed} | floors")) is None:
         cells.put(f"{seed} | floors", marks := floors(open_cut.victim, open_cut.data, seed, lpips))
         return marks
     return cell[0]
 
 
-def _truth(cells: ResultStore, open_cut: "_Scene", seed: int) -> dict[str, Tensor]:
+def _truth(cells: ResultStore, open_cut: "Scene", seed: int) -> dict[str, Tensor]:
     if (cell := cells.get(f"{seed} | truth")) is None:
         truth = {"images": open_cut.victim.truth.cpu(), "labels": open_cut.victim.y.cpu()}
         cells.put(f"{seed} | truth", {}, **truth)
         return truth
     return cell[1]
-
-
-class _Shown:
-    """Progress over all cells."""
-
-    def __init__(self, on_event: Callable[[Event], None], count: int):
-        self.on_event, self.count, self.done = on_event, count, 0
-
-    def __call__(self, what: str, share: float = 0.0) -> None:
-        self.on_event(Event(what, (self.done + share) / self.count))
-
-
-@dataclass
-class _Scene:
-    """One guard under one seed. It is trained when a cell first needs it, and never if all are there already."""
-
-    plan: Plan
-    data: Parts
-    task: Task
-    images: int
-    device: str
-    open_cut: "_Scene | None"
-    show: _Shown
-    records: bool = False  # whether an attack wants the messages of the training
-    link: Link | None = None
-    told: dict[str, Any] | None = None  # what is foretold of the training over the link
-    trained: bool = False
-    watched: list[dict[str, Any]] = field(default_factory=list)  # how the plan's detectors did in honest training
-    server_watched: list[dict[str, Any]] = field(default_factory=list)  # how those of the server did
-    history: list[Message] = field(default_factory=list)
-
-    @cached_property
-    def run(self) -> LocalRun:
-        """A guard made for finished networks is fitted to the unguarded one, frozen."""
-        plan, fitted = self._start()
-        watch = Stopwatch()
-        heard: list[Watcher] = [*([self._listen] if self.records else []), *([watch] if self.link else [])]
-        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device, at_server=heard)
-        if fitted is not None:
-            run.start_from(fitted)
-        trial = DetectorTrial(run)
-
-        def after(progress: Progress) -> None:
-            trial()
-            self.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
-
-        run.train(on_step=after)
-        trial.finish()
-        self.watched, self.server_watched = trial.honest(), honest(run)
-        if self.link is not None:
-            per_epoch = run.steps // run.plan.epochs
-            self.told = forecast(
-                self.link, run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=per_epoch
-            )
-        run.use_best()
-        self.trained = True
-        self.show.done += 1
-        return run
-
-    def hijacked(self, attack: Attack, seed: int, again: int) -> Hijacked:
-        """The same training with an active attacker at the server."""
-        plan, fitted = self._start()
-        plan = replace(plan, server_detectors=())  # the attacker would be watching
-        what = f"{attack} trains with {shown(self.plan.guard)}"
-        return hijack(
-            attack, plan, self.data, self.task, seed, device=self.device, again=again, start=fitted,
-            images=min(self.images, 128),
-            on_step=lambda p: self.show(what, p.step / max(1, p.steps)),
-        )  # fmt: skip
-
-    def spoiled(self, poison: Poison) -> dict[str, Any]:
-        """The same training with malicious clients. The server is honest here, so no client watches it."""
-        plan = replace(self.plan, poison=poison, client_detectors=())
-        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
-        trial, what = PoisonTrial(run), f"{poison} trains with {shown(self.plan.guard)}"
-
-        def between_turns() -> bool:
-            trial()
-            return False
-
-        self.show(what)
-        run.train(
-            on_step=lambda progress: self.show(what, progress.step / max(1, progress.steps)),
-            on_epoch=trial,
-            stop=between_turns,
-        )
-        run.use_best()
-        return {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()}
-
-    def _start(self) -> tuple[Plan, LocalRun | None]:
-        fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
-        if fitted is None:
-            return self.plan, None
-        # Where nothing learns, neither a server nor a client can lead anybody astray.
-        return replace(self.plan, frozen_parts=PARTS, client_detectors=(), server_detectors=()), fitted
-
-    def _listen(self, message: Message, handle: Handler) -> Message:
-        if message.client == 0 and message.kind in TRAINING:
-            self.history.append(message)
-        return handle(message)
-
-    @cached_property
-    def victim(self) -> Victim:
-        victim = Victim(self.run, self.images)
-        victim.history = self.history if self.records else None
-        return victim
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        found = _facts(self.run, self.victim) | ({} if self.link is None else {"link": self.told})
-        found |= {"server_watch": self.server_watched} if self.server_watched else {}
-        return found | ({"watch": self.watched} if self.watched else {})
-
-
-def shown(guard: Guard) -> str:
-    return "none" if guard == NoGuard() else repr(guard)
-
-
-def picture_key(row: dict[str, Any]) -> str:
-    return f"{row['guard']} | {row['attack']}"
 
 
 def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:
@@ -410,47 +278,9 @@ def _average(per_seed: list[dict[str, Scores]]) -> dict[str, Scores]:
     }
 
 
-def _shared_out(plan: Plan, loaded: Loaded, seed: int) -> Parts:
-    return parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=seed)
-
-
 def _refuse_attacks(attacks: Sequence[Attack], plan: Plan, data: Parts, task: Task, images: int) -> None:
     """What an attack lacks is said now, and not after the first hour of training."""
     for attack in attacks:
         reason = attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
         if reason is not None:
             raise ValueError(reason)
-
-
-def _refuse_overlap(data: Parts) -> None:
-    if common := overlap(data.private, data.aux):
-        raise ValueError(
-            f"{common} of the attacker's auxiliary images are also private: the score would be memory. "
-            "Drop the copies first (cutlayer.data.base.distinct, or UTKFace(distinct=True))"
-        )
-
-
-def _facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
-    """What a guard costs and keeps, whoever attacks it."""
-    accuracies = run.evaluate(run.parts.test)
-    batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch_size, len(run.samples[0]))))
-    maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
-    memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
-    return {
-        "guard": shown(run.plan.guard),
-        "fitted": run.plan.guard.post_hoc,
-        "accuracy": mean(accuracies),
-        **({"mean_iou": mean(maps)} if maps else {}),
-        "accuracy_spread": max(accuracies) - min(accuracies),
-        **({"fairness": by_client(run).get("fairness")} if run.plan.clients > 1 else {}),
-        "bytes_up": run.ledger.per_sample(UP),
-        "bytes_down": run.ledger.per_sample(DOWN),
-        "bytes_weights": run.ledger.weights_per_sample(),
-        "sides": sides(run.plan, run.task),
-        "privacy": privacy(run.plan, run.task, fitted=run.plan.guard.post_hoc),
-        "train_seconds": round(run.seconds, 2),
-        "client_memory": memory,
-        "within_over_total": scatter_ratio(victim.seen, victim.y) if victim.y.dim() == 1 else None,
-        "rates": rates(run.plan, run.task, run.ledger),
-        "ledger": run.ledger.as_dict(),
-    }

@@ -9,14 +9,19 @@ from torch import Tensor
 
 from ..attacks import Attack
 from ..core.message import Kind, Message
+from ..engines.folder import TRANSCRIPT, load_plan
 from ..engines.local.run import LocalRun
-from ..engines.local.start import TRANSCRIPT, load_plan, ready
+from ..engines.local.start import ready
 from ..metrics.lpips import LPIPS
 from ..training import checkpoint
-from ..training.plan.plan import cut_shapes
+from ..training.plan.shapes import cut_shapes
 from ..training.step import load
 from ..wire.transcript import read
-from .judge import Victim, WhiteBox, floors, judge, uploads, why_invalid, why_untold
+from .control import why_invalid
+from .floors import floors
+from .judge import judge
+from .knowledge import why_untold
+from .victim import Victim, WhiteBox, uploads
 
 
 class Recorded(Victim):

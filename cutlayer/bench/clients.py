@@ -25,8 +25,9 @@ from ..nets.resnet import ResNet18
 from ..training.build import build_server
 from ..training.fused_wave import Fusion
 from ..training.plan.optimizers import SGD
-from ..training.plan.plan import Plan, cut_shapes
+from ..training.plan.plan import Plan
 from ..training.plan.schedule import Wave
+from ..training.plan.shapes import cut_shapes
 from .measurement import Measured
 
 PLAIN = SGD(lr=0.01, momentum=0.0)  # nothing is kept from step to step, so a client is its parameters

@@ -22,9 +22,10 @@ from ..core.seeds import derive
 from ..data.base import Parts, Samples
 from ..engines.local.run import LocalRun
 from ..training.device import prepare
-from ..training.facts.link import Link, carry
+from ..training.facts.link import Link
 from ..training.plan.plan import Plan
 from ..training.step import export
+from .shaped_link import carry
 
 PATIENCE = 120.0  # seconds after which something that should have happened has not
 

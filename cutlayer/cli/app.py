@@ -68,7 +68,8 @@ def train(
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
     prepare(threads, device)
-    from ..engines.local import start as runs
+    from ..engines.folder import load_plan, new_folder
+    from ..engines.local import start
     from ..training.facts import compression as rates
     from ..training.facts.forecast import in_words
     from ..training.facts.link import Link
@@ -80,13 +81,13 @@ def train(
         # Who watches the server is the client's own business: that alone may be another from here on.
         named = "client_detectors"
         others = {named: changes.pop(named)} if plan is None and named in changes else {}
-        chosen = runs.load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
+        chosen = load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
         chosen = change(chosen, others)
     else:
         chosen = change(read_plan(plan), changes)
-    folder = resume or runs.new_folder(out, "train")
+    folder = resume or new_folder(out, "train")
     with Bar() as bar, Stop() as stop, halt_told(as_json, folder):
-        result = runs.train(
+        result = start.train(
             chosen,
             folder,
             data_dir=data_dir,
@@ -118,7 +119,7 @@ def train(
     for side in ("client", "server"):
         own = result["sides"][side]
         say(f"{side}: {own['parameters']:,} parameters, {own['macs']:,} multiply-accumulates a sample")
-    for line in [*lines(result["privacy"]), *runs.leaks(result)]:
+    for line in [*lines(result["privacy"]), *start.leaks(result)]:
         say(line)
     say(f"results in {folder}")
 
@@ -141,14 +142,14 @@ def memory(
     """
     changes |= {"guard": guard} if guard is not None else {}
     prepare(1, "cpu")
-    from ..engines.local import start as runs
+    from ..engines.folder import new_folder
     from ..engines.local.run import task_of
     from ..training.facts.memory import breakdown
     from ..training.plan.plan_text import change, read_plan
     from .memory import picture, table
 
     chosen = change(read_plan(plan), changes)
-    folder = runs.new_folder(out, "memory")
+    folder = new_folder(out, "memory")
     loaded = chosen.data.load(data_dir)
     found = breakdown(chosen, task_of(loaded.train, len(loaded.classes)))
     result = {"plan": repr(chosen), "client_memory": found}
@@ -179,9 +180,9 @@ def bench(
     """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
     prepare(1, "cpu")
     from ..bench import run as room
-    from ..engines.local import start as runs
+    from ..engines.folder import new_folder
 
-    folder = runs.new_folder(out, "bench")
+    folder = new_folder(out, "bench")
     with Bar() as bar:
         rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
     folder.mkdir(parents=True, exist_ok=True)

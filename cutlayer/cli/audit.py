@@ -142,11 +142,11 @@ def attack(
     from ..audit.report import files as report
     from ..audit.verdict import blind_guess
     from ..core.spec import spec
-    from ..engines.local import start as runs
+    from ..engines.folder import new_folder
     from ..metrics.lpips import find_weights, load_lpips
 
     chosen = [spec(text, "attacks") for text in attack or []] or [Decoder()]
-    folder = runs.new_folder(out, "attack")
+    folder = new_folder(out, "attack")
     weights = find_weights(data_dir)
     found, victim, pictures = attack_recording(
         run, chosen, images=images, data_dir=data_dir, device=device,
@@ -191,7 +191,8 @@ def _audit(
     from ..audit.matrix import audit as run_audit
     from ..audit.report import files as report
     from ..audit.store import ResultStore
-    from ..engines.local import start as runs
+    from ..engines.folder import new_folder
+    from ..engines.local import start
     from ..engines.local.run import task_of
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
     from ..training.facts.forecast import in_words
@@ -199,8 +200,8 @@ def _audit(
 
     over = Link.parse(link) if link is not None else None
     if over is not None:
-        runs.refuse_side_by_side(plan)
-    folder = resume or runs.new_folder(out, "sweep" if is_sweep else "audit")
+        start.refuse_side_by_side(plan)
+    folder = resume or new_folder(out, "sweep" if is_sweep else "audit")
     loaded = plan.data.load(data_dir)
     maps = loaded.train.y.dim() > 1
     weights = find_weights(data_dir)

@@ -60,7 +60,7 @@ def compare(
     from ..audit.compare.variants import variants
     from ..audit.parallel import share, threads_each
     from ..audit.store import ResultStore
-    from ..engines.local import start as runs
+    from ..engines.folder import new_folder
     from ..training.plan.plan_text import change, read_plan
 
     if seeds < 1 or jobs < 1:
@@ -69,7 +69,7 @@ def compare(
     chosen = variants(base, with_ or [])
     if resume is not None and not (resume / CELLS).is_dir():
         raise FileNotFoundError(f"{resume} holds no interrupted comparison")
-    folder = resume or runs.new_folder(out, "compare")
+    folder = resume or new_folder(out, "compare")
     every = range(base.seed, base.seed + seeds)
     cells = ResultStore(folder / CELLS, repr(base))
     check(chosen, every, data_dir)

@@ -278,10 +278,11 @@ def predict(
     """
     prepare(threads, device)
     from ..core.spec import spec
-    from ..engines.predict import predict_with, refuse_masks, write_masks
+    from ..engines.predict import predict_with
     from ..training import checkpoint
     from ..training.facts.link import Link
     from ..training.plan.plan_text import read_plan
+    from .predict import refuse_masks, write_masks
 
     if limit < 0 or (batch is not None and batch < 1):
         raise ValueError("--limit is 0 or more, --batch-size at least 1")

@@ -27,7 +27,7 @@ def lay_down(
     return Halt(f"{halt}. Its state is in {folder}, the scores in {MARK}")
 
 
-def refuse(folder: Path) -> None:
+def refuse_halted(folder: Path) -> None:
     """A run that was stopped goes on only if a person says so, by taking the mark away."""
     if (folder / MARK).exists():
         why = json.loads((folder / MARK).read_text())["why"]

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,19 +18,19 @@ from ..core.message import Kind, through
 from ..core.seeds import derive
 from ..data.base import Source
 from ..training import checkpoint
-from ..training.batches import in_batches
+from ..training.batches import as_batch, in_batches, task_of
 from ..training.build import build_client
-from ..training.client import as_batch, task_of
 from ..training.evaluation import confusion, mean_iou, mean_iou_of_each
 from ..training.facts.link import Link
 from ..training.labels import refuse_unfit_labels
 from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load, predict
 from ..wire.ledger import DOWN, UP, Ledger
+from .folder import load_plan
 from .grpc import certs
 from .grpc.channel import Address
 from .grpc.client import PredictOnlyClient
-from .local import start as runs
+from .local import start
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def predict_with(
     `stream` each sample is a message of its own, sent when the answer to the one before has come. `maps`: refuse a
     network that gives no label maps. `link`: also say how long it would take over that.
     """
-    plan = runs.load_plan(folder, given)
+    plan = load_plan(folder, given)
     if stream:
         refuse_stream(plan)
     loaded = (data or plan.data).load(data_dir)
@@ -182,43 +181,6 @@ def refuse_stream(plan: Plan) -> None:
         )
 
 
-def write_masks(path: Path, found: Predictions) -> None:
-    """The label maps: a folder of PNG pictures whose pixel values are the classes, or one .npz file."""
-    small = found.found.to(torch.uint8 if len(found.classes) <= 256 else torch.int32).numpy()
-    if path.suffix == ".npz":
-        buffer = io.BytesIO()
-        labels = found.labels.numpy().astype(small.dtype)
-        np.savez_compressed(buffer, predicted=small, label=labels, classes=np.array(found.classes))
-        checkpoint.write_bytes(path, buffer.getvalue())
-        return
-    if len(found.classes) > 256:
-        raise ValueError(
-            f"a PNG has 256 classes at most, and there are {len(found.classes)}: give --masks an .npz file"
-        )
-    from PIL import Image
-
-    path.mkdir(parents=True, exist_ok=True)
-    colours = [value for which in range(len(found.classes)) for value in _colour(which)]
-    for number, picture in enumerate(small):
-        image = Image.fromarray(picture, mode="P")
-        image.putpalette(colours)
-        image.save(path / f"{number:05}.png")
-
-
-def refuse_masks(path: Path) -> None:
-    """Say what is wrong with a place for label maps before anything is predicted."""
-    if path.exists() and (path.suffix == ".npz" or not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} exists: give --masks a new folder for pictures, or a new .npz file")
-
-
-def _colour(which: int) -> tuple[int, int, int]:
-    """A colour for a class, the first ones far apart: bits of its number, spread over red, green and blue."""
-    found = [0, 0, 0]
-    for bit in range(8):
-        found[bit % 3] |= (which >> bit & 1) << (7 - bit // 3)
-    return found[0], found[1], found[2]
-
-
 @contextmanager
 def _client(
     plan: Plan,
@@ -232,7 +194,7 @@ def _client(
     device: str,
 ) -> Iterator[ClientNetwork]:
     if server is None:
-        run = runs.ready(plan, data_dir, device)
+        run = start.ready(plan, data_dir, device)
         which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
         run.restore(*checkpoint.load(which))
         client = run.networks[0]

@@ -1,9 +1,13 @@
 """How samples are cut into steps."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ..core.batch import Batch, Task
 from ..core.seeds import generator
+from ..data.base import Samples
 
 
 def epoch_batches(count: int, size: int, seed: int, least: int = 2) -> list[Tensor]:
@@ -18,3 +22,22 @@ def in_batches(index: Tensor, size: int, least: int = 2) -> list[Tensor]:
     if len(batches) > 1 and len(batches[-1]) < least:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
+
+
+def task_of(samples: Samples, classes: int) -> Task:
+    """What both sides are told of the data."""
+    attributes = {name: int(values.max()) + 1 for name, values in samples.s.items() if len(values)}
+    return Task(tuple(samples.x.shape[1:]), classes, attributes)
+
+
+def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
+    """Rows of `samples` as the batch of one step, in torch's default precision."""
+    images = samples.images(index.to(samples.y.device)).to(torch.get_default_dtype())
+    return Batch(images, samples.y[index], {name: values[index] for name, values in samples.s.items()}, seed)
+
+
+def on(samples: Samples, device: torch.device) -> Samples:
+    if device.type == "cpu":
+        return samples
+    moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
+    return Samples(samples.x.to(device), samples.y.to(device), moved, samples.identity)

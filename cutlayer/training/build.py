@@ -1,25 +1,22 @@
 """From a plan to the parties: each side is built from what it may know, and never builds the other's part."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from ..core.batch import Batch
-from ..core.message import Handler, Message
+from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
 from ..core.server import Server
 from ..core.split import Bypass, Split
 from ..core.state import freeze as freeze
-from ..nets.base import count_parameters
 from ..nets.bypass import FillChannels, Rejoin
 from ..nets.weights import load_weights
 from .fused_wave import refuse_mixing
-from .plan.plan import Plan, Task, cut_shapes
+from .plan.plan import Plan, Task
 from .plan.schedule import Wave
+from .plan.shapes import cut_shapes
 from .step import ClientNetwork
 
 
@@ -104,35 +101,3 @@ def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
     for name, part in parts.items():
         if name in plan.frozen_parts and part is not None:
             freeze(part)
-
-
-def sides(plan: Plan, task: Task) -> dict[str, Any]:
-    """Per side, guard included: parameters, and multiply-accumulates of predicting one sample."""
-    plan = replace(plan, private_seed=0)  # any weights will do
-    server = build_server(plan, task)
-    client = build_client(plan, task, 0, server.handle)
-    cut = cut_shapes(plan, task)
-    # As many samples as the guard needs at once; the figures are those of one.
-    count = max(plan.guard.least_batch, plan.guard.fan_out)
-    batch = Batch(torch.zeros(count, *task.shape), torch.zeros(count, dtype=torch.long))
-    sent: list[Message] = []
-
-    def overheard(message: Message) -> Message:
-        sent.append(message)
-        return server.handle(message)
-
-    client.remote = Remote(0, overheard)
-    with torch.no_grad(), FlopCounterMode(display=False) as both:
-        client.split.eval()(batch, client.remote)
-    with torch.no_grad(), FlopCounterMode(display=False) as alone:
-        if sent:
-            server.body.eval()(sent[0]["z"])
-    return {
-        "cut": list(cut.z),
-        "sent": list(cut.sent),
-        "client": {
-            "parameters": count_parameters(client.split),
-            "macs": (both.get_total_flops() - alone.get_total_flops()) // (2 * count),
-        },
-        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // (2 * count)},
-    }

@@ -22,15 +22,16 @@ from ..rules import Latest
 from ..rules.base import CONTROL, NET, OPTIMIZER, STAT
 from ..wire.codecs.parts.bits import on_host, values
 from ..wire.ledger import Ledger
-from .batches import epoch_batches, in_batches
+from .batches import as_batch, epoch_batches, in_batches, on
 from .build import build_client, build_server
 from .detection import KEPT, ClientDetection
 from .evaluation import confusion
 from .labels import refuse_unfit_labels
 from .micro_batches import Post, learn_in_micro_batches
 from .plan.optimizers import set_rate
-from .plan.plan import Plan, cut_shapes, steps_per_epoch
+from .plan.plan import Plan
 from .plan.schedule import Relay
+from .plan.shapes import cut_shapes, steps_per_epoch
 from .step import ClientNetwork, export, feed, learn, load, predict
 
 EVALUATION_BATCH = 500
@@ -449,22 +450,3 @@ def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
                 f"{whose} has {count} samples, {plan.guard} needs {least} at a time: "
                 "fewer clients, more data, or a smaller k"
             )
-
-
-def task_of(samples: Samples, classes: int) -> Task:
-    """What both sides are told of the data."""
-    attributes = {name: int(values.max()) + 1 for name, values in samples.s.items() if len(values)}
-    return Task(tuple(samples.x.shape[1:]), classes, attributes)
-
-
-def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
-    """Rows of `samples` as the batch of one step, in torch's default precision."""
-    images = samples.images(index.to(samples.y.device)).to(torch.get_default_dtype())
-    return Batch(images, samples.y[index], {name: values[index] for name, values in samples.s.items()}, seed)
-
-
-def on(samples: Samples, device: torch.device) -> Samples:
-    if device.type == "cpu":
-        return samples
-    moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
-    return Samples(samples.x.to(device), samples.y.to(device), moved, samples.identity)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.message import Handler, Kind, Message
-from . import frames as wire
+from . import frames
 
 LIMIT = 256 << 20  # bytes kept: the newest
 RECORDED = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD, Kind.PREDICT)
@@ -27,7 +27,7 @@ class Recorder:
 
     def __call__(self, message: Message, handle: Handler) -> Message:
         if message.kind in RECORDED:
-            self.keep(bytes(wire.encode(message)))
+            self.keep(bytes(frames.encode(message)))
         return handle(message)
 
     def keep(self, frame: bytes) -> None:
@@ -56,8 +56,8 @@ class Recorder:
 def read(path: Path) -> list[Message]:
     """The messages of a recording, in the order they came."""
     try:
-        return [wire.decode(frame) for frame in _frames(path)]
-    except wire.WireError as error:
+        return [frames.decode(frame) for frame in _frames(path)]
+    except frames.WireError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 

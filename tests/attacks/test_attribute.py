@@ -5,7 +5,8 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import AttributeInference, Knowledge
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
+from cutlayer.audit.victim import Victim
 from cutlayer.core.batch import Task
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun

@@ -7,7 +7,8 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder, Knowledge, KnownGuard
 from cutlayer.attacks.parts.keyed import made
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, LightSplit

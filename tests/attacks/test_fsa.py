@@ -8,7 +8,8 @@ from cutlayer.attacks import FeatureSniffer, Knowledge, KnownGuard
 from cutlayer.attacks.fsa import Standard, Translator, _ToClient
 from cutlayer.attacks.parts.autoencoder import Autoencoder, Encoder, Inverse
 from cutlayer.attacks.parts.view import View
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
+from cutlayer.audit.victim import Victim
 from cutlayer.data import Digits
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise

@@ -9,8 +9,10 @@ from torch import nn
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FSHA, Knowledge, KnownGuard
-from cutlayer.audit.judge import Victim, hijack, judge
+from cutlayer.audit.hijack import hijack
+from cutlayer.audit.judge import judge
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data import Digits

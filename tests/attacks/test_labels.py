@@ -22,8 +22,9 @@ from cutlayer.attacks.labels import (
     spherical_kmeans,
     unit,
 )
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.data.base import Loaded

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 from toys import TASK, samples, tiny_plan
 
 from cutlayer.attacks import Knowledge, Membership
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data.base import Parts

@@ -15,7 +15,10 @@ from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, SDARLabels
 from cutlayer.attacks.parts import simulation
 from cutlayer.attacks.parts.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
 from cutlayer.attacks.parts.simulation import OwnServer, Pool, flipped, verdict
-from cutlayer.audit.judge import CONTROL_MARGIN, Victim, after_training, judge, uploads
+from cutlayer.audit.control import CONTROL_MARGIN
+from cutlayer.audit.judge import judge
+from cutlayer.audit.knowledge import after_training
+from cutlayer.audit.victim import Victim, uploads
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
 from cutlayer.core.split import Bypass, UShaped, Vanilla

@@ -9,7 +9,8 @@ from toys import GUARDS, TASK, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Knowledge, KnownGuard, UnSplit
 from cutlayer.attacks.unsplit import Clone, Clones, variation
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
 from cutlayer.core.split import Bypass

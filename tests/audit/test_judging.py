@@ -10,22 +10,16 @@ from toys import TASK, batches, tiny_parts, tiny_plan
 from cutlayer.attacks import Attacker, Decoder
 from cutlayer.audit import judge as judging
 from cutlayer.audit import matrix as auditing
-from cutlayer.audit.judge import (
-    CONSTANT,
-    CONTROL_MARGIN,
-    Victim,
-    after_training,
-    before_training,
-    why_control_failed,
-    why_invalid,
-)
+from cutlayer.audit.control import CONSTANT, CONTROL_MARGIN, why_control_failed, why_invalid
+from cutlayer.audit.knowledge import after_training, before_training
 from cutlayer.audit.verdict import LEAST_LEAK, blind_guess, verdict
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
 from cutlayer.guards.parts.projection import Dense
 from cutlayer.metrics.images import scores
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 
 # Guards that both sides draw from the public seed.
 PUBLIC = [

@@ -11,7 +11,7 @@ from cutlayer.audit.recording import Recorded, attack_recording
 from cutlayer.audit.report.files import write_attack
 from cutlayer.core.message import Kind, Message
 from cutlayer.data import Digits
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import KAnonymous, LightSplit
 from cutlayer.training.plan.plan import Plan
@@ -36,7 +36,7 @@ def test_the_truth_behind_each_recorded_row_is_found_again(tmp_path):
 
 
 def test_a_recorded_run_is_attacked_from_its_folder(tmp_path):
-    runs.train(PLAN, tmp_path / "run", record=1 << 20)
+    start.train(PLAN, tmp_path / "run", record=1 << 20)
     found, victim, pictures = attack_recording(tmp_path / "run", [Decoder(steps=60, width=16)], images=40)
     (row,) = found["rows"]
     assert row["ncc"] > found["floors"]["class_mean"]["ncc"] and row["n"] == len(victim.truth) >= 40
@@ -46,7 +46,7 @@ def test_a_recorded_run_is_attacked_from_its_folder(tmp_path):
 
 
 def test_what_cannot_be_attacked_is_refused(tmp_path):
-    runs.train(Plan(data=Digits(limit=300), epochs=1, private_seed=5), tmp_path / "plain", record=1 << 20)
+    start.train(Plan(data=Digits(limit=300), epochs=1, private_seed=5), tmp_path / "plain", record=1 << 20)
     with pytest.raises(ValueError, match="--aux-samples N"):
         attack_recording(tmp_path / "plain", [Decoder(steps=5)])
     (tmp_path / "plain" / "transcript.bin").unlink()

@@ -10,8 +10,9 @@ import torch
 from toys import samples, tiny_plan
 
 from cutlayer.attacks import Attack, Attacker
-from cutlayer.audit.matrix import Audit, audit, picture_key
+from cutlayer.audit.matrix import Audit, audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.rows import picture_key
 from cutlayer.audit.store import Cells
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit

@@ -12,8 +12,8 @@ from cutlayer.bench import run as bench
 from cutlayer.bench.deploy import ENTRIES, FEWEST, Piece, Staged, ideal
 from cutlayer.bench.parties import Away, Here, scratch
 from cutlayer.core.message import Kind
+from cutlayer.training.batches import as_batch
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.client import as_batch
 from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan

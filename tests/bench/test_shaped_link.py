@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from cutlayer.bench.shaped_link import Pace, ShapedRelay
 from cutlayer.core.spec import Spec
-from cutlayer.training.facts.link import Link, Pace, Relay
+from cutlayer.training.facts.link import Link
 
 
 # ------------------------------------------------------------------------- what can be written
@@ -52,7 +53,7 @@ def test_what_is_no_pair_of_ways_is_refused(text):
 
 
 def test_each_way_of_a_relay_has_its_own_rate():
-    with Relay(("127.0.0.1", 9), Link(rate=8e6, rtt=0.0, down=80e6)) as relay:
+    with ShapedRelay(("127.0.0.1", 9), Link(rate=8e6, rtt=0.0, down=80e6)) as relay:
         up, down = relay._paces
         assert up.arrival(0.0, 1000) == pytest.approx(0.001) and down.arrival(0.0, 1000) == pytest.approx(0.0001)
 
@@ -151,7 +152,7 @@ def read_all(connection):
 
 def test_every_byte_comes_through_once_and_is_counted(echo):
     sent = random.Random(1).randbytes(3_000_001)
-    with Relay(("127.0.0.1", echo)) as relay, connect(relay.port) as near:
+    with ShapedRelay(("127.0.0.1", echo)) as relay, connect(relay.port) as near:
         threading.Thread(target=lambda: (near.sendall(sent), near.shutdown(socket.SHUT_WR)), daemon=True).start()
         came = read_all(near)
         assert hashlib.sha256(came).digest() == hashlib.sha256(sent).digest()
@@ -161,7 +162,7 @@ def test_every_byte_comes_through_once_and_is_counted(echo):
 def test_it_is_no_faster_than_the_link(echo):
     """Bytes that wait for a busy core come late, never early; how late they should come is the arithmetic above."""
     link = Link.parse("8mbit,100ms")
-    with Relay(("127.0.0.1", echo), link) as relay, connect(relay.port) as near:
+    with ShapedRelay(("127.0.0.1", echo), link) as relay, connect(relay.port) as near:
         for _ in range(3):
             began = time.monotonic()
             near.sendall(b"!")
@@ -175,7 +176,7 @@ def test_it_is_no_faster_than_the_link(echo):
 
 
 def test_connections_share_the_link(echo):
-    with Relay(("127.0.0.1", echo), Link.parse("8mbit,0ms")) as relay:
+    with ShapedRelay(("127.0.0.1", echo), Link.parse("8mbit,0ms")) as relay:
         began, nears = time.monotonic(), [connect(relay.port) for _ in range(3)]
         for near in nears:
             near.sendall(bytes(100_000))
@@ -190,7 +191,7 @@ def test_a_sender_that_is_too_fast_has_to_wait():
     """What lies in the relay is bounded: the rest stays with the sender."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        Relay(listener.getsockname(), Link.parse("80kbit,10ms")) as relay,
+        ShapedRelay(listener.getsockname(), Link.parse("80kbit,10ms")) as relay,
         connect(relay.port) as near,
     ):
         near.settimeout(0.3)
@@ -203,14 +204,14 @@ def test_a_sender_that_is_too_fast_has_to_wait():
 def test_a_target_that_is_gone_ends_the_connection():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         target = listener.getsockname()
-    with Relay(target) as relay, connect(relay.port) as near:
+    with ShapedRelay(target) as relay, connect(relay.port) as near:
         assert near.recv(1) == b""
 
 
 def test_a_far_end_that_breaks_off_is_told_to_the_sender():
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        Relay(listener.getsockname()) as relay,
+        ShapedRelay(listener.getsockname()) as relay,
         connect(relay.port) as near,
     ):
         far, _ = listener.accept()
@@ -222,7 +223,7 @@ def test_a_far_end_that_breaks_off_is_told_to_the_sender():
 
 def test_closing_ends_connections_and_threads(echo):
     before = threading.active_count()
-    relay = Relay(("127.0.0.1", echo), Link.parse("80kbit,10ms"))
+    relay = ShapedRelay(("127.0.0.1", echo), Link.parse("80kbit,10ms"))
     with connect(relay.port) as near:
         near.sendall(b"?")
         assert near.recv(1) == b"?"

@@ -5,7 +5,9 @@ from dataclasses import replace
 import torch
 
 from cutlayer.audit.detector_trial import DetectorTrial
-from cutlayer.audit.judge import Victim, hijack, judge
+from cutlayer.audit.hijack import hijack
+from cutlayer.audit.judge import judge
+from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import generator
 from cutlayer.data import CIFAR10
 from cutlayer.data.base import parts
@@ -13,7 +15,7 @@ from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.metrics.images import scores
 from cutlayer.nets import ResNet18
-from cutlayer.training.client import task_of
+from cutlayer.training.batches import task_of
 from cutlayer.training.plan.plan import Plan
 
 WATCH = (GradientScrutinizer(), SplitGuard(), OutlierGradients())

@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from cutlayer.attacks import Decoder
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
 from cutlayer.audit.matrix import why_unfit
+from cutlayer.audit.victim import Victim
 from cutlayer.data import Digits
 from cutlayer.data.base import parts
 from cutlayer.detectors import LeakMeter
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import NoGuard, every
-from cutlayer.training.plan.plan import Plan, cut_shapes
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.plan.shapes import cut_shapes
 
 pytestmark = pytest.mark.campaign
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence" / "leakmeter.json"

@@ -14,8 +14,8 @@ import torch
 from cutlayer.core.message import Kind, Message
 from cutlayer.data.base import parts
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.training.plan.plan import cut_shapes
-from cutlayer.wire import frames as wire
+from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.wire import frames
 
 pytestmark = pytest.mark.campaign
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def measured(plan, loaded, seed):
     def weigh(message, handle):
         if message.kind is Kind.LOSS:  # z in a frame of its own: labels cost the same under every guard
             alone = Message(message.kind, message.client, message.step, {"z": message["z"]}, message.packed)
-            z["bytes"] += wire.size(alone)
+            z["bytes"] += frames.size(alone)
         return handle(message)
 
     plan = replace(plan, seed=seed, private_seed=seed + 77)

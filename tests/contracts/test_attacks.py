@@ -22,7 +22,10 @@ from cutlayer.attacks import (
     UnSplit,
 )
 from cutlayer.attacks.base import IN_WORDS
-from cutlayer.audit.judge import Victim, after_training, hijack, judge
+from cutlayer.audit.hijack import hijack
+from cutlayer.audit.judge import judge
+from cutlayer.audit.knowledge import after_training
+from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec
 from cutlayer.core.split import UShaped, Vanilla

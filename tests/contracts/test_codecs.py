@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.core.spec import spec
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs import BY_TAG, Half, Prefix, Raw, Sparse
 
 CODECS = [Raw(), Sparse(), Prefix(), Half()]
@@ -120,9 +120,9 @@ def test_it_is_known_by_its_tag_and_its_text(codec):
 @given(st.lists(tensors(), max_size=3), st.integers(0, 2**32 - 1), st.integers(0, 2**63))
 def test_a_frame_is_the_message(codec, parts, client, step):
     message = Message(Kind.FORWARD, client, step, {f"t{n}": tensor for n, tensor in enumerate(parts)})
-    frame = wire.encode(message, codec)
-    assert len(frame) == wire.size(message, codec)
-    back = wire.decode(frame)
+    frame = frames.encode(message, codec)
+    assert len(frame) == frames.size(message, codec)
+    back = frames.decode(frame)
     assert (back.kind, back.client, back.step, list(back.tensors)) == (
         message.kind,
         client,
@@ -138,8 +138,8 @@ def test_a_frame_by_itself_takes_the_fewest_bytes_and_never_more_than_raw(tensor
     if channels_last and tensor.dim() == 4:
         tensor = tensor.to(memory_format=torch.channels_last)
     message = Message(Kind.BACKWARD, 1, 2, {"dz": tensor})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message) <= wire.size(message, Raw())
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message) <= frames.size(message, Raw())
     if tensor.numel() >= 64:
-        assert len(frame) == min(len(wire.encode(message, codec)) for codec in CODECS)
-    assert same(wire.decode(frame)["dz"], tensor)
+        assert len(frame) == min(len(frames.encode(message, codec)) for codec in CODECS)
+    assert same(frames.decode(frame)["dz"], tensor)

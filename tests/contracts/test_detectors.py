@@ -7,7 +7,7 @@ import torch
 from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FORA
-from cutlayer.audit.judge import before_training
+from cutlayer.audit.knowledge import before_training
 from cutlayer.core.message import Kind
 from cutlayer.core.seeds import seeded
 from cutlayer.core.spec import names, spec, summary

@@ -13,7 +13,7 @@ from cutlayer.core.spec import spec
 from cutlayer.core.split import each
 from cutlayer.guards import WCC, Chain, LightSplit, NoGuard
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
 
 CUT = (4, 5, 5)

@@ -16,7 +16,8 @@ from cutlayer.core.errors import Halt
 from cutlayer.core.message import Kind
 from cutlayer.data.base import Loaded
 from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.folder import load_plan
+from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training import checkpoint
 
@@ -67,10 +68,10 @@ def test_without_an_attacker_it_goes_on():
 def test_a_run_on_disk_says_where_it_stood_and_why(tmp_path, monkeypatch):
     evil = Hijacker(first=10)
     monkeypatch.setattr(
-        runs, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[evil])
+        start, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[evil])
     )
     with pytest.raises(Halt, match=r"halted\.json"):
-        runs.train(watched(), tmp_path)
+        start.train(watched(), tmp_path)
     why = json.loads((tmp_path / "halted.json").read_text())
     assert "OutlierGradients" in why["why"] and why["step"] > 10
     (scores,) = why["detectors"]
@@ -83,10 +84,10 @@ def test_a_run_on_disk_says_where_it_stood_and_why(tmp_path, monkeypatch):
     assert not (tmp_path / "result.json").exists() and not list(tmp_path.glob("*.writing"))
     # It does not go on by itself; a person may say that it should.
     with pytest.raises(Halt, match=r"delete .*halted\.json"):
-        runs.train(runs.load_plan(tmp_path, watched()), tmp_path, resume=True)
+        start.train(load_plan(tmp_path, watched()), tmp_path, resume=True)
     (tmp_path / "halted.json").unlink()
-    monkeypatch.setattr(runs, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes))
-    result = runs.train(runs.load_plan(tmp_path, watched()), tmp_path, resume=True)
+    monkeypatch.setattr(start, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes))
+    result = start.train(load_plan(tmp_path, watched()), tmp_path, resume=True)
     assert result["detectors"][0]["lowest"] == 1.0 and result["steps"] == 32
 
 
@@ -121,7 +122,7 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
         cli.main()
     assert not ended.value.code
     assert [one["detector"] for one in json.loads(capfd.readouterr().out)["detectors"]] == ["SplitGuard()"]
-    assert runs.load_plan(out).watch == (SplitGuard(),)
+    assert load_plan(out).watch == (SplitGuard(),)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +169,10 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
 def test_a_slice_of_the_campaign():
     """MNIST-5000: the defaults are silent in honest training, and all of them call within 120 steps of FSHA."""
     from cutlayer.audit.detector_trial import DetectorTrial
-    from cutlayer.audit.judge import hijack
+    from cutlayer.audit.hijack import hijack
     from cutlayer.data.base import parts
     from cutlayer.nets import MnistNet
-    from cutlayer.training.client import task_of
+    from cutlayer.training.batches import task_of
     from cutlayer.training.plan.plan import Plan
 
     watch = (GradientScrutinizer(), SplitGuard(), OutlierGradients())

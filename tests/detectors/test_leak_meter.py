@@ -10,7 +10,8 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
-from cutlayer.audit.judge import Victim, judge
+from cutlayer.audit.judge import judge
+from cutlayer.audit.victim import Victim
 from cutlayer.bench import run as bench
 from cutlayer.core.errors import Halt
 from cutlayer.core.message import Kind
@@ -19,7 +20,7 @@ from cutlayer.data.base import Parts, parts
 from cutlayer.detectors import LeakMeter, SentBatch, leak_meter, swap_guard
 from cutlayer.detectors.base import ClientAssets, ClientContext, StepView
 from cutlayer.detectors.leak_meter import floors
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, Bottleneck1x1, Gaussian, KAnonymous, LightSplit, NoGuard, Noise, NoPeek
 from cutlayer.metrics.images import ncc, ssim
@@ -131,15 +132,15 @@ def test_it_looks_at_what_the_server_gets(guard):
 
 
 def test_history_and_result_tell_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "ready", lambda plan, *rest: begun(plan))
-    result = runs.train(watched(), tmp_path)
+    monkeypatch.setattr(start, "ready", lambda plan, *rest: begun(plan))
+    result = start.train(watched(), tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert {"leak_ssim", "leak_ncc", "leak_plus_minus", "leak_floor"} <= rows[-1].keys()
     (told,) = result["detectors"]
     assert [row["step"] for row in told["leak"]] == [5, 11]
     assert told["leak_so_far"]["ssim"] == max(row["ssim"] for row in told["leak"])
     assert told["cpu_seconds"] <= told["cpu_seconds_allowed"]
-    (line,) = runs.leaks(result)
+    (line,) = start.leaks(result)
     assert f"ssim {told['leak_so_far']['ssim']:.3f}" in line and "class-mean image alone" in line
 
 

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 from cutlayer.core.errors import Interrupted, NonFinite
 from cutlayer.data.digits import Digits
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.folder import load_plan, new_folder
+from cutlayer.engines.local import start
 from cutlayer.guards import WCC, LightSplit
 from cutlayer.nets.simple_cnn import SimpleCNN
 from cutlayer.training import checkpoint
@@ -27,7 +28,7 @@ def without_times(folder):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    return folder, runs.train(SMALL, folder)
+    return folder, start.train(SMALL, folder)
 
 
 def test_a_run_leaves_its_files(whole):
@@ -47,10 +48,10 @@ def test_an_interrupted_run_resumes_to_the_same_files(whole, tmp_path):
     folder = tmp_path / "broken"
     asked = iter([False, False, False, True])
     with pytest.raises(Interrupted, match="--resume"):
-        runs.train(SMALL, folder, stop=lambda: next(asked))
-    plan = runs.load_plan(folder)
+        start.train(SMALL, folder, stop=lambda: next(asked))
+    plan = load_plan(folder)
     assert plan == SMALL and plan.private_seed == 5
-    result = runs.train(plan, folder, resume=True)
+    result = start.train(plan, folder, resume=True)
     assert result["accuracy"] == whole[1]["accuracy"] and result["ledger"] == whole[1]["ledger"]
     assert without_times(folder) == without_times(whole[0])
     ours, theirs = load_file(folder / "last.safetensors"), load_file(whole[0] / "last.safetensors")
@@ -64,7 +65,7 @@ def test_a_run_that_loses_its_numbers_keeps_the_last_good_checkpoint(tmp_path):
         SMALL, net=SimpleCNN(depth=2), epochs=40, clients=1, guard=WCC(weight=0.1), client_optimizer=SGD(lr=5)
     )
     with pytest.raises(NonFinite, match="WCC did it"):
-        runs.train(plan, tmp_path / "lost")
+        start.train(plan, tmp_path / "lost")
     tensors, facts = checkpoint.load(tmp_path / "lost" / "last.safetensors")
     assert all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point())
     assert not (tmp_path / "lost" / "result.json").exists()
@@ -85,21 +86,21 @@ def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage):
 
 def test_resuming_what_is_not_a_run_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a training run"):
-        runs.load_plan(tmp_path)
+        load_plan(tmp_path)
 
 
 def test_an_out_folder_with_something_in_it_is_refused(tmp_path):
     (tmp_path / "note").write_text("mine")
     with pytest.raises(FileExistsError, match="choose another --out"):
-        runs.new_folder(tmp_path, "train")
-    assert runs.new_folder(tmp_path / "new", "train") == tmp_path / "new"
+        new_folder(tmp_path, "train")
+    assert new_folder(tmp_path / "new", "train") == tmp_path / "new"
     assert not (tmp_path / "new").exists(), "a folder is made when there is something to put in"
 
 
 def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere, so this is said for it
     with pytest.raises(PermissionError, match=r"no permission to write in .*choose another --out"):
-        runs.new_folder(tmp_path / "new", "train")
+        new_folder(tmp_path / "new", "train")
 
 
 def test_two_runs_without_a_fixed_secret_have_different_heads(tmp_path):
@@ -107,7 +108,7 @@ def test_two_runs_without_a_fixed_secret_have_different_heads(tmp_path):
 
     heads = []
     for name in "ab":
-        runs.train(replace(SMALL, epochs=0, private_seed=None), tmp_path / name)
+        start.train(replace(SMALL, epochs=0, private_seed=None), tmp_path / name)
         heads.append(load_file(tmp_path / name / "last.safetensors"))
     assert torch.equal(heads[0]["server/net.1.0.weight"], heads[1]["server/net.1.0.weight"])
     assert not torch.equal(heads[0]["client0/net.head.0.weight"], heads[1]["client0/net.head.0.weight"])

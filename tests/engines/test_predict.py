@@ -12,7 +12,7 @@ import torch
 from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data import Digits, Npz
 from cutlayer.engines.grpc.deploy import Service, join
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.local import start
 from cutlayer.engines.predict import Predictions, predict_with, refuse_stream
 from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, Quantize, SplitFC
 from cutlayer.nets import LeNet, Segmenter
@@ -27,7 +27,7 @@ PLAN = Plan(net=LeNet(), data=Digits(limit=80), epochs=1, batch_size=16, val_sha
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "a"
-    runs.train(PLAN, folder)
+    start.train(PLAN, folder)
     return folder
 
 

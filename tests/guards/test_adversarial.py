@@ -24,7 +24,7 @@ from cutlayer.guards.parts.adversary import (
     scale_gradient,
 )
 from cutlayer.training.plan.optimizers import Adam
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 
 CUT = (4, 5, 5)
 

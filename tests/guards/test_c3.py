@@ -5,7 +5,7 @@ import pytest
 import torch
 from toys import SECRET, TASK, batches, tiny_parts, tiny_plan
 
-from cutlayer.audit.judge import Victim
+from cutlayer.audit.victim import Victim
 from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
@@ -14,7 +14,8 @@ from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import C3, Chain, KAnonymous, LightSplit, Quantize, Subset, TopK
-from cutlayer.training.build import build_client, build_server, sides
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.facts.sides import sides
 from cutlayer.training.step import learn, predict
 
 Z = torch.randn(7, 2, 3, 5, generator=generator(1), dtype=torch.float64)

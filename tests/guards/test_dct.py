@@ -12,7 +12,7 @@ from toys import TASK, batches, split_and_whole, tiny_plan
 from cutlayer.core.message import Kind
 from cutlayer.guards import DCT, SEAL, Chain, LightSplit
 from cutlayer.guards.parts.periodic import sides
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
 
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)

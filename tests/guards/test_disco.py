@@ -9,7 +9,7 @@ from cutlayer.core.message import Kind
 from cutlayer.core.seeds import generator
 from cutlayer.guards import WCC, Chain, Disco, LightSplit
 from cutlayer.guards.disco import TEMPERATURE, kept, soften
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 
 CUT = (4, 5, 5)
 

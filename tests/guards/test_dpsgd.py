@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from toys import TASK, Here, TinyNet, batches, split_and_whole, tiny_parts, tiny_plan
 
-from cutlayer.audit.judge import WhiteBox
+from cutlayer.audit.victim import WhiteBox
 from cutlayer.core.batch import Batch
 from cutlayer.core.seeds import derive
 from cutlayer.core.spec import spec
@@ -19,9 +19,10 @@ from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, WCC, Bottleneck1x1, Chain, Clip, Gaussian, KAnonymous, LightSplit
 from cutlayer.guards.dpsgd import PerSample, Use, clipped_sum, per_sample_gradients, units
-from cutlayer.training.build import build_client, sides
+from cutlayer.training.build import build_client
 from cutlayer.training.facts.memory import client_memory
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.facts.sides import sides
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn, predict
 
 NET = TinyNet(norm="group")

@@ -12,7 +12,7 @@ from cutlayer.guards import Chain, FedLite, KAnonymous
 from cutlayer.guards.fedlite import k_means, nearest
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.step import learn
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 
 Z = torch.randn(24, 4, 5, 6, generator=generator(3))
 
@@ -73,9 +73,9 @@ def test_what_travels_is_what_was_computed_with(parts, dtype):
     used = -(-120 // wide)
     assert module.packed.size() == 24 + 4 * 2 * 6 * wide + -(-24 * used * 3 // 8)
     message = Message(Kind.FORWARD, 0, 0, {"z": guarded.seen}, {"z": module.packed})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message)
-    assert torch.equal(wire.decode(frame)["z"], guarded.seen) and guarded.seen.dtype == dtype
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message)
+    assert torch.equal(frames.decode(frame)["z"], guarded.seen) and guarded.seen.dtype == dtype
 
 
 def test_the_correction_is_the_gradient_it_claims():

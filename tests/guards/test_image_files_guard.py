@@ -16,7 +16,7 @@ from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import HEVC, JPEG, Chain, NoGuard, Noise
 from cutlayer.nets import Whole
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn, predict
 
 BOTH = [JPEG(quality=60), HEVC(quality=40)]

@@ -19,9 +19,9 @@ from cutlayer.guards.clip import Clip
 from cutlayer.guards.kanonymous import GROUPINGS
 from cutlayer.guards.noise import Gaussian
 from cutlayer.guards.parts.grouping import consecutive, mdav, mdav_within_classes, squared_distances
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn, predict
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 
 CUT = (4, 5, 5)
 EVERY = [KAnonymous(k=3, grouping=grouping) for grouping in GROUPINGS] + [KAnonymous(k=3, sketch=16)]
@@ -297,7 +297,7 @@ def test_the_frames_hold_one_row_a_group(protocol, guard):
     client, *_ = split_and_whole(tiny_plan(guard=guard, protocol=protocol))
     heard, batch = overhear(client), feed(20)
     learn(client, batch)
-    first = wire.decode(bytes(wire.encode(heard[0])))
+    first = frames.decode(bytes(frames.encode(heard[0])))
     sent = first["z"]
     assert len(sent.unique(dim=0)) == len(sent) <= 20 // 3
     if protocol is Vanilla:

@@ -19,9 +19,10 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, WCC, Bottleneck1x1, Chain, TopK
 from cutlayer.guards.lfq import Levels, entropy_term
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.plan.plan import Plan, Task, cut_shapes
+from cutlayer.training.plan.plan import Plan, Task
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import export, learn
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs import BY_TAG
 
 CUT = (4, 5, 5)
@@ -63,7 +64,7 @@ def test_what_leaves_is_two_levels_in_as_many_bytes_as_its_bits_need(guard, rows
     assert len(data) == module.packed.size() == 18 + -(-rows * guard.bits_of_a_sample(CUT) // 8)
     assert torch.equal(BY_TAG[module.packed.tag].decode(data, seen.dtype, tuple(seen.shape)), seen)
     message = Message(Kind.PREDICT, 0, 0, {"z": seen}, {"z": module.packed})
-    assert torch.equal(wire.decode(wire.encode(message))["z"], seen)
+    assert torch.equal(frames.decode(frames.encode(message))["z"], seen)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 5), (6, 6), (7, 4), (8, 9)])
@@ -294,11 +295,11 @@ def test_every_byte_of_the_exchange_is_counted(where):
 
     def through_bytes(handle):
         def answer(message):
-            up = wire.encode(message)
-            down = wire.encode(handle(wire.decode(up)))
+            up = frames.encode(message)
+            down = frames.encode(handle(frames.decode(up)))
             counted[message.kind.name, "up"] += len(up)
             counted[message.kind.name, "down"] += len(down)
-            return wire.decode(down)
+            return frames.decode(down)
 
         return answer
 

@@ -18,7 +18,7 @@ from cutlayer.guards.clip import clipped
 from cutlayer.guards.noise import gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from cutlayer.guards.parts.noise import draw
 from cutlayer.training.build import build_client
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 
 inf, nan = float("inf"), float("nan")
 

@@ -14,7 +14,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import NoPeek
 from cutlayer.guards.parts.distance_correlation import distance_correlation
 from cutlayer.training.plan.optimizers import Adam
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 
 
 def normal(*shape, seed=0):

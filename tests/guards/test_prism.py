@@ -25,7 +25,7 @@ from cutlayer.guards.parts.masking import SCORES, THRESHOLDS, Mask, Masker
 from cutlayer.guards.prism import PRIVACY, information
 from cutlayer.nets.bypass import FUSIONS
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
 
 CUT = (4, 5, 5)

@@ -17,7 +17,7 @@ from cutlayer.nets.simple_cnn import SimpleCNN
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.step import learn
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 
 Z = torch.randn(6, 3, 4, 4, generator=generator(3))
 
@@ -85,11 +85,11 @@ class ThroughBytes:
 
     def __call__(self, handle):
         def answer(message):
-            up = wire.encode(message)
-            down = wire.encode(handle(wire.decode(up)))
+            up = frames.encode(message)
+            down = frames.encode(handle(frames.decode(up)))
             self.bytes[message.kind.name, "up"] += len(up)
             self.bytes[message.kind.name, "down"] += len(down)
-            return wire.decode(down)
+            return frames.decode(down)
 
         return answer
 

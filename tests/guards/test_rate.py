@@ -17,9 +17,9 @@ from cutlayer.guards import WCC, Chain, NoGuard, Quantize, RateBottleneck, TopK
 from cutlayer.guards.parts.latents import _Between, _bits
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.optimizers import Adam
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs.latents import LIMIT, SMALLEST, STEP, TABLES, UNIT, Latents
 
 CUT = (4, 9, 7)
@@ -50,7 +50,7 @@ def test_whole_numbers_leave_and_come_out_of_their_bytes(guard, mode):
     # Bit for bit: a -0.0 here would be a 0.0 there.
     assert torch.equal(back.view(torch.int32), seen.contiguous().view(torch.int32))
     message = Message(Kind.FORWARD, 0, 0, {"z": seen}, {"z": module.packed})
-    assert len(wire.encode(message)) == wire.size(message)
+    assert len(frames.encode(message)) == frames.size(message)
 
 
 @forms
@@ -195,9 +195,9 @@ def test_a_run_through_bytes_is_the_run_and_its_bytes_are_the_ledgers(protocol):
 
     def through_bytes(handle):
         def answer(message):
-            frame = wire.encode(message)
+            frame = frames.encode(message)
             counted.append(len(frame))
-            return handle(wire.decode(frame))
+            return handle(frames.decode(frame))
 
         return answer
 

@@ -16,7 +16,7 @@ from cutlayer.guards.base import Bound, Release
 from cutlayer.guards.parts import periodic as maths
 from cutlayer.guards.parts.periodic import WAVES, basis, prefix, sampled, secret_bases, secret_wave, sides, zigzag
 from cutlayer.training.build import build_client
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import export, learn
 
 GOOD = [name for name in WAVES if name not in ("sine", "sawtooth")]

@@ -14,7 +14,7 @@ from cutlayer.guards.splitfc import allocate, keep_probabilities, levels, spread
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.step import learn
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs import BY_TAG
 
 DRAW = generator(1)
@@ -189,7 +189,7 @@ def test_message_4_is_empty_where_no_column_came():
     came = (z != 0).any(0)
     assert 0 < came.sum() < came.numel() / 2
     assert (dz[:, ~came] == 0).all() and (dz[:, came] != 0).any()
-    assert wire.size(heard[1][1]) < 0.6 * wire.size(Message(Kind.BACKWARD, 0, 0, {"dz": torch.ones_like(dz)}))
+    assert frames.size(heard[1][1]) < 0.6 * frames.size(Message(Kind.BACKWARD, 0, 0, {"dz": torch.ones_like(dz)}))
 
 
 def test_gradients_can_be_given_a_budget_too():
@@ -203,7 +203,7 @@ def test_gradients_can_be_given_a_budget_too():
     learn(build_client(plan, TASK, 0, send), batches(1)[0])
     answer = heard[1][1]
     assert answer.packed["dz"].size() <= 6 * answer["dz"].numel() / 8
-    assert torch.equal(wire.decode(wire.encode(answer))["dz"], answer["dz"])
+    assert torch.equal(frames.decode(frames.encode(answer))["dz"], answer["dz"])
 
 
 # ---------------------------------------------------------------------------------- bad input

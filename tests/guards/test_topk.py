@@ -10,7 +10,7 @@ from cutlayer.core.seeds import generator
 from cutlayer.guards import RandTopK, TopK
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.step import learn
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 
 Z = torch.randn(5, 2, 6, 6, generator=generator(1))
 
@@ -41,14 +41,14 @@ def test_gradients_exist_on_what_was_sent_alone_both_ways():
     z, dz = heard[0][0]["z"], heard[1][1]["dz"]
     assert ((z == 0) <= (dz == 0)).all() and dz.count_nonzero() > 0
     # So message 4 shrinks as message 1 does.
-    assert wire.size(heard[1][1]) < 0.5 * wire.size(Message(Kind.BACKWARD, 0, 0, {"dz": torch.ones_like(dz)}))
+    assert frames.size(heard[1][1]) < 0.5 * frames.size(Message(Kind.BACKWARD, 0, 0, {"dz": torch.ones_like(dz)}))
 
 
 def test_bytes_at_4096():
     z = torch.randn(1, 4096, generator=generator(2))
     seen, packed = TopK(share=128 / 4096).compress(z)
     assert packed is None and int(seen.count_nonzero()) == 128
-    frame = wire.encode(Message(Kind.FORWARD, 0, 0, {"z": seen}))
+    frame = frames.encode(Message(Kind.FORWARD, 0, 0, {"z": seen}))
     assert 704 <= len(frame) <= 704 + 64  # 128 floats and 12-bit places, and the frame around them
 
 

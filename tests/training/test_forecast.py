@@ -10,17 +10,19 @@ from toys import tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
+from cutlayer.bench.shaped_link import Pace
 from cutlayer.cli.app import main
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import Vanilla
 from cutlayer.data import Digits
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.folder import load_plan
+from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, LightSplit
 from cutlayer.nets import LeNet
 from cutlayer.rules import FedAvg
 from cutlayer.training.facts.forecast import Piece, Stopwatch, forecast, ideal, in_words
-from cutlayer.training.facts.link import Link, Pace
+from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.schedule import SplitFed
 from cutlayer.wire.ledger import Ledger
@@ -191,14 +193,14 @@ def test_a_resumed_run_is_told_from_what_it_computed_itself(tmp_path):
     plan = replace(Plan(net=LeNet(), data=Digits(limit=60), epochs=2, batch_size=16, val_share=0.0), private_seed=1)
     stop = iter([False] * 3 + [True] * 99)
     with pytest.raises(Exception, match="stopped"):
-        runs.train(plan, tmp_path / "a", stop=lambda: next(stop))
+        start.train(plan, tmp_path / "a", stop=lambda: next(stop))
     link = Link(rate=8.0)
-    told = runs.train(runs.load_plan(tmp_path / "a"), tmp_path / "a", resume=True, link=link)["link"]
+    told = start.train(load_plan(tmp_path / "a"), tmp_path / "a", resume=True, link=link)["link"]
     assert 0 < told["step"]["compute"] < 60
 
 
 def test_clients_side_by_side_are_refused(tmp_path):
     plan = Plan(net=LeNet(), data=Digits(limit=60), clients=2, rounds=SplitFed(version=2), rule=FedAvg())
     with pytest.raises(ValueError, match="clients that take turns"):
-        runs.train(plan, tmp_path / "a", link=Link(rtt=0.1))
+        start.train(plan, tmp_path / "a", link=Link(rtt=0.1))
     assert not (tmp_path / "a").exists()

@@ -23,7 +23,8 @@ from cutlayer.guards.base import Guard
 from cutlayer.nets import SimpleCNN
 from cutlayer.nets.weights import load_weights
 from cutlayer.training.batches import epoch_batches, in_batches
-from cutlayer.training.plan.plan import Plan, cut_shapes, steps_per_epoch
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.plan.shapes import cut_shapes, steps_per_epoch
 from cutlayer.training.step import predict
 
 QUICK = Decoder(steps=20, width=8, hidden=16)

@@ -12,7 +12,7 @@ from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data import Npz, Scenes
 from cutlayer.data.base import parts
 from cutlayer.data.partitions import IID, Dirichlet, Labels
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.engines.predict import predict_with
 from cutlayer.guards import LFQ, WCC, Chain, KAnonymous, LightSplit, NoGuard, Quantize
@@ -120,14 +120,14 @@ def test_partitions_by_class_are_refused_and_an_even_deal_is_not(tmp_path):
 # ---------------------------------------------------------------------------- from end to end
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
 def test_training_finds_the_maps(protocol, tmp_path):
-    result = runs.train(plan_for(small(tmp_path), protocol=protocol, epochs=6, val_share=0.0), tmp_path / "run")
+    result = start.train(plan_for(small(tmp_path), protocol=protocol, epochs=6, val_share=0.0), tmp_path / "run")
     assert result["mean_iou"] > 0.6 and result["accuracy"] > 0.9
     assert json.loads((tmp_path / "run" / "result.json").read_text())["mean_iou"] == result["mean_iou"]
 
 
 def test_the_result_is_what_prediction_finds(tmp_path):
     data = small(tmp_path)
-    result = runs.train(plan_for(data, val_share=0.0), tmp_path / "run")
+    result = start.train(plan_for(data, val_share=0.0), tmp_path / "run")
     told = predict_with(tmp_path / "run", size=2).summary()
     assert told["mean_iou"] == pytest.approx(result["mean_iou"], abs=1e-4)
     assert told["accuracy"] == pytest.approx(result["accuracy"], abs=1e-4)
@@ -154,7 +154,7 @@ def test_guards_run_with_maps(guard, tmp_path):
 
 
 def test_labels_on_the_way_are_counted_for_every_pixel(tmp_path):
-    result = runs.train(plan_for(small(tmp_path), protocol=Vanilla, val_share=0.0), tmp_path / "run")
+    result = start.train(plan_for(small(tmp_path), protocol=Vanilla, val_share=0.0), tmp_path / "run")
     ratio = result["rates"]["uplink ratio"]
     raw = 4 * 32 * 8 * 8 + 8 * 16 * 16
     assert ratio == pytest.approx(raw / result["bytes_up"])

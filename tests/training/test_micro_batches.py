@@ -15,7 +15,7 @@ from cutlayer.training.build import build_client, build_server
 from cutlayer.training.client import _at_once
 from cutlayer.training.micro_batches import Ring, learn_in_micro_batches
 from cutlayer.training.plan.optimizers import SGD
-from cutlayer.training.plan.plan import cut_shapes
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]

@@ -11,12 +11,14 @@ from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
 from cutlayer.guards.parts.projection import Dense
 from cutlayer.nets.base import count_parameters
 from cutlayer.training.batches import epoch_batches
-from cutlayer.training.build import build_client, build_server, sides
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.facts.sides import sides
 from cutlayer.training.plan.lr_schedules import Constant, Cosine, Steps
 from cutlayer.training.plan.optimizers import SGD, Adam
-from cutlayer.training.plan.plan import Plan, Task, cut_shapes, steps_per_epoch
+from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.roles import AllActive
 from cutlayer.training.plan.schedule import Relay, epoch_rounds
+from cutlayer.training.plan.shapes import cut_shapes, steps_per_epoch
 
 
 @pytest.mark.parametrize(

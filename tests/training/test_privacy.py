@@ -18,7 +18,7 @@ from cutlayer.core.message import Kind
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.data.digits import Digits
-from cutlayer.engines.local import start as runs
+from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, WCC, Bottleneck1x1, Chain, Clip, Gaussian, KAnonymous, Laplace, LightSplit, Noise
 from cutlayer.guards.base import Guard, Release
@@ -364,7 +364,7 @@ def test_a_run_writes_its_ledger_and_lines_are_short(tmp_path):
     plan = Plan(
         data=Digits(limit=120), net=SimpleCNN(), guard=NOISED, frozen_parts=("head",), epochs=1, batch_size=40
     )
-    result = runs.train(plan, tmp_path / "run")
+    result = start.train(plan, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["privacy"] == result["privacy"]
     assert result["privacy"]["epsilon"]["total"] == pytest.approx(8.0, rel=1e-3)
     shown = lines(result["privacy"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cutlayer.core.message import Kind, Message
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs import Prefix, Raw, Sparse
 
 
@@ -18,26 +18,26 @@ def message(*shapes):
 @pytest.mark.parametrize("shape", [(64, 512), (64, 64, 8, 8), (64, 20, 12, 12), ()])
 def test_a_message_costs_at_most_64_bytes_more_than_its_tensor(shape):
     sent = message(shape)
-    assert wire.size(sent) <= sent["t0"].numel() * 4 + 64
+    assert frames.size(sent) <= sent["t0"].numel() * 4 + 64
 
 
 def test_every_buffer_starts_at_a_multiple_of_16():
     sent = message((3,), (5,), (7, 2))
-    frame = bytes(wire.encode(sent))
+    frame = bytes(frames.encode(sent))
     for tensor in sent.tensors.values():
-        assert frame.index(tensor.numpy().tobytes()) % wire.ALIGNMENT == 0
+        assert frame.index(tensor.numpy().tobytes()) % frames.ALIGNMENT == 0
 
 
 def test_the_memory_format_travels():
     maps = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    back = wire.decode(wire.encode(Message(Kind.FORWARD, 0, 0, {"z": maps})))["z"]
+    back = frames.decode(frames.encode(Message(Kind.FORWARD, 0, 0, {"z": maps})))["z"]
     assert torch.equal(back, maps)
     assert back.is_contiguous(memory_format=torch.channels_last) and not back.is_contiguous()
 
 
 def test_a_decoded_tensor_owns_its_memory():
-    frame = wire.encode(message((4,)))
-    back = wire.decode(frame)["t0"]
+    frame = frames.encode(message((4,)))
+    back = frames.decode(frame)["t0"]
     kept = back.clone()
     frame[:] = bytes(len(frame))
     assert torch.equal(back, kept)
@@ -56,13 +56,13 @@ def test_a_decoded_tensor_owns_its_memory():
     ids=["cut short", "too long", "empty", "foreign", "other version", "other kind"],
 )
 def test_a_damaged_frame_is_refused_in_words(damage, words):
-    with pytest.raises(wire.WireError, match=words):
-        wire.decode(damage(bytes(wire.encode(message((4, 4))))))
+    with pytest.raises(frames.WireError, match=words):
+        frames.decode(damage(bytes(frames.encode(message((4, 4))))))
 
 
 def test_random_damage_never_gets_past_the_decoder_as_another_error():
     draw = random.Random(5)
-    whole = bytes(wire.encode(message((4, 4), (3,))))
+    whole = bytes(frames.encode(message((4, 4), (3,))))
     refused = 0
     for _ in range(3000):
         frame = bytearray(whole)
@@ -71,8 +71,8 @@ def test_random_damage_never_gets_past_the_decoder_as_another_error():
         if draw.random() < 0.3:
             del frame[draw.randrange(len(frame)) :]
         try:
-            wire.decode(frame)
-        except wire.WireError:
+            frames.decode(frame)
+        except frames.WireError:
             refused += 1
     assert refused > 1000
 
@@ -100,7 +100,7 @@ def tags(frame):
 def test_every_tensor_has_the_codec_that_suits_it():
     sent = sparse_message()
     codecs = [Raw(), Sparse(), Sparse(), Prefix()]
-    assert tags(wire.encode(sent)) == [
+    assert tags(frames.encode(sent)) == [
         (codec.tag, codec.size(tensor)) for codec, tensor in zip(codecs, sent.tensors.values(), strict=True)
     ]
 
@@ -111,7 +111,7 @@ def test_random_damage_of_packed_tensors_never_gives_another_shape(which):
     sent = sparse_message()
     if which:
         sent = Message(sent.kind, 3, 9, {which: sent[which]})
-    whole = bytes(wire.encode(sent))
+    whole = bytes(frames.encode(sent))
     shapes = sorted(tuple(tensor.shape) for tensor in sent.tensors.values())
     refused, changes = 0, 1500
     for _ in range(changes):
@@ -121,8 +121,8 @@ def test_random_damage_of_packed_tensors_never_gives_another_shape(which):
         if draw.random() < 0.1:
             del frame[draw.randrange(len(frame)) :]
         try:
-            back = wire.decode(frame)
-        except wire.WireError:
+            back = frames.decode(frame)
+        except frames.WireError:
             refused += 1
         else:
             assert sorted(tuple(tensor.shape) for tensor in back.tensors.values()) == shapes
@@ -133,12 +133,12 @@ def test_random_damage_of_packed_tensors_never_gives_another_shape(which):
 def test_every_other_byte_of_a_tables_shape_is_refused(which):
     """One byte of the number of dimensions or of a dimension, all values: no other shape gets through."""
     sent = sparse_message()
-    whole = bytes(wire.encode(Message(sent.kind, 3, 9, {which: sent[which]})))
+    whole = bytes(frames.encode(Message(sent.kind, 3, 9, {which: sent[which]})))
     first = 18 + 1 + len(which) + 3
     for at in [first, *range(first + 5, first + 5 + 8)]:
         for value in set(range(256)) - {whole[at]}:
-            with pytest.raises(wire.WireError):
-                wire.decode(whole[:at] + bytes([value]) + whole[at + 1 :])
+            with pytest.raises(frames.WireError):
+                frames.decode(whole[:at] + bytes([value]) + whole[at + 1 :])
 
 
 def claim(shape, codec, data, copies=1):
@@ -171,26 +171,26 @@ NOTHING = struct.pack("<BII", 1, 1 << 27, 0)  # 2^27 elements, all zero: 512 MiB
 )
 def test_a_short_frame_cannot_claim_a_huge_tensor(frame, words):
     assert len(frame) < 1000
-    with pytest.raises(wire.WireError, match=words):
-        wire.decode(frame)
+    with pytest.raises(frames.WireError, match=words):
+        frames.decode(frame)
 
 
 def test_the_frames_that_claim_are_good_with_a_shape_that_fits():
-    back = wire.decode(claim((1 << 10, 2), Sparse(), struct.pack("<BII", 1, 1 << 11, 0), copies=2))
+    back = frames.decode(claim((1 << 10, 2), Sparse(), struct.pack("<BII", 1, 1 << 11, 0), copies=2))
     assert {name: tuple(t.shape) for name, t in back.tensors.items()} == {"A": (1024, 2), "B": (1024, 2)}
 
 
 def test_two_tensors_of_one_name_and_filled_gaps_are_refused():
-    frame = bytes(wire.encode(message((3,), (3,))))
-    with pytest.raises(wire.WireError, match="same name"):
-        wire.decode(frame.replace(b"\2t1", b"\2t0"))
+    frame = bytes(frames.encode(message((3,), (3,))))
+    with pytest.raises(frames.WireError, match="same name"):
+        frames.decode(frame.replace(b"\2t1", b"\2t0"))
     # The last byte before the first buffer, before the second one, and of a frame without tensors.
     for sent, gap in ((message((3,)), 47), (message((3,), (3,)), 63), (empty(), 31)):
-        frame = bytearray(wire.encode(sent))
+        frame = bytearray(frames.encode(sent))
         frame[gap] += 1
         assert frame[gap] == 1
-        with pytest.raises(wire.WireError, match="not filled with zeros"):
-            wire.decode(frame)
+        with pytest.raises(frames.WireError, match="not filled with zeros"):
+            frames.decode(frame)
 
 
 def empty():
@@ -198,8 +198,8 @@ def empty():
 
 
 def test_a_dtype_that_does_not_travel_is_refused_when_sent():
-    with pytest.raises(wire.WireError, match="complex64, which does not travel"):
-        wire.encode(Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(2, dtype=torch.complex64)}))
+    with pytest.raises(frames.WireError, match="complex64, which does not travel"):
+        frames.encode(Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(2, dtype=torch.complex64)}))
     for codec in (Raw(), Sparse(), Prefix()):
-        with pytest.raises(wire.WireError, match="complex128, which does not travel"):
-            wire.encode(Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(99, dtype=torch.complex128)}), codec)
+        with pytest.raises(frames.WireError, match="complex128, which does not travel"):
+            frames.encode(Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(99, dtype=torch.complex128)}), codec)

@@ -7,7 +7,7 @@ from toys import TASK, tiny_parts, tiny_plan
 from cutlayer.audit.verdict import total_bytes
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.ledger import DOWN, UP, Ledger
 
 IMAGES = tiny_parts(8).private.x
@@ -43,9 +43,9 @@ def test_a_watching_ledger_counts_the_question_up_and_the_answer_down():
     ledger, question = Ledger(), Message(Kind.FORWARD, 0, 0, {"z": IMAGES})
     answer = question.reply(u=IMAGES[:1])
     assert ledger(question, lambda message: answer) is answer
-    assert ledger.bytes == {("FORWARD", UP): wire.size(question), ("FORWARD", DOWN): wire.size(answer)}
+    assert ledger.bytes == {("FORWARD", UP): frames.size(question), ("FORWARD", DOWN): frames.size(answer)}
     assert ledger.messages == {("FORWARD", UP): 1, ("FORWARD", DOWN): 1}
-    assert wire.size(question) != wire.size(answer), "else directions could be confused"
+    assert frames.size(question) != frames.size(answer), "else directions could be confused"
 
 
 def test_a_relay_counts_every_order_down_and_every_answer_up():
@@ -55,8 +55,8 @@ def test_a_relay_counts_every_order_down_and_every_answer_up():
     def ask(client, order):
         answer = asked(client, order)
         assert order.kind is answer.kind is Kind.WEIGHTS
-        crossed[DOWN] += len(wire.encode(order))
-        crossed[UP] += len(wire.encode(answer))
+        crossed[DOWN] += len(frames.encode(order))
+        crossed[UP] += len(frames.encode(answer))
         return answer
 
     run.ask = ask

@@ -146,11 +146,11 @@ def _train(run: LocalRun, half: Path | None, show: Callable[[int, int], None]) -
         run.use_best()
         used = run.evaluate(run.parts.test)
     except NonFinite as error:  # a rate that is too high is a result, and the others go on
-        return {**_facts(run), "accuracy": None, "accuracy_last": None, "failed": str(error)}
-    return {**_facts(run), "accuracy": mean(used), "accuracy_last": mean(last), "failed": None, **by_client(run)}
+        return {**run_facts(run), "accuracy": None, "accuracy_last": None, "failed": str(error)}
+    return {**run_facts(run), "accuracy": mean(used), "accuracy_last": mean(last), "failed": None, **by_client(run)}
 
 
-def _facts(run: LocalRun) -> dict[str, Any]:
+def run_facts(run: LocalRun) -> dict[str, Any]:
     return {
         "plan": repr(run.plan),
         "val": _validated(run),

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ...core.batch import Task
-from ...training.plan.plan import Plan, cut_shapes
+from ...training.plan.plan import Plan
+from ...training.plan.shapes import cut_shapes
 from .connection import ClientConnection, Wakeup
 from .service import GREETING, QUIET, REVIEW
 from .session import LARGEST, Refused

@@ -17,7 +17,7 @@ from ...training.client import weights_in
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED
 from ...training.plan.schedule import Wave
-from ...wire import frames as wire
+from ...wire import frames
 from ...wire.ledger import DOWN, UP
 from .admission import Admission
 from .barrier import RoundBarrier
@@ -154,7 +154,7 @@ class GrpcCarrier(Coordinator):
         return any(line.connected for line in self.lines)
 
     def _send(self, line: ClientConnection, message: Message, counted: bool = False) -> None:
-        frame = wire.encode(message)
+        frame = frames.encode(message)
         if counted:
             with self.lock:
                 self.ledger.note(message, DOWN, len(frame))
@@ -194,7 +194,7 @@ class GrpcCarrier(Coordinator):
                 frame = line.receive(self.limits.deadline)
                 message = _decoded(frame, line.limit)
                 validator.check(message, line.number)
-                line.send(wire.encode(self._computed(message)))
+                line.send(frames.encode(self._computed(message)))
         except Refused as error:
             line.drop(error)
         except (Lost, Absent, Stopped):
@@ -218,6 +218,6 @@ def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 def _decoded(frame: Frame, limit: int) -> Message:
     try:
-        return wire.decode(frame, limit)
-    except wire.WireError as error:
+        return frames.decode(frame, limit)
+    except frames.WireError as error:
         raise Refused("garbage", str(error)) from error

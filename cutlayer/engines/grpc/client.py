@@ -19,12 +19,13 @@ from ...training import checkpoint
 from ...training.checkpoint import Snapshots
 from ...training.client import Client, numbers, refuse_too_few, weights_in
 from ...training.fused_wave import FUSED
-from ...training.plan.plan import MOST_MICRO_BATCHES, Plan, cut_shapes
+from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
 from ...training.plan.roles import AllActive
+from ...training.plan.shapes import cut_shapes
 from ...training.step import export
-from ...wire import frames as wire
+from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
-from .. import halt as halted
+from ..halt import lay_down
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
 from .server import BEST
 from .service import ENROLL
@@ -111,7 +112,7 @@ class DeployedClient:
                 order = self._decode(self.channel.receive())
                 answer = self._follow(order)
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
-                self.channel.send(wire.encode(answer))
+                self.channel.send(frames.encode(answer))
                 if order.kind is Kind.END:
                     self.channel.leave(LINGER)
                     return result
@@ -147,7 +148,7 @@ class DeployedClient:
 
     def _post(self, message: Message) -> Callable[[], Message]:
         """Send now, wait later; answers come in the order of the questions."""
-        frame = wire.encode(message)
+        frame = frames.encode(message)
         self.ledger.note(message, UP, len(frame))
         self.channel.send(frame)
         if "z" in message.tensors:
@@ -246,9 +247,7 @@ class DeployedClient:
             self.rows[-1]["halted"] = str(halt)
         self._write_history()
         log.error("halted", extra={"facts": {"why": str(halt)}})
-        return halted.lay_down(
-            self.folder, halt, self._party.own_state(), self._facts(), self._party.detection.report()
-        )
+        return lay_down(self.folder, halt, self._party.own_state(), self._facts(), self._party.detection.report())
 
     # ----------------------------------------------------------------------- snapshots
     def _facts(self) -> dict[str, Any]:
@@ -331,7 +330,7 @@ class PredictOnlyClient:
         self._channel.close()
 
     def ask(self, message: Message) -> Message:
-        frame = wire.encode(message)
+        frame = frames.encode(message)
         self._ledger.note(message, UP, len(frame))
         while True:
             try:
@@ -358,8 +357,8 @@ def answered_shape(plan: Plan, task: Task) -> tuple[int, ...]:
 def decoded(frame: Frame, limit: int) -> Message:
     """A message of the server."""
     try:
-        return wire.decode(frame, limit)
-    except wire.WireError as error:
+        return frames.decode(frame, limit)
+    except frames.WireError as error:
         raise ProtocolError(f"the server sent what cannot be read: {error}") from error
 
 

@@ -22,10 +22,10 @@ from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
 from ...training import checkpoint
-from ...training.client import task_of
+from ...training.batches import task_of
 from ...training.coordinator import Progress
 from ...training.plan.plan import Plan
-from .. import halt as halted
+from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
 from .channel import Address, require_loopback
@@ -195,7 +195,7 @@ def join(
     """Take part in a run as `name`, on this client's own `data` or on its share of the plan's; returns its result."""
     if (folder / "result.json").exists():
         raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
-    halted.refuse(folder)
+    refuse_halted(folder)
     address = Address(server, certs.read_identity(identity, "client") if identity else None)
     plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
     site = DeployedClient(

@@ -9,7 +9,8 @@ from torch import Tensor
 from ...core.batch import Task
 from ...core.message import Kind, Message
 from ...training.labels import label_shape
-from ...training.plan.plan import Plan, cut_shapes
+from ...training.plan.plan import Plan
+from ...training.plan.shapes import cut_shapes
 from .session import Refused
 
 PREDICTED = 4096  # samples in one PREDICT message at most

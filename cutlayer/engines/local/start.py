@@ -4,74 +4,37 @@ plan.json            what was asked for, and the fingerprint of the public part
 private.json         the clients' private seed (readable by its owner alone)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
-halted.*             where a detector stopped it, and why: see `halted`
+halted.*             where a detector stopped it, and why: see `halt`
 result.json          accuracy, bytes, time, once it is finished
 transcript.bin       what the server received, where it was recorded: `cutlayer attack` reads it
 model.safetensors    the whole network at the end, where there is one for all clients: `--weights` starts from it
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ... import __version__
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
-from ...core.spec import spec
 from ...core.split import Federated
 from ...data.base import parts
 from ...training import checkpoint
-from ...training.build import sides
 from ...training.evaluation import mean_iou
 from ...training.facts.compression import rates
 from ...training.facts.forecast import Stopwatch, forecast
 from ...training.facts.link import Link
 from ...training.facts.memory import by_role
 from ...training.facts.privacy import privacy
+from ...training.facts.sides import sides
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP
 from ...wire.transcript import Recorder
-from .. import halt as halted
 from ..client_report import by_client
+from ..folder import TRANSCRIPT, _typable, _write_plan
+from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
 from .run import LocalRun, Progress
-
-TRANSCRIPT = "transcript.bin"
-
-
-def new_folder(out: Path | None, kind: str) -> Path:
-    """Where results go. A folder that already holds something is refused: results are never overwritten."""
-    folder = out or Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists and is not empty: choose another --out, or --resume a training run")
-    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
-    if not os.access(above, os.W_OK):
-        raise PermissionError(f"no permission to write in {above}: choose another --out")
-    return folder
-
-
-def load_plan(folder: Path, given: Plan | None = None) -> Plan:
-    """The plan a folder was started with, secrets included. A recipe's own network must be `given` again."""
-    path = folder / "plan.json"
-    if not path.exists():
-        raise FileNotFoundError(f"{folder} is not a training run: there is no {path.name} in it")
-    try:
-        text = json.loads(path.read_text())["plan"]
-        secret = json.loads((folder / "private.json").read_text())["private_seed"]
-    except (ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{folder} cannot be resumed: {error}") from error
-    if given is not None and repr(given) != text:
-        raise ValueError(f"{folder} was started with another plan: {text}")
-    try:
-        return replace(given or spec(text, "plans"), private_seed=secret)
-    except ValueError as error:
-        raise ValueError(
-            f"{folder} was started by a recipe: give the same recipe and options beside --resume ({error})"
-        ) from error
 
 
 def train(
@@ -96,7 +59,7 @@ def train(
     if link is not None:
         refuse_side_by_side(plan)
     if resume:
-        halted.refuse(folder)
+        refuse_halted(folder)
     recorder, watch = Recorder(record) if record else None, Stopwatch()
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
     run = ready(plan, data_dir, device, watchers)
@@ -125,7 +88,7 @@ def train(
             recorder.save(folder / TRANSCRIPT)
         run.history.append({**run.so_far(), "epoch": run.epoch + 1, "halted": str(halt)})
         _write_history(run, folder)
-        raise halted.lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
+        raise lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
     if not finished:
         _save(run, folder, "last")
         if recorder is not None:
@@ -162,25 +125,12 @@ def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Wa
     )
 
 
-def _typable(plan: Plan) -> bool:
-    """Whether the text of a plan is enough to build it again; a recipe's own network is not."""
-    try:
-        return bool(spec(repr(plan), "plans") == plan)
-    except ValueError:
-        return False
-
-
 def _begin(run: LocalRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _write_plan(run.plan, folder)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder, "last")
-
-
-def _write_plan(plan: Plan, folder: Path) -> None:
-    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
-    checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))
 
 
 def _save(run: LocalRun, folder: Path, name: str) -> None:

@@ -11,7 +11,8 @@ from ...core.batch import Task
 from ...core.message import Kind
 from ...wire.ledger import DOWN, UP, Ledger
 from ..labels import label_shape
-from ..plan.plan import Plan, cut_shapes
+from ..plan.plan import Plan
+from ..plan.shapes import cut_shapes
 
 FLOAT = 4  # bytes
 RATES = ("bits per feature", "bits per input pixel", "uplink ratio", "total ratio")

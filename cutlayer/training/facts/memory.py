@@ -17,8 +17,9 @@ from ...core.remote import Remote
 from ...core.seeds import generator
 from ..build import build_client
 from ..labels import label_shape
-from ..plan.plan import Plan, cut_shapes
+from ..plan.plan import Plan
 from ..plan.roles import Role
+from ..plan.shapes import cut_shapes
 from ..step import ClientNetwork, feed
 
 PURPOSES = ("parameters", "gradients", "optimizer", "activations", "working")

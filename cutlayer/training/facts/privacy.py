@@ -22,7 +22,8 @@ from ...guards import DPSGD, Chain, Clip, Gaussian, Guard, Laplace, LightSplit, 
 from ...guards.base import Bound, Release, behind
 from ...guards.noise import gaussian_epsilon
 from ..build import build_client, build_server
-from ..plan.plan import Plan, cut_shapes
+from ..plan.plan import Plan
+from ..plan.shapes import cut_shapes
 
 DELTA = 1e-5
 NO_ACCOUNTANT = "adding up releases needs dp-accounting: pip install 'cutlayer[dp]'"

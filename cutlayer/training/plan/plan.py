@@ -1,27 +1,22 @@
 """A run as plain objects: what is trained on what, cut where, guarded how. A recipe returns one."""
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
-from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from torch import nn
+from typing import Any
 
 from ...core.batch import Task as Task
 from ...core.compressor import Compressor
-from ...core.guard import Shape
 from ...core.spec import Spec
-from ...core.split import Bypass, Split, UShaped
+from ...core.split import Split, UShaped
 from ...data.base import Source
 from ...data.digits import Digits
 from ...data.partitions import IID, Partition
 from ...data.poisons import Poison
 from ...detectors import Detector, ServerDetector
 from ...guards import Guard, NoGuard
-from ...nets.base import Net, shapes
+from ...nets.base import Net
 from ...nets.bypass import FUSIONS
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
@@ -267,66 +262,3 @@ _KINDS: dict[str, Any] = {
     "server_optimizer": Optimizer,
     "schedule": Schedule,
 }
-
-
-class Cut(NamedTuple):
-    """Shapes along the way: z at the cut, what the guard reads of it, what is sent, u from the body."""
-
-    z: Shape
-    shared: Shape
-    sent: Shape
-    u: Shape
-
-
-def cut_shapes(plan: Plan, task: Task) -> Cut:
-    """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
-    plan.net.check(task.shape)
-    z, u = shapes(plan.net, task.shape)
-    shared = z
-    if plan.protocol is Bypass and not plan.guard.holds_back:
-        if z[0] < 2:
-            raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
-        shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
-    cut = Cut(z, shared, plan.guard.out_shape(shared), u)
-    _refuse_unfit_guard(plan, task, cut)
-    return cut
-
-
-def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
-    guard = plan.guard
-    if plan.batch_size < guard.least_batch:
-        raise ValueError(
-            f"{guard} needs {guard.least_batch} samples at a time: raise --batch-size above {plan.batch_size}"
-        )
-    if missing := [name for name in guard.attributes if name not in task.attributes]:
-        known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
-        raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
-    if plan.micro_batches > 1 and guard.reads_gradients:
-        raise ValueError(f"{guard} reads the gradients of whole batches: use micro_batches=1")
-    if plan.micro_batches > 1 and plan.batch_size // plan.micro_batches < guard.least_batch:
-        raise ValueError(
-            f"{guard} needs {guard.least_batch} samples in each micro-batch: fewer micro-batches, or a larger batch"
-        )
-    if guard.exchange == "replace" and plan.clients > 1 and not plan.shared_client_network:
-        raise ValueError(
-            f"{guard} replaces the server's decoder by the client's, and clients with heads of their own would "
-            "replace each other's: share the heads, or take decoder='server'"
-        )
-    if plan.guarded_clients is None or plan.guarded_clients == plan.clients:
-        return
-    lift = guard.public_part().lift(cut.shared, plan.seed)
-    if cut.sent != cut.shared or not all(isinstance(part, nn.Identity | nn.Sequential) for part in lift.modules()):
-        raise ValueError(
-            f"guarded_clients={plan.guarded_clients}: the server undoes {guard} for every client or for none, so "
-            "only guards without a server's half can be left out by some clients"
-        )
-    if plan.shared_client_network and guard.build(cut.shared, 0, 0, task).state_dict():
-        raise ValueError(
-            f"guarded_clients={plan.guarded_clients}: {guard} has weights of its own, which unguarded clients cannot "
-            "hand on: give each client its own head (--own-client-network)"
-        )
-
-
-def steps_per_epoch(sizes: Sequence[int], batch: int, least: int = 2) -> int:
-    """Batches in an epoch over clients of these sizes (a last batch below `least` joins the one before)."""
-    return sum(max(1, ceil(size / batch) - (size > batch and 0 < size % batch < least)) for size in sizes)

@@ -19,7 +19,7 @@ from cutlayer.engines.grpc.server import GrpcServer
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
 from cutlayer.rules import FedAdam, Scaffold
-from cutlayer.training.client import task_of
+from cutlayer.training.batches import task_of
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen

@@ -22,12 +22,12 @@ from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.guards import KAnonymous
+from cutlayer.training.batches import task_of
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.client import task_of
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.step import export, learn
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda one: one.__name__)
@@ -310,11 +310,11 @@ class Spoiler:
         if self.busy:
             self.wrong.append(f"{self.busy}: accepted")
             self.busy = ""
-        message = wire.decode(frame)
+        message = frames.decode(frame)
         for label, (kinds, spoil, _) in self.left.items():
             if message.kind in kinds:
                 self.busy = label
-                plain(wire.encode(spoil(message)))
+                plain(frames.encode(spoil(message)))
                 return
         plain(frame)
 
@@ -389,10 +389,10 @@ class Script:
         if not self.orders:
             raise Over
         order = self.orders.pop(0)
-        return order if isinstance(order, bytes) else wire.encode(order)
+        return order if isinstance(order, bytes) else frames.encode(order)
 
     def send(self, frame):
-        message = wire.decode(frame)
+        message = frames.decode(frame)
         self.said.append(message)
         if message.kind in (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD, Kind.PREDICT):
             self.orders.insert(0, self.answer(message))

@@ -14,7 +14,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, LightSplit
 from cutlayer.training.plan.lr_schedules import Cosine
 from cutlayer.training.plan.optimizers import SGD, Adam
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 
 
 def start(plan, parts=None, **options):
@@ -35,7 +35,7 @@ def equal(one, other):
 
 def through_bytes(handle):
     """The same corridor with every message encoded and decoded on its way, both directions."""
-    return lambda message: wire.decode(wire.encode(handle(wire.decode(wire.encode(message)))))
+    return lambda message: frames.decode(frames.encode(handle(frames.decode(frames.encode(message)))))
 
 
 PLANS = {
@@ -88,8 +88,8 @@ def test_the_ledger_counts_the_bytes_of_the_frames():
     def count(handle):
         def answer(message):
             reply = handle(message)
-            counted["up"] += len(wire.encode(message))
-            counted["down"] += len(wire.encode(reply))
+            counted["up"] += len(frames.encode(message))
+            counted["down"] += len(frames.encode(reply))
             return reply
 
         return answer

@@ -10,7 +10,7 @@ from cutlayer.core.remote import Remote
 from cutlayer.core.seeds import generator
 from cutlayer.core.server import Server
 from cutlayer.guards.base import Support
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.choice import smallest
 from cutlayer.wire.codecs import Half, Prefix, Raw, Sparse
 
@@ -78,9 +78,9 @@ def test_it_is_the_smallest_of_all(rows, length, share, most, dtype, seed):
 
 def test_weights_go_raw_and_everything_else_by_content():
     tensors = {"w": torch.zeros(100, 100)}
-    assert wire.size(Message(Kind.WEIGHTS, 0, 0, tensors)) > 40_000
+    assert frames.size(Message(Kind.WEIGHTS, 0, 0, tensors)) > 40_000
     for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.LOSS, Kind.PREDICT):
-        assert wire.size(Message(kind, 0, 0, tensors)) < 100
+        assert frames.size(Message(kind, 0, 0, tensors)) < 100
 
 
 def test_the_answer_to_a_sparse_question_is_as_sparse():
@@ -97,8 +97,8 @@ def test_the_answer_to_a_sparse_question_is_as_sparse():
     places = 32 * 200 // 8 + 9
     assert int((z.grad != 0).sum()) == int((z != 0).sum())
     for message, name in ((told[0], "z"), (told[3], "dz")):
-        assert wire.size(message) <= 64 + places + 4 * int((z != 0).sum())
-        assert torch.equal(wire.decode(wire.encode(message))[name], message[name])
+        assert frames.size(message) <= 64 + places + 4 * int((z != 0).sum())
+        assert torch.equal(frames.decode(frames.encode(message))[name], message[name])
 
 
 def test_channels_last_rows_are_those_of_the_memory():
@@ -106,9 +106,9 @@ def test_channels_last_rows_are_those_of_the_memory():
     maps = some((4, 16, 6, 6), 1).to(memory_format=torch.channels_last)
     maps[:, 9:] = 0
     message = Message(Kind.FORWARD, 0, 0, {"z": maps})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message) == wire.size(message, Prefix()) < wire.size(message, Sparse())
-    back = wire.decode(frame)["z"]
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message) == frames.size(message, Prefix()) < frames.size(message, Sparse())
+    back = frames.decode(frame)["z"]
     assert torch.equal(back, maps) and back.stride() == maps.stride()
 
 

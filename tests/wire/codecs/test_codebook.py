@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs import BY_TAG
 from cutlayer.wire.codecs.codebook import Codebook, Worded, book_of
 
@@ -50,9 +50,9 @@ def test_books_have_neighbours_and_nearly_equal_shares():
 def test_a_message_travels_in_these_bytes_and_the_ledger_knows_it():
     made = worded(64, 16, 1, 16, 4, 0)
     message = Message(Kind.FORWARD, 0, 0, {"z": made.value().reshape(64, 4, 4, 4)}, {"z": made})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message) < 64 * 64 * 4 / 10
-    assert torch.equal(wire.decode(frame)["z"], message["z"])
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message) < 64 * 64 * 4 / 10
+    assert torch.equal(frames.decode(frame)["z"], message["z"])
     assert BY_TAG[5] == Codebook()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs import BY_TAG
 from cutlayer.wire.codecs.columns import Columned, Columns
 
@@ -74,9 +74,9 @@ def test_round_trip_is_bit_exact_and_of_the_size_that_was_counted(rows, length, 
 def test_a_message_travels_in_these_bytes_and_the_ledger_knows_it():
     made = columned(16, 64, 20, most=3)
     message = Message(Kind.FORWARD, 0, 0, {"z": made.value().reshape(16, 4, 4, 4)}, {"z": made})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message) < 16 * 20 * 4
-    assert torch.equal(wire.decode(frame)["z"], message["z"])
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message) < 16 * 20 * 4
+    assert torch.equal(frames.decode(frame)["z"], message["z"])
     assert BY_TAG[4] == Columns()
 
 

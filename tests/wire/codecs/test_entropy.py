@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.guards import Quantize
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs.entropy import Coded, Entropy
 from cutlayer.wire.codecs.parts.gridded import Gridded
 
@@ -54,8 +54,8 @@ def test_a_message_travels_coded_where_that_is_smaller():
         seen, packed = Quantize(bits=4, entropy=True).compress(tensor)
         assert packed.tag == tag
         message = Message(Kind.FORWARD, 0, 0, {"z": seen}, {"z": packed})
-        frame = wire.encode(message)
-        assert len(frame) == wire.size(message) and torch.equal(wire.decode(frame)["z"], seen)
+        frame = frames.encode(message)
+        assert len(frame) == frames.size(message) and torch.equal(frames.decode(frame)["z"], seen)
     plain = Quantize(bits=4).compress(skewed)
     assert torch.equal(plain[0], Quantize(bits=4, entropy=True).compress(skewed)[0])  # the numbers are the same
 

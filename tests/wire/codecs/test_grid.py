@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs.grid import Grid
 from cutlayer.wire.codecs.parts.gridded import Gridded, packed_codes, unpacked_codes
 
@@ -48,9 +48,9 @@ def test_round_trip_is_bit_exact(rows, length, bits, dtype, seed, one):
 def test_a_message_travels_in_prepared_bytes_and_the_ledger_knows_it():
     made = gridded(6, 64, 4)
     message = Message(Kind.FORWARD, 0, 0, {"z": made.value().reshape(6, 4, 4, 4)}, {"z": made})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message) < 6 * 64 * 4 / 5
-    back = wire.decode(frame)
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message) < 6 * 64 * 4 / 5
+    back = frames.decode(frame)
     assert torch.equal(back["z"], message["z"]) and back["z"].shape == (6, 4, 4, 4)
 
 
@@ -58,7 +58,9 @@ def test_bytes_that_are_larger_than_the_tensor_are_not_used():
     made = gridded(3, 2, 16)
     message = Message(Kind.FORWARD, 0, 0, {"z": made.value()}, {"z": made})
     assert (
-        wire.size(message) == wire.size(Message(Kind.FORWARD, 0, 0, {"z": made.value()})) == len(wire.encode(message))
+        frames.size(message)
+        == frames.size(Message(Kind.FORWARD, 0, 0, {"z": made.value()}))
+        == len(frames.encode(message))
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.choice import smallest
 from cutlayer.wire.codecs import Half, Raw
 from cutlayer.wire.codecs.half import BFLOAT16, FLOAT16, PLAIN, form_of, may_fit
@@ -80,9 +80,9 @@ def test_the_wire_chooses_it_by_itself_in_float32_and_float64():
     for dtype in (torch.float32, torch.float64):
         for format in (torch.contiguous_format, torch.channels_last):
             message = Message(Kind.BACKWARD, 0, 0, {"dz": z.to(dtype).contiguous(memory_format=format)})
-            frame = wire.encode(message)
-            assert len(frame) == wire.size(message) == 48 + 1 + 2 * z.numel()
-            back = wire.decode(frame)["dz"]
+            frame = frames.encode(message)
+            assert len(frame) == frames.size(message) == 48 + 1 + 2 * z.numel()
+            back = frames.decode(frame)["dz"]
             assert torch.equal(back, message["dz"]) and back.stride() == message["dz"].stride()
 
 

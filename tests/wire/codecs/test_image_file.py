@@ -10,7 +10,7 @@ from PIL import Image
 
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs.image_file import (
     HEIF,
     JPEG,
@@ -53,8 +53,8 @@ def test_both_sides_have_the_same_pictures(format, channels, rows):
     assert torch.equal(Pictures().decode(memoryview(bytes(data)), x.dtype, tuple(x.shape)), seen)
     assert (seen - x).abs().mean() < 0.05
     message = Message(Kind.PREDICT, 0, 0, {"z": seen}, {"z": made})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message) and torch.equal(wire.decode(frame)["z"], seen)
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message) and torch.equal(frames.decode(frame)["z"], seen)
 
 
 def test_no_pictures_are_no_bytes_but_the_header():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from cutlayer.core.message import Kind, Message
-from cutlayer.wire import frames as wire
+from cutlayer.wire import frames
 from cutlayer.wire.codecs import latents
 from cutlayer.wire.codecs.latents import (
     LIMIT,
@@ -102,8 +102,8 @@ def test_tables_are_normal_distributions_and_the_same_everywhere():
 def test_a_message_travels_in_these_bytes():
     one = made(rows=16, seed=5)
     message = Message(Kind.FORWARD, 0, 0, {"z": one.numbers.float()}, {"z": one})
-    frame = wire.encode(message)
-    assert len(frame) == wire.size(message) and torch.equal(wire.decode(frame)["z"], one.numbers.float())
+    frame = frames.encode(message)
+    assert len(frame) == frames.size(message) and torch.equal(frames.decode(frame)["z"], one.numbers.float())
     assert len(frame) < 64 + one.size()
 
 

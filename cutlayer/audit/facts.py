@@ -1,0 +1,59 @@
+"""What an audit says of a run beside its attacks: accuracy, bytes, cost, privacy."""
+
+from statistics import mean
+from typing import Any
+
+import torch
+
+from ..data.base import Loaded, Parts, overlap, parts
+from ..engines.client_report import by_client
+from ..engines.local.run import LocalRun, as_batch
+from ..guards.wcc import scatter_ratio
+from ..training.evaluation import mean_iou
+from ..training.facts.compression import rates
+from ..training.facts.memory import client_memory
+from ..training.facts.privacy import privacy
+from ..training.facts.sides import sides
+from ..training.plan.plan import Plan
+from ..training.plan.shapes import cut_shapes
+from ..wire.ledger import DOWN, UP
+from .rows import shown
+from .victim import Victim
+
+
+def shared_out(plan: Plan, loaded: Loaded, seed: int) -> Parts:
+    return parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=seed)
+
+
+def refuse_overlap(data: Parts) -> None:
+    if common := overlap(data.private, data.aux):
+        raise ValueError(
+            f"{common} of the attacker's auxiliary images are also private: the score would be memory. "
+            "Drop the copies first (cutlayer.data.base.distinct, or UTKFace(distinct=True))"
+        )
+
+
+def run_facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
+    """What a guard costs and keeps, whoever attacks it."""
+    accuracies = run.evaluate(run.parts.test)
+    batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch_size, len(run.samples[0]))))
+    maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
+    memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
+    return {
+        "guard": shown(run.plan.guard),
+        "fitted": run.plan.guard.post_hoc,
+        "accuracy": mean(accuracies),
+        **({"mean_iou": mean(maps)} if maps else {}),
+        "accuracy_spread": max(accuracies) - min(accuracies),
+        **({"fairness": by_client(run).get("fairness")} if run.plan.clients > 1 else {}),
+        "bytes_up": run.ledger.per_sample(UP),
+        "bytes_down": run.ledger.per_sample(DOWN),
+        "bytes_weights": run.ledger.weights_per_sample(),
+        "sides": sides(run.plan, run.task),
+        "privacy": privacy(run.plan, run.task, fitted=run.plan.guard.post_hoc),
+        "train_seconds": round(run.seconds, 2),
+        "client_memory": memory,
+        "within_over_total": scatter_ratio(victim.seen, victim.y) if victim.y.dim() == 1 else None,
+        "rates": rates(run.plan, run.task, run.ledger),
+        "ledger": run.ledger.as_dict(),
+    }

@@ -1,0 +1,43 @@
+"""What a picture scores that follows from no message: the floors that an attack must beat."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..attacks import Decoder
+from ..core.seeds import derive, seeded
+from ..data.base import Parts
+from ..metrics.images import scores
+from ..metrics.lpips import LPIPS
+from ..training.build import build_client
+from .knowledge import after_training
+from .rows import Scores
+from .victim import Victim, WhiteBox
+
+
+def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> dict[str, Scores]:
+    """What no attack at all would score: a picture must beat these to have come from the messages."""
+    truth, aux = victim.truth, data.aux.images().to(victim.truth.device)
+    guesses = {"blank": torch.zeros_like(truth), "mean": aux.mean(0).expand_as(truth)}
+    if victim.y.dim() == 1:  # where every pixel has a class, an image has none
+        guesses["class_mean"] = _class_means(aux, data.aux.y.to(truth.device), victim)
+    guesses["unaligned"] = _unaligned(victim, data, seed)
+    return {name: scores(truth, guess, lpips) for name, guess in guesses.items()}
+
+
+def _class_means(aux: Tensor, labels: Tensor, victim: Victim) -> Tensor:
+    """For each of the victim's images the mean auxiliary image of its class."""
+    means = [aux[labels == c].mean(0) if (labels == c).any() else aux.mean(0) for c in range(victim.run.task.classes)]
+    return torch.stack(means)[victim.y.to(labels.device)]
+
+
+def _unaligned(victim: Victim, data: Parts, seed: int) -> Tensor:
+    """A decoder trained on a head that is not the victim's: what decoding alone gives without alignment."""
+    run = victim.run
+    stranger_plan = replace(run.plan, private_seed=derive(seed, "a stranger's head"))
+    stranger = build_client(stranger_plan, run.task, 0, lambda message: message, run.device)
+    knowledge = replace(after_training(victim, data), encode=WhiteBox(stranger.split, run.plan.batch_size), undo=None)
+    decoder = Decoder(steps=150, readers=("conv", "mlp"))
+    with seeded(derive(seed, "unaligned"), victim.truth.device):
+        return decoder.attacker(knowledge.only(decoder.needs), seed).reconstruct(victim.messages)

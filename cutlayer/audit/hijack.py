@@ -1,0 +1,78 @@
+"""Active attackers: a training run whose server is theirs."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from typing import Any, NamedTuple
+
+import torch
+
+from ..attacks import Attack, Attacker
+from ..core.batch import Task
+from ..core.seeds import derive, generator, seeded
+from ..data.base import Parts
+from ..engines.local.run import LocalRun, Progress
+from ..metrics.images import scores
+from ..training.plan.plan import Plan
+from .detector_trial import DetectorTrial
+from .judge import for_each_sample
+from .knowledge import before_training
+from .victim import replay, uploads
+
+
+class Hijacked(NamedTuple):
+    """A run in which an active attacker sat in the server's place, and that attacker."""
+
+    run: LocalRun
+    attacker: Attacker
+    seconds: float
+    trial: DetectorTrial  # of the plan's detectors
+
+
+def hijack(
+    attack: Attack,
+    plan: Plan,
+    data: Parts,
+    task: Task,
+    seed: int,
+    *,
+    device: str = "cpu",
+    again: int = 0,
+    start: LocalRun | None = None,
+    images: int = 128,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[DetectorTrial], bool] = lambda trial: False,
+) -> Hijacked:
+    """The plan once more, with an active attacker at the server: for as many epochs as the attack needs, at least the
+    plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
+    first alarm the attacker's pictures of `images` samples are judged."""
+    began = time.perf_counter()
+    with seeded(derive(seed, "attack", repr(attack), again), device):
+        knowledge = before_training(plan, task, data, device).only(attack.needs)
+        attacker = attack.attacker(knowledge, derive(seed, "attacker", again))
+    once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).steps
+    longer = replace(plan, epochs=max(plan.epochs, ceil(attack.least_steps() / once)), patience=0)
+    run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])
+    if start is not None:
+        run.start_from(start)
+    trial = DetectorTrial(run, lambda client: _damage(run, attacker, client, images), attack.honest_steps())
+
+    def after(progress: Progress) -> None:
+        trial()
+        on_step(progress)
+
+    run.train(on_step=after, stop=lambda: stop(trial))
+    trial.finish()
+    return Hijacked(run, attacker, time.perf_counter() - began, trial)
+
+
+def _damage(run: LocalRun, attacker: Attacker, client: int, images: int) -> dict[str, Any]:
+    """What an attacker in the middle of a training makes of what a client would send now."""
+    samples = run.samples[client]
+    pick = torch.randperm(len(samples), generator=generator(run.plan.seed))[:images]
+    observed = replay(run, client, pick, "drill")
+    forward = uploads(observed.messages)
+    truth = samples.images(pick.to(samples.y.device))
+    found = scores(truth, for_each_sample(attacker.reconstruct(forward), forward, observed.rows))
+    return {"ssim": found["ssim"], "ncc": found["ncc"]}

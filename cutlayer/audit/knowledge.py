@@ -1,0 +1,65 @@
+"""What an attacker is told: no more than the server really knows, before and after the training."""
+
+from dataclasses import replace
+
+import torch
+
+from ..attacks import Attack, Knowledge, KnownGuard
+from ..attacks.base import REQUIRED
+from ..core.batch import Task
+from ..core.seeds import derive
+from ..data.base import Parts
+from ..training.plan.plan import Plan
+from ..training.plan.shapes import cut_shapes
+from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded
+
+
+def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
+    """What an attack needs and this audit cannot give, as one sentence; None: nothing. Known before any training."""
+    gives = {
+        "aux": len(data.aux) > 0,
+        "aux_labels": len(data.aux) > 0,
+        "aux_attributes": bool(data.aux.s),
+        "private": images < len(data.private),
+    }
+    missing = [REQUIRED[name] for name in attack.needs if not gives.get(name, True)]
+    if missing:
+        return f"{attack} needs {' and '.join(missing)}, and there are none to give"
+    if attack.reads_classes and data.private.y.dim() > 1:
+        return f"{attack} goes by the class of a sample, and here every pixel has its own: leave it out"
+    wanted = getattr(attack, "attribute", None)
+    if "aux_attributes" in attack.needs and wanted not in data.aux.s:
+        return f"{attack} needs {wanted!r} of the auxiliary images; they have {', '.join(sorted(data.aux.s))}"
+    return None
+
+
+def before_training(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Knowledge:
+    """All that an attacker can be told before a client sends anything: for those that take part in the training."""
+    cut = cut_shapes(plan, task)
+    public, seed = plan.guard.public_part(), derive(plan.seed, "guard")
+    undo = public.undo(cut.shared, seed)
+    return Knowledge(
+        task=task,
+        aux=data.aux.images().to(device),
+        aux_labels=data.aux.y.to(device),
+        aux_attributes={name: values.to(device) for name, values in data.aux.s.items()} or None,
+        net=plan.net,
+        guard=KnownGuard(public, cut.shared, seed, task),
+        undo=undo.to(device) if undo is not None else None,
+    )
+
+
+def after_training(victim: Victim, data: Parts) -> Knowledge:
+    """Everything any attacker could be told about this victim; an attack is handed the part that it names."""
+    run, before = victim.run, before_training(victim.run.plan, victim.run.task, data, victim.truth.device)
+    assert before.guard is not None
+    own = derive(derive(run.plan.private_seed or 0, "client", victim.network.number), "guard")
+    return replace(
+        before,
+        observed=victim.observed,
+        history=victim.history and [_apart(message, victim.network.split.guard) for message in victim.history],
+        body=_for_rows_apart(run.server.body),
+        encode=victim.box,
+        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size),
+        guard=replace(before.guard, true_key=own),
+    )

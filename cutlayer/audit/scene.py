@@ -1,0 +1,135 @@
+"""One guarded training run and what an audit asks of it, made when it is first needed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ..attacks import Attack
+from ..core.batch import Task
+from ..core.message import Handler, Message, Watcher
+from ..data.base import Parts
+from ..data.poisons import Poison
+from ..engines.local.run import LocalRun, Progress
+from ..training.facts.forecast import Stopwatch, forecast
+from ..training.facts.link import Link
+from ..training.plan.plan import PARTS, Plan
+from ..wire.ledger import TRAINING
+from .detector_trial import DetectorTrial
+from .facts import run_facts
+from .hijack import Hijacked, hijack
+from .poison_trial import PoisonTrial, honest
+from .rows import Event, shown
+from .victim import Victim
+
+
+class Shown:
+    """Progress over all cells."""
+
+    def __init__(self, on_event: Callable[[Event], None], count: int):
+        self.on_event, self.count, self.done = on_event, count, 0
+
+    def __call__(self, what: str, share: float = 0.0) -> None:
+        self.on_event(Event(what, (self.done + share) / self.count))
+
+
+@dataclass
+class Scene:
+    """One guard under one seed. It is trained when a cell first needs it, and never if all are there already."""
+
+    plan: Plan
+    data: Parts
+    task: Task
+    images: int
+    device: str
+    open_cut: "Scene | None"
+    show: Shown
+    records: bool = False  # whether an attack wants the messages of the training
+    link: Link | None = None
+    told: dict[str, Any] | None = None  # what is foretold of the training over the link
+    trained: bool = False
+    watched: list[dict[str, Any]] = field(default_factory=list)  # how the plan's detectors did in honest training
+    server_watched: list[dict[str, Any]] = field(default_factory=list)  # how those of the server did
+    history: list[Message] = field(default_factory=list)
+
+    @cached_property
+    def run(self) -> LocalRun:
+        """A guard made for finished networks is fitted to the unguarded one, frozen."""
+        plan, fitted = self._start()
+        watch = Stopwatch()
+        heard: list[Watcher] = [*([self._listen] if self.records else []), *([watch] if self.link else [])]
+        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device, at_server=heard)
+        if fitted is not None:
+            run.start_from(fitted)
+        trial = DetectorTrial(run)
+
+        def after(progress: Progress) -> None:
+            trial()
+            self.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
+
+        run.train(on_step=after)
+        trial.finish()
+        self.watched, self.server_watched = trial.honest(), honest(run)
+        if self.link is not None:
+            per_epoch = run.steps // run.plan.epochs
+            self.told = forecast(
+                self.link, run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=per_epoch
+            )
+        run.use_best()
+        self.trained = True
+        self.show.done += 1
+        return run
+
+    def hijacked(self, attack: Attack, seed: int, again: int) -> Hijacked:
+        """The same training with an active attacker at the server."""
+        plan, fitted = self._start()
+        plan = replace(plan, server_detectors=())  # the attacker would be watching
+        what = f"{attack} trains with {shown(self.plan.guard)}"
+        return hijack(
+            attack, plan, self.data, self.task, seed, device=self.device, again=again, start=fitted,
+            images=min(self.images, 128),
+            on_step=lambda p: self.show(what, p.step / max(1, p.steps)),
+        )  # fmt: skip
+
+    def spoiled(self, poison: Poison) -> dict[str, Any]:
+        """The same training with malicious clients. The server is honest here, so no client watches it."""
+        plan = replace(self.plan, poison=poison, client_detectors=())
+        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
+        trial, what = PoisonTrial(run), f"{poison} trains with {shown(self.plan.guard)}"
+
+        def between_turns() -> bool:
+            trial()
+            return False
+
+        self.show(what)
+        run.train(
+            on_step=lambda progress: self.show(what, progress.step / max(1, progress.steps)),
+            on_epoch=trial,
+            stop=between_turns,
+        )
+        run.use_best()
+        return {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()}
+
+    def _start(self) -> tuple[Plan, LocalRun | None]:
+        fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
+        if fitted is None:
+            return self.plan, None
+        # Where nothing learns, neither a server nor a client can lead anybody astray.
+        return replace(self.plan, frozen_parts=PARTS, client_detectors=(), server_detectors=()), fitted
+
+    def _listen(self, message: Message, handle: Handler) -> Message:
+        if message.client == 0 and message.kind in TRAINING:
+            self.history.append(message)
+        return handle(message)
+
+    @cached_property
+    def victim(self) -> Victim:
+        victim = Victim(self.run, self.images)
+        victim.history = self.history if self.records else None
+        return victim
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        found = run_facts(self.run, self.victim) | ({} if self.link is None else {"link": self.told})
+        found |= {"server_watch": self.server_watched} if self.server_watched else {}
+        return found | ({"watch": self.watched} if self.watched else {})

@@ -1,0 +1,189 @@
+"""What the server has of one client after a training run: messages, the truth behind them, and a white box."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch
+from ..core.guard import GuardModule
+from ..core.message import Kind, Message
+from ..core.remote import Remote
+from ..core.seeds import derive, generator, seeded
+from ..core.server import Server
+from ..core.split import Split, each
+from ..data.base import Samples
+from ..engines.local.run import LocalRun, as_batch
+from ..guards.c3 import Unbind
+from ..training.build import freeze
+from ..training.step import load
+
+MOST_OBSERVED = 4096  # samples of the victim's data whose messages an attacker may study
+
+
+class Victim:
+    """One client at the end of training: what it would send now for some of its private images, and the truth."""
+
+    def __init__(self, run: LocalRun, images: int, client: int = 0):
+        self.run, self.network = run, run.networks[client]
+        if run.shared:
+            load(self.network, run.shared)
+        samples = run.samples[client]
+        order = torch.randperm(len(samples), generator=generator(run.plan.seed))
+        pick, self.unscored = order[:images], order[images:]
+        self.y = samples.y[pick]
+        self.s = {name: values[pick] for name, values in samples.s.items()}
+        self.truth = samples.images(pick.to(samples.y.device))
+        self.box = WhiteBox(self.network.split, run.plan.batch_size)
+        observed = replay(run, client, pick, "judged")
+        self.messages, self.rows = observed.messages, observed.rows
+        self.observed = replay(run, client, order[:MOST_OBSERVED], "observed").messages
+        self.history: list[Message] | None = None  # of the training, where it was recorded
+
+    def given_away(self, share: float) -> tuple[Tensor, Tensor]:
+        """A share of this client's images with their labels, or as many as are not scored."""
+        samples = self.run.samples[self.network.number]
+        pick = self.unscored[: max(1, round(share * len(samples)))].to(samples.y.device)
+        if not len(pick):
+            raise ValueError("an attacker cannot be given private images if all are scored: lower --images")
+        return samples.images(pick), samples.y[pick]
+
+    def strangers(self) -> "Observed":
+        """The same conversation about samples that were not trained on."""
+        test = self.run.parts.test
+        pick = torch.randperm(len(test), generator=generator(self.run.plan.seed))[: len(self.truth)]
+        return replay(self.run, self.network.number, pick, "strangers", test)
+
+    def fewer(self, most: int | None) -> "Victim":
+        """The same victim, judged on its first images only."""
+        if most is None or most >= len(self.truth):
+            return self
+        short = copy.copy(self)
+        short.truth, short.y = self.truth[:most], self.y[:most]
+        short.s = {name: values[:most] for name, values in self.s.items()}
+        short.messages, short.rows = _first(self.messages, self.rows, most)
+        return short
+
+    @property
+    def seen(self) -> Tensor:
+        """What stands for each image, one row a sample."""
+        return torch.cat([each(m["z"], rows) for m, rows in zip(uploads(self.messages), self.rows, strict=True)])
+
+
+class Observed(NamedTuple):
+    """A conversation with the server, and for each upload which row stands for which sample."""
+
+    messages: list[Message]
+    rows: list[Tensor | None]
+
+
+def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samples | None = None) -> Observed:
+    """What the server would receive now for these samples: every message of a training step, nobody learning.
+
+    In train mode, batch by batch, as the server saw them; the last short batch joins the one before.
+    """
+    split, body = copy.deepcopy(run.networks[client].split), copy.deepcopy(run.server.body)
+    freeze(split)
+    freeze(body)
+    heard, rows = [], []
+    server = Server(body, None, seed=run.plan.seed)
+
+    def listen(message: Message) -> Message:
+        heard.append(_apart(message, split.guard))
+        return server.handle(message)
+
+    split.guard.register_forward_hook(
+        lambda module, given, guarded: rows.append(module.unmixed(guarded.seen, guarded.rows)[1])
+    )
+    remote = Remote(client, listen)
+    secret = derive(run.plan.private_seed or 0, purpose)
+    for step, index in enumerate(_even(pick, run.plan.batch_size)):
+        batch = as_batch(run.samples[client] if samples is None else samples, index, derive(secret, step)).to(
+            run.device
+        )
+        with seeded(batch.seed, run.device):
+            terms = split.train().terms(batch, remote)
+            terms["task"].backward()
+    return Observed(heard, rows)
+
+
+@torch.no_grad()
+def _apart(message: Message, guard: GuardModule) -> Message:
+    """A message as an attacker reads it: what any server would take apart first, it is given so."""
+    tensors = dict(message.tensors)
+    if "z" in tensors:
+        tensors["z"] = guard.unmixed(tensors["z"], None)[0]
+    return Message(message.kind, message.client, message.step, tensors)
+
+
+def _for_rows_apart(body: nn.Module) -> nn.Module:
+    """A copy of the server's network that reads such messages: it does not take them apart again."""
+    body = copy.deepcopy(body)
+    for name, module in list(body.named_modules()):
+        if isinstance(module, Unbind):
+            body.set_submodule(name, nn.Identity())
+    return body
+
+
+def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int) -> Observed:
+    """A conversation without the rows that stand for none of the first `most` samples."""
+    kept: dict[int, tuple[Tensor, Tensor]] = {}  # by step: rows that are left, and which of them stands for a sample
+    fewer: list[Tensor | None] = []
+    for message, index in zip(uploads(messages), rows, strict=True):
+        if most <= 0:
+            break
+        whole = torch.arange(len(message["z"]), device=message["z"].device) if index is None else index
+        kept[message.step] = whole[:most].unique(return_inverse=True)
+        fewer.append(None if index is None else kept[message.step][1])
+        most -= len(whole[:most])
+    return Observed([_shortened(m, *kept[m.step]) for m in messages if m.step in kept], fewer)
+
+
+def _shortened(message: Message, used: Tensor, anew: Tensor) -> Message:
+    tensors = dict(message.tensors)
+    for name in ("z", "du"):
+        if name in tensors and tensors[name].dim():  # where labels travel, du is the scale of the loss
+            tensors[name] = tensors[name][used]
+    if "y" in tensors:
+        tensors["y"] = tensors["y"][: len(anew)]
+    if "rows" in tensors:
+        tensors["rows"] = anew
+    return replace(message, tensors=tensors)
+
+
+def uploads(messages: Sequence[Message]) -> list[Message]:
+    """Those that carry activations."""
+    return [message for message in messages if message.kind is not Kind.BACKWARD]
+
+
+class WhiteBox:
+    """The client's head and guard, copied: images and labels to what would be sent. Holds no data of the client."""
+
+    def __init__(self, split: Split, batch: int):
+        self.split, self.batch = copy.deepcopy(split), batch
+        self.split.tail = torch.nn.Identity()
+        freeze(self.split)
+
+    @torch.no_grad()
+    def send(self, batch: Batch) -> Tensor:
+        return self.split.train().send(batch)
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        rows = torch.arange(len(images), device=images.device)
+        return torch.cat(
+            [self.send(Batch(images[i], labels[i], seed=n)) for n, i in enumerate(_even(rows, self.batch))]
+        )
+
+
+def _unguarded(split: Split) -> Split:
+    bare = copy.deepcopy(split)
+    bare.guard = GuardModule()
+    return bare
+
+
+def _even(index: Tensor, size: int) -> list[Tensor]:
+    """Chunks of `size`, or a little more: BatchNorm needs every batch to be about as large as in training."""
+    return list(index.tensor_split(max(1, len(index) // size)))

@@ -1,0 +1,58 @@
+"""A run's folder on disk: its plan and secrets, each file whole or not there."""
+
+import json
+import os
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from .. import __version__
+from ..core.spec import spec
+from ..training import checkpoint
+from ..training.plan.plan import Plan
+
+TRANSCRIPT = "transcript.bin"
+
+
+def new_folder(out: Path | None, kind: str) -> Path:
+    """Where results go. A folder that already holds something is refused: results are never overwritten."""
+    folder = out or Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and is not empty: choose another --out, or --resume a training run")
+    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
+    if not os.access(above, os.W_OK):
+        raise PermissionError(f"no permission to write in {above}: choose another --out")
+    return folder
+
+
+def load_plan(folder: Path, given: Plan | None = None) -> Plan:
+    """The plan a folder was started with, secrets included. A recipe's own network must be `given` again."""
+    path = folder / "plan.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} is not a training run: there is no {path.name} in it")
+    try:
+        text = json.loads(path.read_text())["plan"]
+        secret = json.loads((folder / "private.json").read_text())["private_seed"]
+    except (ValueError, KeyError, OSError) as error:
+        raise ValueError(f"{folder} cannot be resumed: {error}") from error
+    if given is not None and repr(given) != text:
+        raise ValueError(f"{folder} was started with another plan: {text}")
+    try:
+        return replace(given or spec(text, "plans"), private_seed=secret)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder} was started by a recipe: give the same recipe and options beside --resume ({error})"
+        ) from error
+
+
+def _typable(plan: Plan) -> bool:
+    """Whether the text of a plan is enough to build it again; a recipe's own network is not."""
+    try:
+        return bool(spec(repr(plan), "plans") == plan)
+    except ValueError:
+        return False
+
+
+def _write_plan(plan: Plan, folder: Path) -> None:
+    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
+    checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))

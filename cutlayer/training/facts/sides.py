@@ -1,0 +1,47 @@
+"""What each side of a cut has to store and to compute."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ...core.batch import Batch
+from ...core.message import Message
+from ...core.remote import Remote
+from ...nets.base import count_parameters
+from ..build import build_client, build_server
+from ..plan.plan import Plan, Task
+from ..plan.shapes import cut_shapes
+
+
+def sides(plan: Plan, task: Task) -> dict[str, Any]:
+    """Per side, guard included: parameters, and multiply-accumulates of predicting one sample."""
+    plan = replace(plan, private_seed=0)  # any weights will do
+    server = build_server(plan, task)
+    client = build_client(plan, task, 0, server.handle)
+    cut = cut_shapes(plan, task)
+    # As many samples as the guard needs at once; the figures are those of one.
+    count = max(plan.guard.least_batch, plan.guard.fan_out)
+    batch = Batch(torch.zeros(count, *task.shape), torch.zeros(count, dtype=torch.long))
+    sent: list[Message] = []
+
+    def overheard(message: Message) -> Message:
+        sent.append(message)
+        return server.handle(message)
+
+    client.remote = Remote(0, overheard)
+    with torch.no_grad(), FlopCounterMode(display=False) as both:
+        client.split.eval()(batch, client.remote)
+    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+        if sent:
+            server.body.eval()(sent[0]["z"])
+    return {
+        "cut": list(cut.z),
+        "sent": list(cut.sent),
+        "client": {
+            "parameters": count_parameters(client.split),
+            "macs": (both.get_total_flops() - alone.get_total_flops()) // (2 * count),
+        },
+        "server": {"parameters": count_parameters(server.body), "macs": alone.get_total_flops() // (2 * count)},
+    }
