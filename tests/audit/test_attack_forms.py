@@ -12,6 +12,7 @@ from cutlayer.attacks import (
     FSHA,
     PCAT,
     SDAR,
+    Attack,
     AttributeInference,
     Decoder,
     FeatureSniffer,
@@ -123,7 +124,7 @@ OTHER = Loaded(Samples(torch.rand(90, 1, 12, 12), torch.zeros(90).long()), sampl
         (Membership(calibrated=True), {}, "needs labels that travel, and here they stay home: audit Vanilla"),
         (PCAT(private_share=0.1), {"images": 500}, "needs some of the client's own images"),
     ],
-    ids=repr,
+    ids=lambda given: repr(given) if isinstance(given, Attack) else "",
 )
 def test_what_an_attack_lacks_is_said_before_any_training(monkeypatch, attack, changes, words):
     with pytest.raises(ValueError, match=words):

@@ -13,7 +13,7 @@ from cutlayer.attacks import Attack, Attacker
 from cutlayer.audit.matrix import Audit, audit
 from cutlayer.audit.report import files as report
 from cutlayer.audit.rows import picture_key
-from cutlayer.audit.store import Cells
+from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
 from cutlayer.metrics.images import scores
@@ -124,7 +124,7 @@ class Grey(Attack):
 
 
 def test_the_pictures_that_an_audit_keeps_of_a_row_are_those_its_figures_are_of():
-    cells = Cells()
+    cells = ResultStore()
     cells.put("0 | floors", FLOORS)  # of no interest here, and the longest part
     loaded = Loaded(samples(80, 1), samples(30, 2), ("a", "b", "c"))
     attacks = [Grey(bright=0.2), Grey(bright=0.9)]
