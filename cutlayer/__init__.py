@@ -1,26 +1,36 @@
-"""Cutlayer: split learning that trains, guards, attacks and audits the cut."""
+"""Cutlayer: split learning that trains, guards, attacks and audits the cut.
 
-from importlib import import_module
-from typing import Any
+The public API is what is named here, and what the rooms `guards`, `attacks`, `detectors`, `rules`, `nets`, `data`,
+`training`, `audit`, `metrics` and `wire` export. Everything else may change without notice.
+"""
 
-__version__ = "0.1.0"
+from .core.lazy import lazy
 
-# Loaded when first used, so that `import cutlayer` and `cutlayer --help` stay light.
+__version__ = "0.2.0"
+
 _HOMES = {
     "Batch": "core.batch",
-    "Bypass": "core.split",
-    "Plan": "training.plan.plan",
+    "Task": "core.batch",
+    "Message": "core.message",
+    "Kind": "core.message",
+    "through": "core.message",
     "Remote": "core.remote",
     "Server": "core.server",
-    "UShaped": "core.split",
     "Vanilla": "core.split",
+    "UShaped": "core.split",
+    "Bypass": "core.split",
+    "Federated": "core.split",
+    "Plan": "training.plan.plan",
+    "LocalRun": "engines.local.run",
+    "train": "engines.local.start",
+    "predict": "engines.predict",
     "cut": "nets",
     "spec": "core.spec",
+    "names": "core.spec",
+    **dict.fromkeys(
+        ("guards", "attacks", "detectors", "rules", "nets", "data", "training", "audit", "metrics", "wire"), ""
+    ),
 }
 __all__ = sorted([*_HOMES, "__version__"])
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"cutlayer has no {name!r}; it has {', '.join(sorted(_HOMES))}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+__getattr__ = lazy(__name__, _HOMES)

@@ -16,12 +16,11 @@ Neither paper runs `Adversarial` or `Shredder`; their settings are ours.
 
 from dataclasses import replace
 
-from cutlayer.core.split import Vanilla
+from cutlayer import Plan, Vanilla
 from cutlayer.data import CIFAR10
 from cutlayer.guards import DPSGD, Adversarial, Disco, Noise, NoPeek, Shredder
 from cutlayer.nets import MobileNet, ResNet18
-from cutlayer.training.plan.optimizers import SGD
-from cutlayer.training.plan.plan import Plan
+from cutlayer.training import SGD
 
 
 # ------------------------------------------------------------------ FORA, Table 7: CIFAR-10, MobileNet, 64x16x16

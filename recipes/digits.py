@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from cutlayer.data import Digits
-from cutlayer.data.partitions import Dirichlet
+from cutlayer import Plan
+from cutlayer.data import Digits, Dirichlet
 from cutlayer.guards import WCC, Chain, LightSplit
 from cutlayer.nets import SimpleCNN
-from cutlayer.training.plan.plan import Plan
 
 
 def demo() -> Plan:

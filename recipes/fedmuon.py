@@ -23,14 +23,11 @@ the network, and the rule then merges heads and bodies alike.
 
 from dataclasses import replace
 
-from cutlayer.core.split import Federated, UShaped
-from cutlayer.data import CIFAR10, Digits, FashionMNIST
-from cutlayer.data.partitions import Dirichlet
+from cutlayer import Federated, Plan, UShaped
+from cutlayer.data import CIFAR10, Digits, Dirichlet, FashionMNIST
 from cutlayer.nets import ResNet18, SimpleCNN
 from cutlayer.rules import DiLoCo, FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMuon, FedYogi
-from cutlayer.training.plan.optimizers import SGD
-from cutlayer.training.plan.plan import Plan
-from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training import SGD, SplitFed
 
 SGDM = SGD(lr=0.015, momentum=0.85, weight_decay=1e-4)
 

@@ -24,13 +24,12 @@ What may be claimed: 5-anonymity within a batch. An ε only for `mnist_formal`, 
 
 from dataclasses import replace
 
-from cutlayer.core.split import Bypass
+from cutlayer import Bypass, Plan
 from cutlayer.data import CIFAR10, MNIST, SVHN, Digits, FashionMNIST
 from cutlayer.guards import Chain, Clip, Gaussian, KAnonymous, LightSplit
 from cutlayer.nets import ResNet18, SimpleCNN
 from cutlayer.rules import Latest
-from cutlayer.training.plan.plan import Plan
-from cutlayer.training.plan.schedule import Relay, SplitFed
+from cutlayer.training import Relay, SplitFed
 
 # 0.25 is about the spread of the means themselves on SimpleCNN; each epoch notes noise/std.
 MEANS_THEN_NOISE = Chain(KAnonymous(k=5), Gaussian(scale=0.25))

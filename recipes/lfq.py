@@ -14,14 +14,11 @@ they gave.
 
 from dataclasses import replace
 
-from cutlayer.core.split import Vanilla
-from cutlayer.data import MNIST, Digits
-from cutlayer.data.partitions import Labels
+from cutlayer import Plan, Vanilla
+from cutlayer.data import MNIST, Digits, Labels
 from cutlayer.guards import LFQ, FedLite, TopK
 from cutlayer.nets import LeNet
-from cutlayer.training.plan.lr_schedules import Cosine
-from cutlayer.training.plan.optimizers import SGD
-from cutlayer.training.plan.plan import Plan
+from cutlayer.training import SGD, Cosine
 
 
 # ------------------------------------------------------------------ MNIST as in the thesis, d = 1152

@@ -11,12 +11,11 @@ data, so expect a little less.
 
 from dataclasses import replace
 
+from cutlayer import Plan
 from cutlayer.data import CIFAR10, MNIST, FashionMNIST
-from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
-from cutlayer.guards.parts.projection import Dense
+from cutlayer.guards import WCC, Bottleneck1x1, Chain, Dense, LightSplit
 from cutlayer.nets import MnistNet, ResNet18, SimpleCNN
-from cutlayer.training.plan.optimizers import Adam
-from cutlayer.training.plan.plan import Plan
+from cutlayer.training import Adam
 
 # The text draws R from a Gaussian, Alg. 1 from U(0,1): Dense(uniform=True) is the latter.
 FIXED = LightSplit(ratio=8, projection=Dense())

@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
+from cutlayer import Plan
 from cutlayer.data import Digits
 from cutlayer.guards import LightSplit
 from cutlayer.nets import Own
-from cutlayer.training.plan.plan import Plan
 
 
 class MyNet(nn.Module):

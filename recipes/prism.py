@@ -11,12 +11,11 @@ the fusion, the epoch that counts (chosen on a tenth of the training data), and 
 
 from dataclasses import replace
 
-from cutlayer.core.split import Bypass
+from cutlayer import Bypass, Plan
 from cutlayer.data import CIFAR10, Faces
 from cutlayer.guards import Prism
 from cutlayer.nets import ResNet18
-from cutlayer.training.plan.optimizers import SGD
-from cutlayer.training.plan.plan import Plan
+from cutlayer.training import SGD
 
 ROUTED = Prism(keep=0.1, privacy="adversary", attribute="living", anneal=8000)  # of 17,600 steps
 

@@ -13,11 +13,10 @@ Only what Table 1 compares (how many clients may use it before accuracy falls) c
 
 from dataclasses import replace
 
-from cutlayer.core.split import Vanilla
+from cutlayer import Plan, Vanilla
 from cutlayer.data import CIFAR10, MNIST, FashionMNIST, Reviews, TinyImageNet
 from cutlayer.guards import DCT, SEAL
 from cutlayer.nets import MLP, ResNet18, ResNet50
-from cutlayer.training.plan.plan import Plan
 
 # The paper's energies besides 0.7 are 0.9, 0.4 and 0.1 (Tables 5 and 6): add --guard 'SEAL(energy=0.9)'.
 SECRET = SEAL(energy=0.7)

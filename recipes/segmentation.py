@@ -6,11 +6,11 @@ Figures of a run of `scenes` and of `scenes_lightsplit` are in docs/inference.md
 
 from dataclasses import replace
 
+from cutlayer import Plan
 from cutlayer.data import Scenes
 from cutlayer.guards import LFQ, Chain, LightSplit, Quantize
 from cutlayer.nets import Segmenter
-from cutlayer.training.plan.lr_schedules import Cosine
-from cutlayer.training.plan.plan import Plan
+from cutlayer.training import Cosine
 
 
 def scenes() -> Plan:

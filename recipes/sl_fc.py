@@ -19,15 +19,10 @@ one step of the server from the mean of all gradients, which no round robin make
 
 from dataclasses import replace
 
-from cutlayer.core.split import Vanilla
-from cutlayer.data import CIFAR10, Digits, FashionMNIST
-from cutlayer.data.partitions import Dirichlet, Labels
+from cutlayer import Plan, Vanilla
+from cutlayer.data import CIFAR10, Digits, Dirichlet, FashionMNIST, Labels
 from cutlayer.nets import ResNet18, SimpleCNN
-from cutlayer.training.plan.lr_schedules import Cosine
-from cutlayer.training.plan.optimizers import SGD
-from cutlayer.training.plan.plan import Plan
-from cutlayer.training.plan.roles import AllActive, Frozen
-from cutlayer.training.plan.schedule import Wave
+from cutlayer.training import SGD, AllActive, Cosine, Frozen, Wave
 
 NESTEROV = SGD(lr=0.015, momentum=0.85, weight_decay=1e-4, nesterov=True)
 

@@ -1,6 +1,8 @@
 """What README and docs say is tried out: Python runs, commands parse, links and make targets exist."""
 
+import ast
 import contextlib
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -14,9 +16,10 @@ import pytest
 import torch
 from typer.main import get_command
 
+import cutlayer
 from cutlayer import __version__
 from cutlayer.attacks import Attack
-from cutlayer.audit.compare.variants import variants
+from cutlayer.audit.compare.variant_text import variants
 from cutlayer.bench import run as bench
 from cutlayer.cli import app as cli
 from cutlayer.core.spec import HOMES, names, spec
@@ -69,6 +72,31 @@ def commands() -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=page_name)
 def test_the_python_of_a_page_runs(page):
     assert run_page(page)
+
+
+# What the docstring of `cutlayer` promises, and the sub-rooms whose names would clash in their room.
+PUBLIC = {"cutlayer", *(f"cutlayer.{name}" for name, home in cutlayer._HOMES.items() if not home)}
+BELOW = {"cutlayer.audit.compare", "cutlayer.rules.flower", "cutlayer.wire.codecs"}
+
+
+def imports(text: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of everything of this package that a Python text imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "cutlayer":
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "cutlayer")
+
+
+def test_readme_docs_and_recipes_import_the_public_api_alone():
+    told = [(page_name(page), text) for page in PAGES for _, text in blocks(page, "python")]
+    told += [(recipe.name, recipe.read_text()) for recipe in sorted((ROOT / "recipes").glob("*.py"))]
+    found = [(where, module, name) for where, text in told for module, name in imports(text)]
+    assert len(found) > 100, "the pages are read"
+    assert [one for one in found if one[1] not in PUBLIC | BELOW] == []
+    inside = {(module, name) for _, module, name in found if module not in BELOW and name}
+    unknown = [(module, name) for module, name in inside if not hasattr(importlib.import_module(module), name)]
+    assert unknown == []
 
 
 def test_the_examples_of_readme_learn_something():

@@ -1,1 +1,17 @@
-"""Many runs in one table: victims, attackers, judges, verdicts and reports."""
+"""Many runs in one table: victims, attackers, judges, verdicts and reports.
+
+`audit(...)` fills the table, `report.write` makes files of it, `compare` puts variants of one plan side by side.
+"""
+
+from ..core.lazy import lazy
+
+_HOMES = {
+    "audit": "matrix",
+    "strongest": "verdicts",
+    "verdict": "verdicts",
+    "compare": "",
+    "report": "",
+}
+__all__ = sorted(_HOMES)
+
+__getattr__ = lazy(__name__, _HOMES)

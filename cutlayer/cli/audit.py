@@ -140,7 +140,7 @@ def attack(
     from ..attacks import Decoder
     from ..audit.recording import attack_recording
     from ..audit.report import files as report
-    from ..audit.verdict import blind_guess
+    from ..audit.verdicts import blind_guess
     from ..core.spec import spec
     from ..engines.folder import new_folder
     from ..metrics.lpips import find_weights, load_lpips

@@ -54,10 +54,10 @@ def compare(
     FOLDER goes on.
     """
     prepare(threads, device)
-    from ..audit.compare import report as compare_report
+    from ..audit.compare import files as compare_report
     from ..audit.compare.run import check, compare_cells
     from ..audit.compare.run import compare as run_compare
-    from ..audit.compare.variants import variants
+    from ..audit.compare.variant_text import variants
     from ..audit.parallel import share, threads_each
     from ..audit.store import ResultStore
     from ..engines.folder import new_folder

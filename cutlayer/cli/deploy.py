@@ -278,7 +278,7 @@ def predict(
     """
     prepare(threads, device)
     from ..core.spec import spec
-    from ..engines.predict import predict_with
+    from ..engines.predict import predict
     from ..training import checkpoint
     from ..training.facts.link import Link
     from ..training.plan.plan_text import read_plan
@@ -296,7 +296,7 @@ def predict(
     if server is not None and not name:
         raise ValueError("--server needs --as NAME: who this client is")
     with Bar() as bar:
-        found = predict_with(
+        found = predict(
             run, given=read_plan(plan) if plan else None, server=server, name=name,
             identity=_identity(certs, insecure) if server else None, data=spec(data, "data") if data else None,
             data_dir=data_dir, limit=limit, size=batch or 64, stream=stream, maps=masks is not None, link=over,

@@ -31,10 +31,12 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     if not path.exists():
         raise FileNotFoundError(f"{folder} is not a training run: there is no {path.name} in it")
     try:
-        text = json.loads(path.read_text())["plan"]
+        told = json.loads(path.read_text())
+        text = told["plan"]
         secret = json.loads((folder / "private.json").read_text())["private_seed"]
     except (ValueError, KeyError, OSError) as error:
         raise ValueError(f"{folder} cannot be resumed: {error}") from error
+    checkpoint.refuse_other_version(told.get("version"), folder)
     if given is not None and repr(given) != text:
         raise ValueError(f"{folder} was started with another plan: {text}")
     try:
@@ -45,7 +47,7 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
         ) from error
 
 
-def _typable(plan: Plan) -> bool:
+def typable(plan: Plan) -> bool:
     """Whether the text of a plan is enough to build it again; a recipe's own network is not."""
     try:
         return bool(spec(repr(plan), "plans") == plan)
@@ -53,6 +55,6 @@ def _typable(plan: Plan) -> bool:
         return False
 
 
-def _write_plan(plan: Plan, folder: Path) -> None:
+def write_plan(plan: Plan, folder: Path) -> None:
     told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
     checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))

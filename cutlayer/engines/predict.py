@@ -24,7 +24,8 @@ from ..training.evaluation import confusion, mean_iou, mean_iou_of_each
 from ..training.facts.link import Link
 from ..training.labels import refuse_unfit_labels
 from ..training.plan.plan import Plan
-from ..training.step import ClientNetwork, load, predict
+from ..training.step import ClientNetwork, load
+from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
 from .folder import load_plan
 from .grpc import certs
@@ -114,7 +115,7 @@ def _speed(seconds: list[float], samples: int) -> dict[str, Any]:
     }
 
 
-def predict_with(
+def predict(
     folder: Path,
     *,
     given: Plan | None = None,
@@ -156,7 +157,7 @@ def predict_with(
             before = [ledger.bytes[Kind.PREDICT.name, way] for way in (UP, DOWN)]
             began = time.perf_counter()
             batch = as_batch(samples, index, derive(secret, number)).to(device)
-            best = predict(client, [batch]).softmax(1).max(1)
+            best = logits_of(client, [batch]).softmax(1).max(1)
             found.append(best.indices.cpu())
             seconds.append(time.perf_counter() - began)
             confidence.append(best.values.reshape(len(index), -1).double().mean(1).cpu())

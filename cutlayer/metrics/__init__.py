@@ -1,1 +1,7 @@
 """Figures of a reconstruction, and the readers that attacks and leak meters share."""
+
+from .images import mse as mse
+from .images import ncc as ncc
+from .images import psnr as psnr
+from .images import scores as scores
+from .images import ssim as ssim

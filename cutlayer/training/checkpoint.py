@@ -11,9 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import __version__
+
 
 class CorruptCheckpoint(ValueError):
     """A checkpoint that cannot be trusted."""
+
+
+def refuse_other_version(version: str | None, path: Path) -> None:
+    """Before 1.0 a minor version may name and order things otherwise: what an other one wrote is not read."""
+    if version is None or version.split(".")[:2] != __version__.split(".")[:2]:
+        wrote = version or "before 0.2"
+        raise ValueError(
+            f"{path} was written by cutlayer {wrote}, which this version {__version__} cannot go on from: finish it "
+            f"with cutlayer {wrote}, or start anew"
+        )
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -21,7 +33,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     from safetensors.torch import save_file
 
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    facts = {**facts, "digest": digest(on_cpu)}
+    facts = {**facts, "version": __version__, "digest": digest(on_cpu)}
     beside = path.with_name(f"{path.name}.{os.getpid()}.writing")  # another process may write the same one
     save_file(on_cpu, beside, metadata={"cutlayer": json.dumps(facts)})
     with beside.open("rb") as file:
@@ -43,6 +55,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CorruptCheckpoint(f"{path} is damaged or not a cutlayer checkpoint: {error}") from error
     if digest(tensors) != facts.pop("digest", None):
         raise CorruptCheckpoint(f"{path} is damaged: its tensors do not match the digest in its header")
+    refuse_other_version(facts.pop("version", None), path)
     return tensors, facts
 
 

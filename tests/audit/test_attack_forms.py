@@ -25,7 +25,7 @@ from cutlayer.audit.judge import Substituting, judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
-from cutlayer.audit.verdict import by_form, verdict
+from cutlayer.audit.verdicts import by_form, verdict
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec

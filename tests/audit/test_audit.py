@@ -9,7 +9,7 @@ from toys import TASK, samples, tiny_plan
 
 from cutlayer.attacks import Attack, Attacker, Decoder
 from cutlayer.audit.matrix import audit
-from cutlayer.audit.verdict import ceiling, leak_share, strongest, verdict
+from cutlayer.audit.verdicts import ceiling, leak_share, strongest, verdict
 from cutlayer.audit.victim import WhiteBox
 from cutlayer.data.base import Loaded
 from cutlayer.guards import WCC, Chain, LightSplit

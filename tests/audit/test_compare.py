@@ -11,9 +11,9 @@ from statistics import mean
 import pytest
 from toys import tiny_plan
 
-from cutlayer.audit.compare import report as compare_report
+from cutlayer.audit.compare import files as compare_report
 from cutlayer.audit.compare.run import Shelf, check, compare, summaries
-from cutlayer.audit.compare.variants import variants
+from cutlayer.audit.compare.variant_text import variants
 from cutlayer.audit.store import ResultStore
 from cutlayer.core.seeds import derive
 from cutlayer.data import Digits

@@ -12,7 +12,7 @@ from cutlayer.audit import judge as judging
 from cutlayer.audit import matrix as auditing
 from cutlayer.audit.control import CONSTANT, CONTROL_MARGIN, why_control_failed, why_invalid
 from cutlayer.audit.knowledge import after_training, before_training
-from cutlayer.audit.verdict import LEAST_LEAK, blind_guess, verdict
+from cutlayer.audit.verdicts import LEAST_LEAK, blind_guess, verdict
 from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun

@@ -9,7 +9,7 @@ from toys import samples
 from typer.testing import CliRunner
 
 from cutlayer.audit.report.sweep import USUAL, figure, points, table
-from cutlayer.audit.verdict import total_bytes
+from cutlayer.audit.verdicts import total_bytes
 from cutlayer.cli import app as cli
 from cutlayer.core.batch import Task
 from cutlayer.data.base import Loaded

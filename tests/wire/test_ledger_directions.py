@@ -4,7 +4,7 @@ import json
 
 from toys import TASK, tiny_parts, tiny_plan
 
-from cutlayer.audit.verdict import total_bytes
+from cutlayer.audit.verdicts import total_bytes
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.wire import frames

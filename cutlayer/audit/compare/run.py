@@ -20,7 +20,7 @@ from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
 from ..parallel import claimer
 from ..store import ResultStore
-from .variants import Variant
+from .variant_text import Variant
 
 SCHEMA = 1
 _LEARNING = {kind.name for kind in Kind} - {Kind.PREDICT.name, Kind.EVALUATE.name}

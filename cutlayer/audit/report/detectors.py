@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..verdict import Floors, Row, strongest
+from ..verdicts import Floors, Row, strongest
 from .plots import INK, SOFT, png, pyplot
 
 NAMED = 3  # trainings in a sentence, at most

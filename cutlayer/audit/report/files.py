@@ -15,7 +15,7 @@ from ...training.facts.compression import RATES, compared, crossing
 from ...training.facts.privacy import lines
 from ..matrix import Audit
 from ..rows import picture_key
-from ..verdict import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
+from ..verdicts import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .sweep import figure, points, table

@@ -224,6 +224,7 @@ def _begin(folder: Path, plan: Plan) -> None:
     path = folder / "plan.json"
     if path.exists():
         before = json.loads(path.read_text())
+        checkpoint.refuse_other_version(before.get("version"), folder)
         if before["fingerprint"] != plan.fingerprint():
             raise ValueError(f"{folder} belongs to another plan: {before['plan']}. Choose another --out")
         return

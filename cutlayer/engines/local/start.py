@@ -31,7 +31,7 @@ from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP
 from ...wire.transcript import Recorder
 from ..client_report import by_client
-from ..folder import TRANSCRIPT, _typable, _write_plan
+from ..folder import TRANSCRIPT, new_folder, typable, write_plan
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
 from .run import LocalRun, Progress
@@ -39,7 +39,7 @@ from .run import LocalRun, Progress
 
 def train(
     plan: Plan,
-    folder: Path,
+    out: Path | str | None = None,
     *,
     data_dir: Path | None = None,
     device: str = "cpu",
@@ -51,11 +51,12 @@ def train(
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Run `plan` in `folder`, from the start or from where it was left, and return the result.
+    """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result.
 
     `record` is how many bytes of what the server receives to keep, the newest; 0: none. `link`: also say how long it
     would take over that.
     """
+    folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if link is not None:
         refuse_side_by_side(plan)
     if resume:
@@ -65,7 +66,7 @@ def train(
     run = ready(plan, data_dir, device, watchers)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
-        _write_plan(run.plan, folder)
+        write_plan(run.plan, folder)
         if recorder is not None and (folder / TRANSCRIPT).exists():
             recorder.load(folder / TRANSCRIPT)
     else:
@@ -93,7 +94,7 @@ def train(
         _save(run, folder, "last")
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
-        again = "" if _typable(run.plan) else "with the same recipe and options, and "
+        again = "" if typable(run.plan) else "with the same recipe and options, and "
         raise Interrupted(f"stopped after step {run.step}; go on {again}with: cutlayer train --resume {folder}")
     told = None
     if link is not None:  # before the test set is predicted
@@ -127,7 +128,7 @@ def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Wa
 
 def _begin(run: LocalRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    _write_plan(run.plan, folder)
+    write_plan(run.plan, folder)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder, "last")

@@ -19,6 +19,21 @@ class Field(NamedTuple):
         return f"{self.help} See: cutlayer list {self.kind}" if self.kind else self.help
 
 
+# What fields were called in version 0.1, for a sentence to whoever brings a plan from there. No aliases.
+RENAMED = {
+    "turn": "local_steps",
+    "take": "clients_per_round",
+    "frozen": "frozen_parts",
+    "shared": "shared_client_network",
+    "batch": "batch_size",
+    "val": "val_share",
+    "aux": "aux_samples",
+    "guarded": "guarded_clients",
+    "watch": "client_detectors",
+    "server_watch": "server_detectors",
+    "pieces": "micro_batches",
+}
+
 FIELDS: dict[str, Field] = {
     "net": Field("Network, e.g. 'ResNet18(depth=2)'.", "nets"),
     "data": Field("Data set, e.g. CIFAR10 or 'Npz(path=\"my.npz\")'.", "data"),

@@ -1,7 +1,9 @@
 """From what was typed to a plan: recipes, plan texts and options that change single fields."""
 
+import ast
 import runpy
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from ...core.expand import expanded
 from ...core.spec import spec
 from ...guards import Guard, NoGuard
-from .fields import FIELDS
+from .fields import FIELDS, RENAMED
 from .plan import Plan
 
 
@@ -21,10 +23,21 @@ def read_plan(text: str | None) -> Plan:
     file, _, function = text.partition(".py:")
     if function or text.endswith((".py", ".py:")):
         return _recipe(Path(file.removesuffix(".py:").removesuffix(".py") + ".py"), function)
+    _refuse_old_names(text)
     plan = spec(text, "plans")
     if not isinstance(plan, Plan):
         raise ValueError(f"{text!r} is not a plan: write FILE.py:FUNCTION or 'Plan(epochs=3)'")
     return plan
+
+
+def _refuse_old_names(text: str) -> None:
+    """A plan of version 0.1 is told what its fields are called now."""
+    with suppress(SyntaxError):
+        typed = ast.parse(text.strip(), mode="eval").body
+        keywords = [one.arg for one in typed.keywords] if isinstance(typed, ast.Call) else []
+        if old := [name for name in keywords if name in RENAMED]:
+            new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
+            raise ValueError(f"{text!r} is a plan of cutlayer 0.1: {new}")
 
 
 def _recipe(file: Path, function: str) -> Plan:

@@ -14,7 +14,7 @@ from typing import Any
 from ... import __version__
 from ..report.plots import SOFT, heat, png, pyplot
 from .run import SCHEMA, summaries
-from .variants import Variant
+from .variant_text import Variant
 
 MIB = 2**20
 MOST_CLIENT_CHARTS = 3  # variants may share the data out in different ways; more are in compare.json
