@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 # Every folder or module whose `__all__` names things a person may type.
@@ -63,6 +64,16 @@ def names(kind: str) -> dict[str, Any]:
     """What a folder offers: name -> class."""
     home = importlib.import_module(HOMES[kind])
     return {name: getattr(home, name) for name in home.__all__}
+
+
+def plug_ins(namespace: Mapping[str, Any], *bases: type[Spec]) -> list[str]:
+    """The `__all__` of a plug-in folder, from what it imports: every kind of `bases`, abbreviations first."""
+    found = [
+        name
+        for name, thing in namespace.items()
+        if isinstance(thing, type) and issubclass(thing, bases) and thing not in bases
+    ]
+    return sorted(found, key=lambda name: (not name.isupper(), name))
 
 
 def summary(thing: Any) -> str:
