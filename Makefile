@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types unit campaign bench clean
+.PHONY: setup demo test lint types unit campaign bench docs clean
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,10 @@ campaign: setup
 
 bench: setup
 	$(BIN)/cutlayer bench
+
+# Tables of plug-ins follow from their docstrings; a test says when they do not.
+docs: setup
+	$(BIN)/python tools/tables.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import tables
 import torch
 from typer.main import get_command
 
@@ -160,19 +161,34 @@ def test_readme_starts_with_what_it_is_and_the_two_commands():
     assert top.index("make demo") < top.index("make test")
 
 
-def test_every_guard_is_on_its_page():
-    text = (ROOT / "docs/guards.md").read_text()
-    assert [name for name in names("guards") if f"`{name}(" not in text] == []
+def test_the_tables_of_plug_ins_say_what_their_folders_say():
+    assert {found[1]: page.name for page in PAGES for found in tables.BLOCK.findall(page.read_text())} == {
+        "guards": "guards.md", "rules": "rules.md", "attacks": "attacks.md", "detectors": "watchdogs.md"
+    }  # fmt: skip
+    stale = [page_name(page) for page in PAGES if tables.filled(page.read_text()) != page.read_text()]
+    assert not stale, "`make docs` writes them anew"
+
+
+def test_a_plug_in_that_is_new_to_its_folder_is_missed_in_the_table(monkeypatch):
+    class Blur:
+        """Something new | with a bar."""
+
+    monkeypatch.setattr(tables, "names", lambda kind: {"Blur": Blur})
+    written = tables.filled("before\n<!-- table: attacks -->\nold\n<!-- end -->\nbehind")
+    assert written == (
+        "before\n<!-- table: attacks -->\n| attack | is |\n|---|---|\n"
+        "| `Blur` | Something new \\| with a bar. |\n<!-- end -->\nbehind"
+    )
+
+
+def test_every_codec_is_on_its_page_with_its_number():
+    text = (ROOT / "docs/wire.md").read_text()
+    assert [name for name, codec in names("codecs").items() if f"| {codec.tag} `{name}` |" not in text] == []
 
 
 def test_every_protocol_is_on_its_page():
     text = (ROOT / "docs/protocols.md").read_text()
     assert [name for name in names("protocols") if f"`{name}`" not in text] == []
-
-
-def test_every_rule_is_on_its_page():
-    text = (ROOT / "docs/rules.md").read_text()
-    assert [name for name in names("rules") if f"`{name}(" not in text] == []
 
 
 def test_every_field_of_audit_json_is_on_its_page():

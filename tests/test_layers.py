@@ -128,7 +128,7 @@ def test_the_core_imports_with_torch_and_numpy_alone():
         "                'dp_accounting opacus scipy').split():\n"
         "            raise ImportError(name + ' is not installed')\n"
         "sys.meta_path.insert(0, Gone())\n"
-        "import cutlayer.audit.matrix, cutlayer.audit.report.files, cutlayer.bench.run, cutlayer.cli.demo\n"
+        "import cutlayer.audit.matrix, cutlayer.audit.report.files, cutlayer.bench.run\n"
         "import cutlayer.engines.local.start, cutlayer.training.facts.privacy\n"
         "from cutlayer.core.spec import names, HOMES\n"
         "print(sum(len(names(kind)) for kind in HOMES) > 20)"

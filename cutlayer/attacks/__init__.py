@@ -1,35 +1,29 @@
-"""Attacks, one idea a file: what a server can find out from what it sees."""
+"""Attacks, one idea a file: what a server can find out from what it sees.
+
+An import line here is all that registers one: `__all__`, and with it every name a person may type, follows.
+"""
 
 from ..core.batch import Task
-from .attribute import AttributeInference
+from ..core.spec import plug_ins
+from .attribute import AttributeInference as AttributeInference
 from .base import Attack as Attack
 from .base import Attacker as Attacker
 from .base import Knowledge as Knowledge
 from .base import KnownGuard as KnownGuard
-from .decoder import Decoder
-from .fora import FORA
-from .fsa import FeatureSniffer
-from .fsha import FSHA
-from .labels import LabelClustering, TailEnumeration
-from .membership import Membership
-from .pcat import PCAT
-from .sdar import SDAR, SDARLabels
-from .unsplit import UnSplit
+from .base import smashed as smashed
+from .decoder import Decoder as Decoder
+from .fora import FORA as FORA
+from .fsa import FeatureSniffer as FeatureSniffer
+from .fsha import FSHA as FSHA
+from .labels import LabelClustering as LabelClustering
+from .labels import TailEnumeration as TailEnumeration
+from .membership import Membership as Membership
+from .pcat import PCAT as PCAT
+from .sdar import SDAR as SDAR
+from .sdar import SDARLabels as SDARLabels
+from .unsplit import UnSplit as UnSplit
 
-__all__ = [
-    "FORA",
-    "FSHA",
-    "PCAT",
-    "SDAR",
-    "AttributeInference",
-    "Decoder",
-    "FeatureSniffer",
-    "LabelClustering",
-    "Membership",
-    "SDARLabels",
-    "TailEnumeration",
-    "UnSplit",
-]
+__all__ = plug_ins(globals(), Attack)
 
 BUDGETS = ("quick", "standard", "paper")
 

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 # Every folder or module whose `__all__` names things a person may type.
@@ -65,9 +66,28 @@ def names(kind: str) -> dict[str, Any]:
     return {name: getattr(home, name) for name in home.__all__}
 
 
+def plug_ins(namespace: Mapping[str, Any], *bases: type[Spec]) -> list[str]:
+    """The `__all__` of a plug-in folder, from what it imports: every kind of `bases`, abbreviations first."""
+    found = [
+        name
+        for name, thing in namespace.items()
+        if isinstance(thing, type) and issubclass(thing, bases) and thing not in bases
+    ]
+    return sorted(found, key=lambda name: (not name.isupper(), name))
+
+
 def summary(thing: Any) -> str:
     """The first line of a docstring: what `cutlayer list` prints."""
     return (thing.__doc__ or "").strip().partition("\n")[0]
+
+
+def signature(thing: Any) -> str:
+    """The arguments that a spec of it takes, with their defaults."""
+    fields = [field for field in dataclasses.fields(thing) if field.init] if dataclasses.is_dataclass(thing) else []
+    return ", ".join(
+        field.name if _default(field) is dataclasses.MISSING else f"{field.name}={_text(_default(field))}"
+        for field in fields
+    )
 
 
 def _build(node: ast.expr, text: str, kind: str | None = None) -> Any:
@@ -80,7 +100,7 @@ def _build(node: ast.expr, text: str, kind: str | None = None) -> Any:
         try:
             inspect.signature(thing).bind(*arguments, **keywords)
         except TypeError as error:
-            raise ValueError(f"{thing.__name__} takes {_signature(thing)}; got {text!r}") from error
+            raise ValueError(f"{thing.__name__} takes {signature(thing) or 'no arguments'}; got {text!r}") from error
         try:
             return thing(*arguments, **keywords)
         except TypeError as error:
@@ -115,18 +135,6 @@ def _find(node: ast.expr, text: str, kind: str | None) -> Any:
         near = [lower[node.id.lower()]]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
     raise ValueError(f"there is no {node.id!r} among the {kind or 'known names'}; {hint}")
-
-
-def _signature(thing: Any) -> str:
-    if not dataclasses.is_dataclass(thing):
-        return "no arguments"
-    fields = [field for field in dataclasses.fields(thing) if field.init]
-    if not fields:
-        return "no arguments"
-    return ", ".join(
-        field.name if _default(field) is dataclasses.MISSING else f"{field.name}={_text(_default(field))}"
-        for field in fields
-    )
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:

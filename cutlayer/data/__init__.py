@@ -19,6 +19,14 @@ from .gtsrb import GTSRB
 from .image_folder import ImageFolder
 from .mnist import MNIST
 from .npz import Npz
+from .partitions import IID as IID
+from .partitions import ByIdentity as ByIdentity
+from .partitions import Dirichlet as Dirichlet
+from .partitions import Labels as Labels
+from .partitions import Partition as Partition
+from .poisons import BadNets as BadNets
+from .poisons import LabelFlip as LabelFlip
+from .poisons import Poison as Poison
 from .reviews import Reviews
 from .scenes import Scenes
 from .svhn import SVHN

@@ -61,6 +61,8 @@ class Guard(Spec):
     holds_back: ClassVar[bool] = False
     # Meant to be fitted to a network that is trained and frozen; an audit starts it from the unguarded one.
     post_hoc: ClassVar[bool] = False
+    # `--guard all` tries it: it stands by itself, and at any cut.
+    in_suite: ClassVar[bool] = True
 
     @classmethod
     def usual(cls) -> Self:
@@ -139,6 +141,8 @@ def behind(guard: Guard, before: Bound) -> tuple[Guard, Bound]:
 @dataclass(frozen=True, repr=False)
 class NoGuard(Guard):
     """Nothing: the activation leaves as it is. The row every guard is compared with."""
+
+    in_suite: ClassVar[bool] = False  # an audit has this row anyway
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return GuardModule()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ class Chain(Guard):
     """Guards in sequence, e.g. Chain(LightSplit(ratio=8), WCC(weight=0.01))."""
 
     parts: tuple[Guard, ...]
+    in_suite: ClassVar[bool] = False  # it has no usual parts
 
     def __init__(self, *parts: Guard):
         strange = [part for part in parts if not isinstance(part, Guard)]

@@ -28,6 +28,7 @@ class JPEG(Guard):
 
     quality: int = 75
     always_shown: ClassVar[int] = 1
+    in_suite: ClassVar[bool] = False  # pictures need a cut at the input
 
     def __post_init__(self) -> None:
         if type(self.quality) is not int or not 1 <= self.quality <= 100:

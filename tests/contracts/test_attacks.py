@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import GUARDS, SECRET, TASK, TinyNet, tiny_parts, tiny_plan
+from toys import ALL_GUARDS, GUARDS, SECRET, TASK, TinyNet, cut_of, tiny_parts, tiny_plan
 
 from cutlayer.attacks import (
     FORA,
@@ -114,13 +114,13 @@ def test_it_is_reproducible_and_leaves_the_random_state_and_the_victim_alone(att
 
 # The reference decoder meets every guard; the others one of each kind, in every form of knowledge.
 KINDS = [LightSplit(ratio=4), SEAL(), KAnonymous(k=2), Chain(LightSplit(ratio=4), Noise(scale=0.1))]
-PAIRS = [(SHORT[0], guard) for guard in GUARDS[1:]] + [(attack, guard) for attack in SHORT[1:] for guard in KINDS]
+PAIRS = [(SHORT[0], guard) for guard in ALL_GUARDS[1:]] + [(attack, guard) for attack in SHORT[1:] for guard in KINDS]
 
 
 @pytest.mark.parametrize(("attack", "guard"), PAIRS, ids=repr)
 def test_it_runs_against_guards_of_every_kind(attack, guard):
     run = trained(guard)
-    for form in attack.against(guard, (4, 5, 5)):
+    for form in attack.against(guard, cut_of(guard)):
         row, pictures = judged(form, run, 16)
         if attack.secret == "images":
             assert pictures.min() >= 0 and pictures.max() <= 1 and row["n"] <= 16

@@ -1,11 +1,11 @@
-"""Laws that hold for every guard. A new guard adds one line to GUARDS in toys.py."""
+"""Laws that hold for every guard. A new guard adds one line to GUARDS, or ELSEWHERE, in toys.py."""
 
 import pickle
 import struct
 
 import pytest
 import torch
-from toys import GUARDS, SECRET, TASK, batches, split_and_whole, states, tiny_plan
+from toys import ALL_GUARDS, SECRET, TASK, activations, batches, cut_of, split_and_whole, states, tiny_plan
 
 from cutlayer.core.message import Kind
 from cutlayer.core.seeds import derive
@@ -16,8 +16,7 @@ from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
 
-CUT = (4, 5, 5)
-all_guards = pytest.mark.parametrize("guard", GUARDS, ids=repr)
+all_guards = pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
 
 
 @all_guards
@@ -28,26 +27,27 @@ def test_its_text_is_itself(guard):
 
 @all_guards
 def test_it_sends_the_shape_it_promises_and_lifts_it_back(guard):
-    z = torch.randn(6, *CUT)
-    module = guard.build(CUT, public=1, private=2, task=TASK)
+    z, cut = activations(guard), cut_of(guard)
+    module = guard.build(cut, public=1, private=2, task=TASK)
     seen, _, rows, _ = module(z, batches(1)[0])
-    assert tuple(seen.shape[1:]) == guard.out_shape(CUT)
-    assert each(guard.lift(CUT, public=1)(seen), rows).shape == z.shape
-    undo = guard.undo(CUT, public=1)
+    assert tuple(seen.shape[1:]) == guard.out_shape(cut)
+    assert each(guard.lift(cut, public=1)(seen), rows).shape == z.shape
+    undo = guard.undo(cut, public=1)
     assert undo is None or each(undo(seen), rows).shape == z.shape
 
 
 @all_guards
 def test_it_is_a_function_of_its_seeds_and_the_step(guard):
-    z, batch = torch.randn(6, *CUT), batches(1)[0]
-    first, second = (guard.build(CUT, public=1, private=2, task=TASK)(z, batch).seen for _ in range(2))
+    z, cut, batch = activations(guard), cut_of(guard), batches(1)[0]
+    first, second = (guard.build(cut, public=1, private=2, task=TASK)(z, batch).seen for _ in range(2))
     assert torch.equal(first, second)
 
 
 @all_guards
 def test_the_server_builds_the_same_lift_from_the_public_part(guard):
-    ours, theirs = guard.lift(CUT, public=1), guard.public_part().lift(CUT, public=1)
-    seen = torch.randn(6, *guard.out_shape(CUT))
+    cut = cut_of(guard)
+    ours, theirs = guard.lift(cut, public=1), guard.public_part().lift(cut, public=1)
+    seen = torch.randn(6, *guard.out_shape(cut))
     assert torch.equal(ours(seen), theirs(seen))
 
 
@@ -110,14 +110,14 @@ def test_what_a_relay_hands_on_fits_another_clients_guard(guard):
     plan = tiny_plan(guard=guard, clients=2)
     one, two = (build_client(plan, TASK, number, lambda message: message) for number in (0, 1))
     two.split.load_state_dict(one.split.state_dict())
-    assert cut_shapes(plan, TASK).z == CUT
+    assert cut_shapes(plan, TASK).z == cut_of(guard)
 
 
 @all_guards
 def test_it_acts_at_inference_and_says_the_same_again(guard):
     """What protects training must not be off in service: only guards that leave what is sent alone may do nothing."""
-    z, batch = torch.rand(6, *CUT), batches(1)[0]
-    module = guard.build(CUT, public=1, private=2, task=TASK).eval()
+    z, cut, batch = torch.rand(6, *cut_of(guard)), cut_of(guard), batches(1)[0]
+    module = guard.build(cut, public=1, private=2, task=TASK).eval()
     before = {name: t.clone() for name, t in module.state_dict().items()}
     with torch.no_grad():
         one, other = (module(z, batch) for _ in range(2))
@@ -129,6 +129,6 @@ def test_it_acts_at_inference_and_says_the_same_again(guard):
 
 @all_guards
 def test_it_says_what_may_be_claimed(guard):
-    claim = guard.claim(CUT)
+    claim = guard.claim(cut_of(guard))
     assert claim and "\n" not in claim
     assert not guard.client_only or claim.startswith("none"), "a penalty bounds nothing"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from cutlayer.core.spec import names, spec
+from cutlayer.core.spec import spec
 from cutlayer.rules import (
     DiLoCo,
     FedAdagrad,
@@ -78,10 +78,6 @@ def same(one, other, **tolerance):
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(one[name], other[name], msg=name, **tolerance)
-
-
-def test_every_rule_is_in_the_table():
-    assert {type(rule).__name__ for rule in RULES} == names("rules").keys()
 
 
 @all_rules

@@ -1,0 +1,45 @@
+"""Writes what the plug-in folders offer into the docs: python tools/tables.py
+
+A page has a line `<!-- table: guards -->` and, further down, `<!-- end -->`. What stands between them is made from
+the docstrings of that folder, a row a plug-in, so that nobody writes a new one there by hand. A test compares the
+pages with what this would write.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from cutlayer.core.spec import names, signature, summary
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def typed(kind: str, name: str, thing: Any) -> str:
+    """How a person would write it: a guard in its usual setting, a rule with all that can be set."""
+    if kind == "guards":
+        try:
+            return repr(thing.usual())
+        except NotImplementedError:  # made of others, it has no usual setting
+            return f"{name}(…)"
+    return f"{name}({signature(thing)})" if kind == "rules" else name
+
+
+def table(kind: str) -> str:
+    rows = [(typed(kind, name, thing), summary(thing).replace("|", "\\|")) for name, thing in names(kind).items()]
+    lines = [f"| {kind.removesuffix('s')} | is |", "|---|---|", *(f"| `{text}` | {what} |" for text, what in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def filled(page: str) -> str:
+    """The text of a page with its tables as they should be."""
+    return BLOCK.sub(lambda found: found[1] + table(found[2]) + found[3], page)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        text = path.read_text()
+        if filled(text) != text:
+            path.write_text(filled(text))
+            print(f"{path.relative_to(ROOT)}: written anew")
