@@ -77,7 +77,7 @@ def test_no_server_is_told(detector):
     """The agreed plan, its fingerprint and what the server builds from are those of a plan without."""
     watched, blind = plan(detector), plan()
     assert watched.fingerprint() == blind.fingerprint() and watched.agreed() == blind.agreed()
-    assert watched.public() == blind.public() and "watch" not in repr(watched.public())
+    assert watched.public() == blind.public() and "detectors" not in repr(watched.public())
 
 
 @EVERY
@@ -152,5 +152,5 @@ def test_a_resumed_run_goes_on_watching_as_if_nothing_had_been(detector, tmp_pat
 @EVERY
 def test_it_refuses_what_it_cannot_look_at(detector):
     for changes in ({"micro_batches": 2}, {"frozen_parts": ("head",)}):
-        with pytest.raises(ValueError, match="pieces=1"):
+        with pytest.raises(ValueError, match="micro_batches=1"):
             plan(detector, **changes)
