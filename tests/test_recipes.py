@@ -223,8 +223,8 @@ def test_sl_fc_is_set_up_as_in_the_thesis():
         kept = {"cifar10_all": (10, 0, 0), "cifar10_discarded": (5, 0, 5)}.get(name, (5, 5, 0))
         assert tuple(roles.count(role) for role in (Role.ACTIVE, Role.FROZEN, Role.OUT)) == kept
     big = plans["cifar10"]
-    assert (cut_shapes(big, task_of(big)).z, big.epochs, big.turn) == ((128, 16, 16), 50, 1)
-    assert [plans[f"cifar10_k{k}"].turn for k in (5, 25)] == [5, 25]
+    assert (cut_shapes(big, task_of(big)).z, big.epochs, big.local_steps) == ((128, 16, 16), 50, 1)
+    assert [plans[f"cifar10_k{k}"].local_steps for k in (5, 25)] == [5, 25]
     assert (plans["cifar10_wave"].rounds.weights, plans["cifar10_skewed"].partition.alpha) == ("even", 0.3)
 
 
@@ -239,7 +239,7 @@ def test_fedmuon_has_the_rates_of_table_5_2():
         plan = plans[name if name == "cifar10" else f"cifar10_{name}"]
         assert (type(plan.rule).__name__, plan.rule.lr, plan.local_steps, plan.epochs) == (rule, rates[name], 5, 30)
     assert plans["cifar10_avg"].rule == FedAvg()
-    late = {name: (plans[name].turn, plans[name].rule.lr) for name in plans if name.endswith(("_k1", "_k25"))}
+    late = {name: (plans[name].local_steps, plans[name].rule.lr) for name in plans if name.endswith(("_k1", "_k25"))}
     assert late == {
         "cifar10_k1": (1, 0.05), "cifar10_k25": (25, 0.05), "cifar10_adagrad_k25": (25, 0.03),
         "cifar10_yogi_k25": (25, 0.003),
@@ -288,7 +288,7 @@ def test_lfq_has_the_cut_of_the_thesis_and_near_its_rates(name, bits):
     server = build_server(bare.public(), task_of(bare))
     client = build_client(bare.with_secrets(), task_of(bare), 0, server.handle)
     assert (count_parameters(client.split), count_parameters(server.body)) == (4_800, 148_874)
-    assert (bare.networks, repr(bare.partition), bare.batch, bare.epochs) == (30, "Labels(m=2)", 256, 200)
+    assert (bare.clients, repr(bare.partition), bare.batch_size, bare.epochs) == (30, "Labels(m=2)", 256, 200)
 
 
 def test_the_demos_plan_is_a_recipe_too():

@@ -71,7 +71,7 @@ SPREAD = {
     "compression": {"answers": "down", "gradients": "back"},
 }
 # Keys of result.json, history.jsonl and audit.json that were renamed.
-KEYS = {"watch": "client_detectors", "server_watch": "server_detectors"}
+KEYS = {"watch": "detectors_honest", "watched": "detectors_attacked", "server_watch": "server_detectors"}
 # What is no result: times, texts of the plan, where and with what it was made.
 LEFT_OUT = re.compile(r"seconds$|^(plan|version|command|date|time|out|fingerprint|schema|lpips_missing|digest)$")
 # Where modules and packages may be, the newest first.

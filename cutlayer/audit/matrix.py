@@ -218,7 +218,7 @@ def _active_row(
     row["seconds"] = round(row["seconds"] + seconds, 2)
     row["hijacked"] = {"accuracy": mean(run.evaluate(run.parts.test)), "steps": run.step, "epochs": run.epoch}
     if run.plan.client_detectors:
-        row["watched"] = trial.attacked()
+        row["detectors_attacked"] = trial.attacked()
     return row, pictures
 
 

@@ -131,5 +131,5 @@ class Scene:
     @cached_property
     def facts(self) -> dict[str, Any]:
         found = run_facts(self.run, self.victim) | ({} if self.link is None else {"link": self.told})
-        found |= {"server_watch": self.server_watched} if self.server_watched else {}
-        return found | ({"watch": self.watched} if self.watched else {})
+        found |= {"server_detectors": self.server_watched} if self.server_watched else {}
+        return found | ({"detectors_honest": self.watched} if self.watched else {})

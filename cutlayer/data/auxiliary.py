@@ -11,7 +11,7 @@ from .base import Loaded, Parts, Samples
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """What becomes of the auxiliary images a plan sets aside (`aux` says how many)."""
+    """What becomes of the auxiliary images a plan sets aside (`aux_samples` says how many)."""
 
     other: Loaded | None = None  # another data set in their place
     without: tuple[int, ...] = ()  # labels the attacker has no images of

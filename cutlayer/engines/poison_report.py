@@ -6,10 +6,10 @@ from .local.run import LocalRun
 
 
 def watched(run: LocalRun) -> dict[str, Any]:
-    """`server_watch`, one report a detector, and `poison`: what the attack of malicious clients came to."""
+    """`server_detectors`, one report a detector, and `poison`: what the attack of malicious clients came to."""
     found: dict[str, Any] = {}
     if run.watches:
-        found["server_watch"] = [watch.report(malicious(run)) for watch in run.watches]
+        found["server_detectors"] = [watch.report(malicious(run)) for watch in run.watches]
     if run.plan.poison is not None:
         found["poison"] = achieved(run)
     return found

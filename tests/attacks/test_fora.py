@@ -386,7 +386,7 @@ def test_the_papers_size_is_the_releases_script():
     [
         ({"steps": 0}, "whole numbers from 1 up"),
         ({"width": 1.5}, "whole numbers from 1 up"),
-        ({"batch_size": 1}, "batch is a whole number from 2 up"),
+        ({"batch": 1}, "batch is a whole number from 2 up"),
         ({"mix": 1.2}, "mix is the share of MK-MMD, 0 to 1"),
         ({"rate": 0}, "rate and critic_rate are above 0"),
         ({"joins": 1.2}, "joins is a share of the steps, 0 to 1"),

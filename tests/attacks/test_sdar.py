@@ -469,7 +469,7 @@ def test_pixelwise_labels_are_no_condition():
     ("settings", "words"),
     [
         ({"steps": 0}, "from 1 up"),
-        ({"batch_size": 1}, "batch from 2"),
+        ({"batch": 1}, "batch from 2"),
         ({"lambda1": -1}, "0 or more"),
         ({"critic_rate": 0}, "above 0"),
         ({"flip": 1.5}, "share of labels"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys import TASK, samples, tiny_plan
 
-import cutlayer.audit.matrix as room
+import cutlayer.audit.scene as scene
 from cutlayer.attacks import (
     FORA,
     FSHA,
@@ -32,6 +32,7 @@ from cutlayer.core.spec import spec
 from cutlayer.core.split import Vanilla
 from cutlayer.data.auxiliary import Auxiliary
 from cutlayer.data.base import Loaded, Samples
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, NoGuard, Noise, NoPeek
 
 SHAPE = (4, 6, 6)
@@ -74,7 +75,7 @@ def test_a_key_that_is_named_is_the_only_one():
 def test_nothing_said_is_nothing_known():
     """The plain attack is the oblivious one, to the last number."""
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
-    run = room.LocalRun(tiny_plan(guard=LightSplit(ratio=4), epochs=1, batch_size=16), _shared(loaded), classes=3)
+    run = LocalRun(tiny_plan(guard=LightSplit(ratio=4), epochs=1, batch_size=16), _shared(loaded), classes=3)
     run.train()
     victim = Victim(run, 8)
     rows = []
@@ -106,7 +107,7 @@ def untrained(monkeypatch, attack, protocol=None, **changes):
     def never(*args, **kwargs):
         raise AssertionError("it began to train")
 
-    monkeypatch.setattr(room, "LocalRun", never)
+    monkeypatch.setattr(scene, "LocalRun", never)
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16, **({"protocol": protocol} if protocol else {}))
     audit(plan, loaded, guards=[], attacks=[attack], **{"images": 20, **changes})
@@ -142,7 +143,7 @@ def test_an_attack_that_lacks_nothing_does_train(monkeypatch):
 )
 def test_the_judge_says_how_near_a_substitute_came(guard):
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
-    run = room.LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=16), _shared(loaded), classes=3)
+    run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=16), _shared(loaded), classes=3)
     run.train()
     victim = Victim(run, 24)
     for attack in TINY.against(guard, SHAPE):

@@ -7,6 +7,7 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 import cutlayer.audit.matrix as room
+import cutlayer.audit.scene as scene
 from cutlayer.attacks import FORA, Decoder, suite
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.store import ResultStore
@@ -76,8 +77,8 @@ def test_a_resumed_audit_is_the_undisturbed_one_and_repeats_nothing(tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         ran(cells=ResultStore(tmp_path / "cells", "this one"), on_event=stop)
     trained = []
-    real = room.LocalRun
-    monkeypatch.setattr(room, "LocalRun", lambda plan, *a, **k: trained.append(plan.guard) or real(plan, *a, **k))
+    real = scene.LocalRun
+    monkeypatch.setattr(scene, "LocalRun", lambda plan, *a, **k: trained.append(plan.guard) or real(plan, *a, **k))
     resumed = ran(cells=ResultStore(tmp_path / "cells", "this one"))
     assert trained == [LightSplit(ratio=4)], "the open cut was finished: neither trained nor attacked again"
     assert comparable(resumed) == comparable(whole) and resumed.floors == whole.floors

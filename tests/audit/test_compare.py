@@ -38,44 +38,50 @@ def base(**changes) -> Plan:
 
 # ------------------------------------------------------------------------------ what was typed
 def test_braces_and_semicolons_become_plans():
-    found = variants(base(), ["plan", "rule=FedMuon(lr={0.01,0.1})", "roles=Frozen(share=0.5); turn={1,5}; val=0"])
+    found = variants(
+        base(), ["plan", "rule=FedMuon(lr={0.01,0.1})", "roles=Frozen(share=0.5); local_steps={1,5}; val_share=0"]
+    )
     assert [one.name for one in found] == [
         "plan", "rule=FedMuon(lr=0.01)", "rule=FedMuon(lr=0.1)",
-        "roles=Frozen(share=0.5); turn=1; val=0", "roles=Frozen(share=0.5); turn=5; val=0",
+        "roles=Frozen(share=0.5); local_steps=1; val_share=0", "roles=Frozen(share=0.5); local_steps=5; val_share=0",
     ]  # fmt: skip
     assert found[0].plan == base()
     assert found[2].plan == base(rule=FedMuon(lr=0.1))
     assert found[4].plan == base(roles=Frozen(share=0.5), local_steps=5, val_share=0)
     assert [(one.family, one.axis, one.setting) for one in found[:4]] == [
         ("", "", None), ("rule=FedMuon(lr=…)", "lr", 0.01), ("rule=FedMuon(lr=…)", "lr", 0.1),
-        ("roles=Frozen(share=0.5); turn=…; val=0", "turn", 1.0),
+        ("roles=Frozen(share=0.5); local_steps=…; val_share=0", "local_steps", 1.0),
     ]  # fmt: skip
 
 
 def test_every_kind_of_field_can_be_typed():
     plan = replace(base(), rounds=Relay(), rule=Latest())
     texts = [
-        "shared=False",
-        "frozen=head,tail",
+        "shared_client_network=False",
+        "frozen_parts=head,tail",
         "fusion=hybrid",
         "client-optimizer=SGD(lr=0.1)",
-        "take=None",
+        "clients_per_round=None",
         "home=0.3",
     ]
     found = [one.plan for one in variants(plan, [*texts[:4], texts[5], "guard=LightSplit(ratio=2)"])]
-    assert not found[0].shared and found[1].frozen == ("head", "tail") and found[2].fusion == "hybrid"
+    assert (
+        not found[0].shared_client_network
+        and found[1].frozen_parts == ("head", "tail")
+        and found[2].fusion == "hybrid"
+    )
     assert found[3].client_optimizer == SGD(lr=0.1) and found[4].home == 0.3
     assert found[5].guard == LightSplit(ratio=2)
     assert variants(replace(plan, guard=LightSplit(ratio=2)), ["plan", "guard=none"])[1].plan.guard == NoGuard()
 
 
 def test_semicolons_in_quotes_are_letters():
-    found = variants(base(), ["plan", 'data=Npz(path="a;b.npz"); turn=5'])
+    found = variants(base(), ["plan", 'data=Npz(path="a;b.npz"); local_steps=5'])
     assert found[1].plan.data.path == "a;b.npz" and found[1].plan.local_steps == 5
 
 
 def test_numbers_that_come_in_two_braces_are_no_axis():
-    found = variants(base(), ["rule={FedAvg,FedMuon}; turn={1,5}"])
+    found = variants(base(), ["rule={FedAvg,FedMuon}; local_steps={1,5}"])
     assert len(found) == 4 and all(one.setting is None for one in found)
 
 
@@ -91,15 +97,15 @@ def test_a_relay_needs_no_rule():
         ([], "two variants or more"),
         (["rule=FedAvg"], "two variants or more"),
         (["plan", "rule=FedAvg()"], "'plan' and 'rule=FedAvg()' are the same plan"),
-        (["plan", "rul=FedAvg"], "a plan has no field 'rul'; it has aux, back, batch"),
+        (["plan", "rul=FedAvg"], "a plan has no field 'rul'; it has aux_samples, back, batch_size"),
         (["plan", "FedAvg"], "write field=value"),
-        (["plan", "turn="], "write field=value"),
+        (["plan", "local_steps="], "write field=value"),
         (["plan", "seed=3"], "--seeds"),
-        (["plan", "turn=2; turn=3"], "changes turn twice"),
-        (["plan", "turn=two"], "turn=two: turn is a whole number"),
+        (["plan", "local_steps=2; local_steps=3"], "changes local_steps twice"),
+        (["plan", "local_steps=two"], "local_steps=two: local_steps is a whole number"),
         (["plan", "rule=FedMuonn"], "did you mean FedMuon"),
         (["plan", "rule=FedMuon(lr=-1)"], "lr is a number above 0"),
-        (["plan", "take=9"], "take is how many of the 3 client(s)"),
+        (["plan", "clients_per_round=9"], "clients_per_round is how many of the 3 client(s)"),
         (["plan", "rule=FedMuon(lr={)"], "never closed"),
     ],
 )
@@ -211,7 +217,7 @@ def test_updates_that_were_rejected_are_told():
 
 
 def test_without_validation_data_the_chart_shows_the_test_set():
-    rows = compare(variants(base(epochs=1, val_share=0), ["turn={1,2}"]), seeds=[0])
+    rows = compare(variants(base(epochs=1, val_share=0), ["local_steps={1,2}"]), seeds=[0])
     for row in rows:
         assert "val" not in row["history"][0] and row["history"][-1]["test"] == row["accuracy"]
 
@@ -296,18 +302,20 @@ def run(command):
 
 
 def test_the_command_writes_files_and_prints_json(run, tmp_path):
-    code, out, err = run(*QUICK, "--with", "rule=FedAvg", "--with", "take=2", "--out", tmp_path / "a", "--json")
+    code, out, err = run(
+        *QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2", "--out", tmp_path / "a", "--json"
+    )
     assert code == 0, err
     data = json.loads(out)
-    assert [line["variant"] for line in data["variants"]] == ["rule=FedAvg", "take=2"]
+    assert [line["variant"] for line in data["variants"]] == ["rule=FedAvg", "clients_per_round=2"]
     assert data["command"].startswith("cutlayer compare --data") and data["out"] == str(tmp_path / "a")
     assert not (tmp_path / "a" / "cells").exists() and (tmp_path / "a" / "report.html").exists()
-    code, _, err = run(*QUICK, "--with", "rule=FedAvg", "--with", "take=2", "--resume", tmp_path / "a")
+    code, _, err = run(*QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2", "--resume", tmp_path / "a")
     assert code == 1 and "no interrupted comparison" in err
 
 
 def test_two_processes_give_the_same_table_in_words(run, tmp_path):
-    words = [*QUICK, "--with", "rule=FedAvg", "--with", "take=2"]
+    words = [*QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2"]
     code, out, err = run(*words, "--jobs", "2", "--out", tmp_path / "two")
     assert code == 0 and out == "", err
     assert "rule=FedAvg" in err and "worst client" in err and "report.html" in err
@@ -321,12 +329,12 @@ def test_two_processes_give_the_same_table_in_words(run, tmp_path):
     ("arguments", "words"),
     [
         (["--with", "rule=FedAvg"], "two variants or more"),
-        (["--with", "plan", "--with", "take=9"], "take is how many"),
+        (["--with", "plan", "--with", "clients_per_round=9"], "clients_per_round is how many"),
         (["--with", "plan", "--with", "net=SimpleCNN(depth=9)"], "depth"),
         (["--with", "plan", "--with", "guard=LightSplit(ratio=1e9)"], "1 to 2880 here"),
-        (["--with", "plan", "--with", "take=2", "--seeds", "0"], "--seeds and --jobs are at least 1"),
-        (["--with", "plan", "--with", "take=2", "--jobs", "0"], "--seeds and --jobs are at least 1"),
-        (["--with", "plan", "--with", "take=2", "--resume", "gone"], "no interrupted comparison"),
+        (["--with", "plan", "--with", "clients_per_round=2", "--seeds", "0"], "--seeds and --jobs are at least 1"),
+        (["--with", "plan", "--with", "clients_per_round=2", "--jobs", "0"], "--seeds and --jobs are at least 1"),
+        (["--with", "plan", "--with", "clients_per_round=2", "--resume", "gone"], "no interrupted comparison"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

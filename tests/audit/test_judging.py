@@ -8,12 +8,14 @@ import torch
 from toys import TASK, batches, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Attacker, Decoder
+from cutlayer.audit import floors
 from cutlayer.audit import judge as judging
 from cutlayer.audit import matrix as auditing
+from cutlayer.audit import victim as room
 from cutlayer.audit.control import CONSTANT, CONTROL_MARGIN, why_control_failed, why_invalid
 from cutlayer.audit.knowledge import after_training, before_training
 from cutlayer.audit.verdicts import LEAST_LEAK, blind_guess, verdict
-from cutlayer.audit.victim import Victim
+from cutlayer.audit.victim import Observed, Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
@@ -216,7 +218,7 @@ def test_chance_is_always_naming_the_commonest_value():
 
 
 def side(*found):
-    return judging.Heard([Message(Kind.FORWARD, 0, 0, {"z": torch.tensor(found)[:, None]})], [None])
+    return Observed([Message(Kind.FORWARD, 0, 0, {"z": torch.tensor(found)[:, None]})], [None])
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_strangers_were_not_trained_on(monkeypatch):
     heard = []
     run = untrained()
     victim = Victim(run, images=8)
-    monkeypatch.setattr(judging, "replay", lambda *args: heard.append(args))
+    monkeypatch.setattr(room, "replay", lambda *args: heard.append(args))
     victim.strangers()
     ((_, client, pick, _, pool),) = heard
     assert client == 0 and len(pick) == len(victim.truth) and pool is run.parts.test
@@ -263,7 +265,7 @@ def test_strangers_were_not_trained_on(monkeypatch):
 def test_the_class_mean_image_is_the_mean_of_auxiliary_images_of_that_class():
     aux = torch.tensor([0.0, 0.2, 0.6, 0.8]).reshape(4, 1, 1, 1)
     victim = SimpleNamespace(y=torch.tensor([1, 0, 2]), run=SimpleNamespace(task=TASK))
-    means = judging._class_means(aux, torch.tensor([0, 0, 1, 1]), victim)
+    means = floors._class_means(aux, torch.tensor([0, 0, 1, 1]), victim)
     # Of class 2 there is no image: then it is the mean of all.
     assert means.flatten().tolist() == pytest.approx([0.7, 0.1, 0.4])
 
@@ -278,8 +280,8 @@ def test_the_unaligned_decoder_learns_from_a_head_that_is_not_the_victims(monkey
 
     run = untrained(guard=LightSplit(ratio=4))
     victim = Victim(run, images=8)
-    monkeypatch.setattr(judging, "Decoder", Listening)
-    judging._unaligned(victim, run.parts, seed=0)
+    monkeypatch.setattr(floors, "Decoder", Listening)
+    floors._unaligned(victim, run.parts, seed=0)
     (knowledge,) = given
     images = run.parts.aux.images()[:8]
     theirs, own = (encode(images, run.parts.aux.y[:8]) for encode in (knowledge.encode, victim.box))

@@ -10,6 +10,7 @@ from test_docs import fields
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 import cutlayer.audit.matrix as room
+import cutlayer.audit.scene as scene
 from cutlayer.attacks import FSHA, Decoder
 from cutlayer.audit.detector_trial import DetectorTrial
 from cutlayer.audit.matrix import audit
@@ -86,7 +87,7 @@ def test_the_audits_own_clients_are_honest(spoiled):
     run = the_same_run(SERVER)
     run.train()
     told = [watch.report() for watch in run.watches]
-    shown = spoiled.rows[0]["server_watch"]
+    shown = spoiled.rows[0]["server_detectors"]
     assert [one["false_alarms"] for one in shown] == [one["alarms"] for one in told]
     assert shown[0]["false_alarms"] > 0 and [one["rounds"] for one in shown] == [3, 3, 6]
     assert shown[0]["false_alarms_per_1000"] == pytest.approx(1000 * told[0]["alarms"] / 3)
@@ -105,7 +106,7 @@ def test_what_was_achieved_at_the_first_true_alarm_is_that_of_the_course(spoiled
         return False
 
     run.train(on_epoch=lambda: rates.append(run.evaluate(wanted)[0]), stop=between_turns)
-    easy, blind, half = row["watched"]
+    easy, blind, half = row["detectors_attacked"]
     report = run.watches[0].report(bad)
     place = next(n for n, one in enumerate(report["course"]) if set(one["flagged"]) & set(bad))
     assert easy["detected"] and easy["delay"] == place + 1 and easy["success_then"] == rates[place]
@@ -121,7 +122,10 @@ def test_what_was_achieved_at_the_first_true_alarm_is_that_of_the_course(spoiled
 def test_an_alarm_in_the_very_last_round_counts():
     last = replace(POISONED, epochs=1, server_detectors=(EASY,), poison=BadNets(clients=1, share=0.6, target=2))
     (row,) = audited(last).poisoned
-    assert row["watched"][0]["delay"] == 1 and row["watched"][0]["success_then"] == row["success_rate"] > 0
+    assert (
+        row["detectors_attacked"][0]["delay"] == 1
+        and row["detectors_attacked"][0]["success_then"] == row["success_rate"] > 0
+    )
 
 
 def test_the_first_true_alarm_is_about_a_malicious_client():
@@ -143,11 +147,11 @@ def test_who_was_not_noticed_is_said(spoiled):
 def test_what_malicious_clients_achieve_is_said_even_if_nobody_watches(spoiled):
     alone = audited(replace(POISONED, server_detectors=()))
     assert alone.poisoned[0]["success_rate"] == spoiled.poisoned[0]["success_rate"]
-    assert "server_watch" not in alone.rows[0] and "no detector watched" in page(alone)
+    assert "server_detectors" not in alone.rows[0] and "no detector watched" in page(alone)
 
 
 def test_a_poison_that_does_not_fit_is_refused_before_any_training(monkeypatch):
-    monkeypatch.setattr(room, "LocalRun", None)
+    monkeypatch.setattr(scene, "LocalRun", None)
     with pytest.raises(ValueError, match="no class of this task"):
         audited(replace(POISONED, poison=BadNets(clients=1, target=9)))
 
@@ -158,7 +162,7 @@ def test_a_poisoned_training_is_a_cell_like_others(tmp_path, monkeypatch):
     assert any(event.what.startswith("BadNets") for event in seen) and max(event.done for event in seen) <= 1
     taken = audited(POISONED, cells=ResultStore(tmp_path / "others", "x"), claim=lambda name: "BadNets" not in name)
     assert taken.poisoned == [] and taken.rows
-    monkeypatch.setattr(room, "LocalRun", None)
+    monkeypatch.setattr(scene, "LocalRun", None)
     assert audited(POISONED, cells=ResultStore(tmp_path / "cells", "x")).poisoned == whole.poisoned
 
 
@@ -168,14 +172,14 @@ def test_attackers_hide_only_where_somebody_watches():
         return room._forms([attack], tiny_plan(**changes), guard, (4, 5, 5))
 
     disguised = [HIJACKER, replace(HIJACKER, evade=0.5), replace(HIJACKER, evade=0.7, joins=6)]
-    assert forms() == [HIJACKER] and forms(watch=(METER,)) == [HIJACKER], "a meter is no watchdog"
-    assert forms(watch=(OUTLIERS,)) == disguised
-    assert len(forms(guard=LightSplit(ratio=4), watch=(OUTLIERS,))) == 9, "in every form of knowledge"
-    assert not any(one.evade for one in forms(guard=Shredder(), watch=(OUTLIERS,))), "nothing learns there"
+    assert forms() == [HIJACKER] and forms(client_detectors=(METER,)) == [HIJACKER], "a meter is no watchdog"
+    assert forms(client_detectors=(OUTLIERS,)) == disguised
+    assert len(forms(guard=LightSplit(ratio=4), client_detectors=(OUTLIERS,))) == 9, "in every form of knowledge"
+    assert not any(one.evade for one in forms(guard=Shredder(), client_detectors=(OUTLIERS,))), "nothing learns there"
     assert {one.base() for one in disguised} == {HIJACKER}, "one control for all of them"
     asked = replace(HIJACKER, evade=0.3)
     assert forms(asked) == [HIJACKER, asked], "who is asked for in disguise alone needs its control as well"
-    assert asked.evasions() == () and forms(READER, watch=(OUTLIERS,)) == [READER]
+    assert asked.evasions() == () and forms(READER, client_detectors=(OUTLIERS,)) == [READER]
 
 
 def test_a_disguise_has_a_row_of_its_own_and_the_plain_attacks_control(monkeypatch):
@@ -186,7 +190,9 @@ def test_a_disguise_has_a_row_of_its_own_and_the_plain_attacks_control(monkeypat
     assert asked == [f"0 | none | {HIJACKER}"], "one process makes them all: they need their control"
     _, half, late = found.rows
     assert [row["attack"] for row in found.rows] == [repr(one) for one in (HIJACKER, *HIJACKER.evasions())]
-    assert {row["plain"] for row in found.rows} == {repr(HIJACKER)} and all("watched" in row for row in found.rows)
+    assert {row["plain"] for row in found.rows} == {repr(HIJACKER)} and all(
+        "detectors_attacked" in row for row in found.rows
+    )
     assert half["why_control_failed"] == late["why_control_failed"] == "it is weak"
     shown = watchdogs(found.rows)
     assert [(one["end_ssim"], one["end_ncc"]) for one in shown] == [(row["ssim"], row["ncc"]) for row in found.rows]
@@ -207,7 +213,7 @@ def row(attack, *detected, ssim=0.8, then=0.1, guard="none", seed=0, alarms=0):
         {"detector": name, "detected": one, **more} for name, one, more in zip(names, detected, found, strict=True)
     ]
     shown = {"guard": guard, "seed": seed, "attack": attack, "ssim": ssim, "ncc": ssim}
-    return {**shown, "watch": watch, "watched": watched}
+    return {**shown, "detectors_honest": watch, "detectors_attacked": watched}
 
 
 @pytest.mark.parametrize(
@@ -278,7 +284,7 @@ def test_a_meter_on_trial_changes_nothing_of_what_is_measured():
     plan = tiny_plan(epochs=2, batch_size=16, aux_samples=40)
     found = [audited(replace(plan, client_detectors=watch), attacks=[READER]) for watch in ((), (climbs,))]
     assert found[0].rows[0]["ssim"] == found[1].rows[0]["ssim"]
-    assert "policy='strengthen'" not in found[1].rows[0]["watch"][0]["detector"]
+    assert "policy='strengthen'" not in found[1].rows[0]["detectors_honest"][0]["detector"]
 
 
 def test_only_the_client_that_is_attacked_measures_its_leak():
@@ -318,7 +324,7 @@ def test_a_budget_that_was_exceeded_is_said():
         "budget of LeakMeter() was exceeded in every training" in over and "D() reached SSIM 0.90, 0.40 more" in low
     )
     climbed = [{**last, "ssim": 0.8, "guard": "G()"}, {**last, "ssim": 0.3}, {**last, "ssim": 0.4}]
-    (one,) = meters([{**rows[0], "client_detectors": [{**entry, "leak": climbed}]}])
+    (one,) = meters([{**rows[0], "detectors_honest": [{**entry, "leak": climbed}]}])
     assert one["ssim"] == 0.4, "with the guard it ended with"
     assert leak_plot(rows) is None, "one point is no course"
 
@@ -329,7 +335,7 @@ def test_every_field_is_documented(spoiled, measured):
     described = set(re.findall(r"`([\w ]+)`", text))
     for found in (spoiled, measured):
         data = report.as_data(found, "x")
-        told = [{name: row[name] for name in row if "watch" in name} for row in data["rows"]]
+        told = [{name: row[name] for name in row if "detectors" in name} for row in data["rows"]]
         assert fields([told, data["poisoned"], data["leak_meters"], list(data)]) - described == set()
         assert set(data) - described == set() and data["noticed"]
         assert all(sentence in unescape(page(found)) for sentence in data["noticed"])

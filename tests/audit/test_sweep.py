@@ -104,7 +104,7 @@ def test_the_command(tmp_path, monkeypatch):
     loaded = Loaded(samples(120, 1, task), samples(40, 2, task), ("a", "b", "c"))
     monkeypatch.setattr(Digits, "load", lambda self, folder=None: loaded)
     words = [
-        "sweep", "Plan(epochs=1, batch=16)", "--guard", "Quantize(bits={1,8})", "--images", "24", "--attack",
+        "sweep", "Plan(epochs=1, batch_size=16)", "--guard", "Quantize(bits={1,8})", "--images", "24", "--attack",
         "Decoder(steps=10, readers=('ridge',))", "--threads", "1", "--out", str(tmp_path / "a"), "--json",
     ]  # fmt: skip
     ran = CliRunner().invoke(cli.app, words, catch_exceptions=False)

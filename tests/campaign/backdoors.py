@@ -123,7 +123,7 @@ def trained(cell, base=DIGITS, device="cpu", data_dir=None):
     run = LocalRun(plan, parts(loaded, aux=0, val=0.0, seed=cell.seed), classes=10, device=device)
     run.train()
     found = watched(run)
-    told = dict(zip(WATCH, found["server_watch"], strict=True))
+    told = dict(zip(WATCH, found["server_detectors"], strict=True))
     accuracy = run.evaluate(run.parts.test)
     common = {"guard": repr(cell.guard), "setting": cell.setting, "seed": cell.seed, "plan": repr(plan)}
     common["accuracy"] = mean(accuracy)

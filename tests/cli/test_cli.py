@@ -114,7 +114,7 @@ def test_a_recipe_is_a_function_that_returns_a_plan(command, tmp_path):
     )
     code, out, err = command("train", f"{recipe}:small", "--batch-size", "50", "--out", tmp_path / "a", "--json")
     assert code == 0, err
-    assert json.loads(out)["plan"] == "Plan(data=Digits(limit=200), epochs=1, batch=50)"
+    assert json.loads(out)["plan"] == "Plan(data=Digits(limit=200), epochs=1, batch_size=50)"
     for function, words in (("tall", "mine.py:small, "), ("wrong", "a recipe returns a Plan")):
         code, _, err = command("train", f"{recipe}:{function}")
         assert code == 1 and words in err

@@ -222,9 +222,9 @@ def test_every_round_is_scored_and_nothing_else_changes(changes):
     run, plain = trained(**changes), trained(**{**changes, "server_detectors": ()})
     ours, theirs = run.tensors(), plain.tensors()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    passes = 2 * (1 if changes.get("turn") else 2)
+    passes = 2 * (1 if changes.get("local_steps") else 2)
     assert len(run.watches[0].rounds) == passes
-    assert all(len(one["z"]) == changes.get("take", 4) for one in run.watches[0].rounds)
+    assert all(len(one["z"]) == changes.get("clients_per_round", 4) for one in run.watches[0].rounds)
 
 
 def test_a_run_carried_on_says_the_same():
@@ -240,7 +240,7 @@ def test_a_run_carried_on_says_the_same():
 
 def test_it_is_the_servers_own_business():
     plan = Plan(clients=4, server_detectors=(WATCH,))
-    assert plan.fingerprint() == Plan(clients=4).fingerprint() and plan.public().server_watch == (WATCH,)
+    assert plan.fingerprint() == Plan(clients=4).fingerprint() and plan.public().server_detectors == (WATCH,)
 
 
 def test_a_backdoor_that_is_learnt_is_seen():
@@ -270,7 +270,7 @@ def test_a_backdoor_that_is_learnt_is_seen():
         (lambda: trained(protocol=Federated, rounds=SplitFed()), "a cut"),
         (lambda: trained(rounds=Wave(fused=True)), "no fused waves"),
         (lambda: trained(server_detectors=(GradientScrutinizer(),)), "server's detector"),
-        (lambda: trained(client_detectors=(ConsensusCosine(),)), "watch cannot be"),
+        (lambda: trained(client_detectors=(ConsensusCosine(),)), "client_detectors cannot be"),
         (lambda: ConsensusCosine(clean=40), "clean=40 .* takes 49"),
         (lambda: ConsensusCosine(shuffles=19), "shuffles=19 .* takes 49"),
         (lambda: ConsensusCosine(threshold=3.0, clean=60), "give one of them"),

@@ -122,7 +122,7 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
         cli.main()
     assert not ended.value.code
     assert [one["detector"] for one in json.loads(capfd.readouterr().out)["detectors"]] == ["SplitGuard()"]
-    assert load_plan(out).watch == (SplitGuard(),)
+    assert load_plan(out).client_detectors == (SplitGuard(),)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
     attack = FSHA(steps=20, width=4, hidden=8, warm=10, scale=30.0)
     found = audit(plan, loaded, guards=[], attacks=[attack], images=12)
     row = found.rows[0]
-    honest, evil = row["watch"], row["watched"]
+    honest, evil = row["detectors_honest"], row["detectors_attacked"]
     assert (
         [one["detector"] for one in honest]
         == [one["detector"] for one in evil]
@@ -161,7 +161,7 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
     assert torch.isfinite(torch.tensor(evil[0]["ncc"]))
     shown = watchdogs([row])
     assert [one["delay"] for one in shown] == [one["delay"] for one in evil]
-    passive = {name: value for name, value in row.items() if name != "watched"} | {"attack": "Decoder()"}
+    passive = {name: value for name, value in row.items() if name != "detectors_attacked"} | {"attack": "Decoder()"}
     assert watchdogs([passive, row]) == shown  # a passive attack adds nothing
     assert [one["attack"] for one in watchdogs([passive])] == [None, None]
 

@@ -364,7 +364,7 @@ def build(**changes):
 def test_batchnorm_is_refused_where_it_trains_and_only_there():
     with pytest.raises(ValueError, match=r"head\.1 \(BatchNorm2d\) mixes the samples .* norm='group', or freeze the"):
         build(guard=DPSGD())
-    build(guard=DPSGD(), frozen=("head",))
+    build(guard=DPSGD(), frozen_parts=("head",))
     build(guard=DPSGD(), net=NET)
 
 

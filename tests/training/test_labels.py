@@ -185,7 +185,7 @@ def test_attacks_on_classes_are_refused_before_any_training(attack, tmp_path):
 
 # ------------------------------------------------------------------------------ the commands
 def test_train_and_predict_write_maps(command, tmp_path):
-    text = f"Plan(net=Segmenter(), data={small(tmp_path)!r}, batch=8, epochs=1, val=0.0)"
+    text = f"Plan(net=Segmenter(), data={small(tmp_path)!r}, batch_size=8, epochs=1, val_share=0.0)"
     code, _, err = command("train", text, "--threads", 1, "--out", tmp_path / "a")
     assert code == 0 and "test mIoU" in err and "pixel accuracy" in err
     code, out, err = command(

@@ -47,7 +47,7 @@ def test_parameters_gradients_and_optimizer_state():
 
 
 def test_a_frozen_head_needs_no_gradients_and_hardly_any_activations():
-    full, frozen = measured(), measured(frozen=("head",))
+    full, frozen = measured(), measured(frozen_parts=("head",))
     assert frozen["gradients"] < full["gradients"]
     assert frozen["activations"] < 0.5 * full["activations"]
 

@@ -152,8 +152,8 @@ def test_an_interrupted_batch_leaves_no_gradient_behind():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"micro_batches": 0}, "pieces is a whole number from 1 up"),
-        ({"micro_batches": 9, "batch_size": 64}, "pieces is at most 8"),
+        ({"micro_batches": 0}, "micro_batches is a whole number from 1 up"),
+        ({"micro_batches": 9, "batch_size": 64}, "micro_batches is at most 8"),
         ({"micro_batches": 4, "batch_size": 6}, "at least two samples of a batch of 6"),
     ],
 )
@@ -163,7 +163,7 @@ def test_impossible_pieces_are_refused(changes, words):
 
 
 @pytest.mark.parametrize(
-    ("guard", "words"), [(DPSGD(), "gradients of whole batches"), (KAnonymous(k=5), "samples in each piece")]
+    ("guard", "words"), [(DPSGD(), "gradients of whole batches"), (KAnonymous(k=5), "samples in each micro-batch")]
 )
 def test_guards_that_need_whole_batches_say_so(guard, words):
     with pytest.raises(ValueError, match=words):

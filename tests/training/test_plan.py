@@ -25,11 +25,11 @@ from cutlayer.training.plan.shapes import cut_shapes, steps_per_epoch
     ("field", "value", "words"),
     [
         ("clients", 0, "clients is a whole number from 1 up"),
-        ("batch", 1, "batch is a whole number from 2 up"),
+        ("batch_size", 1, "batch_size is a whole number from 2 up"),
         ("epochs", 2.5, "epochs is a whole number"),
-        ("frozen", ("neck",), "frozen names parts among head, body, tail; got neck"),
+        ("frozen_parts", ("neck",), "frozen_parts names parts among head, body, tail; got neck"),
         ("home", 1.0, "share of channels that stay"),
-        ("val", 1.0, "share of training data"),
+        ("val_share", 1.0, "share of training data"),
     ],
 )
 def test_impossible_settings_are_refused_at_once(field, value, words):

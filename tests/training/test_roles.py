@@ -74,7 +74,7 @@ def test_frozen_clients_take_over_the_head_of_the_last_active_one():
         run.take(one)
         if one[0].frozen:
             same(
-                named(run.clients[one[0].network].client.split),
+                named(run.clients[one[0].client].network.split),
                 {n: t for n, t in run.shared.items() if "optim" not in n},
             )
     own = start(plan(roles=Frozen(share=0.4, inherit=0), epochs=1))

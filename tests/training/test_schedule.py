@@ -417,8 +417,8 @@ IMPOSSIBLE = {
     "all frozen": ({"roles": Frozen(share=0.9)}, "at least one"),
     "none frozen": ({"roles": Frozen(share=0.1)}, "at least one"),
     "a merge in a relay": ({"rule": FedAvg()}, "SplitFed"),
-    "many batches in a wave": ({"rounds": Wave(), "local_steps": 2}, "turn=1"),
-    "pieces in a wave": ({"rounds": Wave(), "micro_batches": 2}, "pieces=1"),
+    "many batches in a wave": ({"rounds": Wave(), "local_steps": 2}, "local_steps=1"),
+    "pieces in a wave": ({"rounds": Wave(), "micro_batches": 2}, "micro_batches=1"),
     "watched by the server in a fused wave": (
         {"rounds": Wave(fused=True), "server_detectors": (ConsensusCosine(),)},
         "no fused waves",

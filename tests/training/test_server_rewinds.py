@@ -111,7 +111,7 @@ CLIENTS = 3
 
 
 def start(optimizer, **changes):
-    fields = {"net": NET, "batch": 8, "epochs": 2, "server_optimizer": optimizer, "clients": CLIENTS}
+    fields = {"net": NET, "batch_size": 8, "epochs": 2, "server_optimizer": optimizer, "clients": CLIENTS}
     return LocalRun(tiny_plan(**{**fields, **changes}), tiny_parts(), classes=TASK.classes)
 
 

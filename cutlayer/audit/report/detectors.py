@@ -15,11 +15,11 @@ def watchdogs(rows: Sequence[Row]) -> list[Row]:
     """A row for each guard, seed and detector: how it did in honest training, and under each active attack."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        active = row.get("watched") or [{"detected": False}] * len(row.get("watch", ()))
-        for honest, evil in zip(row.get("watch", ()), active, strict=True):
+        active = row.get("detectors_attacked") or [{"detected": False}] * len(row.get("detectors_honest", ()))
+        for honest, evil in zip(row.get("detectors_honest", ()), active, strict=True):
             if _meters(honest):
                 continue
-            attack = row["attack"] if row.get("watched") else None
+            attack = row["attack"] if row.get("detectors_attacked") else None
             key = (row["guard"], row["seed"], honest["detector"], attack)
             end = {"end_ssim": row["ssim"], "end_ncc": row["ncc"]}
             found[key] = {**honest, "guard": row["guard"], "seed": row["seed"], "attack": attack, **end, **evil}
@@ -136,7 +136,9 @@ def meters(rows: Sequence[Row]) -> list[Row]:
     """A row for each training and LeakMeter: its estimate, beside the best attack on that same training."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        told = [(None, one) for one in row.get("watch", ())] + [(row, one) for one in row.get("watched", ())]
+        told = [(None, one) for one in row.get("detectors_honest", ())] + [
+            (row, one) for one in row.get("detectors_attacked", ())
+        ]
         for active, one in told:
             key = (row["guard"], row["seed"], None if active is None else row["attack"], one["detector"])
             if _meters(one) and key not in found:
@@ -233,9 +235,11 @@ def leak_plot(rows: Sequence[Row]) -> bytes | None:
 def servers(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[Row]:
     """A row for each guard, seed and detector of the server: honest training, and that with malicious clients."""
     found: dict[tuple[Any, ...], Row] = {}
-    evil = {(one["guard"], one["seed"], told["detector"]): told for one in poisoned for told in one["watched"]}
+    evil = {
+        (one["guard"], one["seed"], told["detector"]): told for one in poisoned for told in one["detectors_attacked"]
+    }
     for row in rows:
-        for honest in row.get("server_watch", ()):
+        for honest in row.get("server_detectors", ()):
             key = (row["guard"], row["seed"], honest["detector"])
             found[key] = {"guard": row["guard"], "seed": row["seed"], **honest, "poisoned": evil.get(key)}
     return list(found.values())
@@ -249,14 +253,14 @@ def noticed_poison(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[str]:
         end = f"success rate {_number(one['success_rate'])} in the end"
         if not one["attack"].startswith("LabelFlip"):  # which shows nothing to the network
             end += f", {_number(one['success_without'])} without the patch"
-        for told in one["watched"]:
+        for told in one["detectors_attacked"]:
             said.append(f"{guard}, seed {one['seed']}: " + (
                 f"{told['detector']} flagged a malicious client in round {told['delay']}, at a success rate of "
                 f"{_number(told['success_then'])}; nobody was stopped: {end}."
                 if told["detected"]
                 else f"{told['detector']} noticed no malicious client of {one['attack']}: {end}."
             ))  # fmt: skip
-        if not one["watched"]:
+        if not one["detectors_attacked"]:
             said.append(f"{guard}, seed {one['seed']}: {one['attack']}, {end}; no detector watched.")
     return said
 

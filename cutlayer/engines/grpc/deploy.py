@@ -167,7 +167,7 @@ class Service:
             "rewinds": host.rewinds,
             "refused": dict(self.network.refused),
             "ledger": host.ledger.as_dict(),
-            **({"server_watch": [watch.report() for watch in host.watches]} if host.watches else {}),
+            **({"server_detectors": [watch.report() for watch in host.watches]} if host.watches else {}),
             "ended": [],  # clients that know it
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))

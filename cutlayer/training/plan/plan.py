@@ -106,7 +106,8 @@ class Plan(Spec):
             raise ValueError(f"frozen_parts names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
         if self.guarded_clients is not None and not 0 <= self.guarded_clients <= self.clients:
             raise ValueError(
-                f"guarded_clients is how many of the {self.clients} use the guard; got {self.guarded_clients}"
+                f"guarded_clients is how many of the {self.clients} client(s) use the guard; "
+                f"got {self.guarded_clients}"
             )
         if self.micro_batches > min(MOST_MICRO_BATCHES, self.batch_size // 2):
             raise ValueError(

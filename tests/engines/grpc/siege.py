@@ -378,7 +378,7 @@ def form(message: Message) -> tuple:
 
 
 def rows_apart(t: torch.Tensor) -> tuple[int, ...]:
-    return (-1, *t.shape[1:]) if t.dim() and 0 < len(t) <= SIEGE.batch else tuple(t.shape)
+    return (-1, *t.shape[1:]) if t.dim() and 0 < len(t) <= SIEGE.batch_size else tuple(t.shape)
 
 
 def wait_for(until, patience: float) -> None:

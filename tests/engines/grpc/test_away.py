@@ -82,7 +82,7 @@ def test_who_stays_away_past_the_deadline_is_skipped_and_may_come_back(tmp_path)
     assert run.host.taken[1] > before, "it learnt again after it came back"
     assert result["steps"] < undisturbed(PLAN).step and set(result["ended"]) == set(NAMES)
     # Shared heads: all end with the same ones.
-    states = [run.sites[name].worker.network.split.state_dict() for name in NAMES]
+    states = [run.sites[name].party.network.split.state_dict() for name in NAMES]
     assert all(torch.equal(states[0][key], other[key]) for other in states for key in other)
 
 

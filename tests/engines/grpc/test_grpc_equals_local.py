@@ -165,7 +165,7 @@ def test_the_table_holds_what_it_says():
     parts = tiny_parts()
     skewed = PLANS["a client of few samples"]
     shares = skewed.partition.assign(parts.private, 3, derive(skewed.seed, "partition"))
-    assert min(len(one) for one in shares) < skewed.batch < max(len(one) for one in shares)
+    assert min(len(one) for one in shares) < skewed.batch_size < max(len(one) for one in shares)
     assert {one.protocol for one in PLANS.values()} == {UShaped, Vanilla, Bypass, Federated}
 
 

@@ -175,7 +175,7 @@ def test_the_first_client_does_not_make_the_server_build_what_it_says(tmp_path):
 def test_another_plan_is_refused_by_the_field_that_differs(stage):
     for changes, words in (
         ({"guard": LightSplit(ratio=2)}, r"guard is Clip\(norm=2.0\) here, LightSplit\(ratio=2\) there"),
-        ({"batch_size": 9}, "batch is 8 here, 9 there"),
+        ({"batch_size": 9}, "batch_size is 8 here, 9 there"),
         ({"seed": 5}, "seed is 0 here, 5 there"),
     ):
         with pytest.raises(Refused, match=words) as found:
