@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start processes take minutes each: last, they would keep one core busy and the others waiting."""
-    items.sort(key=lambda item: "deploy" not in item.path.parts)
+    items.sort(key=lambda item: "grpc" not in item.path.parts)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.message import Kind, through
+from ..core.remote import Remote
 from ..core.seeds import derive
 from ..data.base import Source
 from ..training import checkpoint
@@ -201,7 +202,7 @@ def _client(
         client = run.networks[0]
         if run.shared:
             load(client, run.shared)
-        client.remote._send = through([ledger], run.server.handle)
+        client = replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
         yield client
         return
     path = folder / "client.safetensors"

@@ -12,7 +12,6 @@ from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
 from ..core.guard import GuardModule
 from ..core.message import Handler, Kind, Message
-from ..core.remote import Remote
 from ..core.seeds import derive
 from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
@@ -23,7 +22,7 @@ from ..rules.base import CONTROL, NET, OPTIMIZER, STAT
 from ..wire.codecs.parts.bits import on_host, values
 from ..wire.ledger import Ledger
 from .batches import as_batch, epoch_batches, in_batches, on
-from .build import build_client, build_server
+from .build import build_client, build_remote, build_server
 from .detection import KEPT, ClientDetection
 from .evaluation import confusion
 from .labels import refuse_unfit_labels
@@ -32,7 +31,7 @@ from .plan.optimizers import set_rate
 from .plan.plan import Plan
 from .plan.schedule import Relay
 from .plan.shapes import cut_shapes, steps_per_epoch
-from .step import ClientNetwork, export, feed, learn, load, predict
+from .step import NO_HOOKS, ClientNetwork, StepHooks, export, feed, learn, load, predict
 
 EVALUATION_BATCH = 500
 PURPOSES = ("validate", "test")  # what an evaluation is for, by its number in an order
@@ -102,7 +101,7 @@ class Client:
         if self._network is None:
             # Only where there is no guard: one may be lacking in a network of another client, or hold its secrets.
             if known and self.spares and isinstance(self.plan.guard_of(self.number), NoGuard):
-                remote, spare = Remote(self.number, self._send, self.plan.back), self.spares.pop()
+                remote, spare = build_remote(self.plan, self.number, self._send), self.spares.pop()
                 load_optimizer(spare.optimizer, {})
                 client = ClientNetwork(self.number, spare.split, spare.optimizer, remote)
             else:
@@ -246,13 +245,11 @@ class Client:
         """(samples, weights to bring) of a turn, with the client's half of the rule where it has one."""
         client, correction, weighs = self.network, self.correction, order.kind is Kind.WEIGHTS
         parameters = dict(client.split.named_parameters()) if correction is not None else {}
+        hooks = NO_HOOKS
         if correction is not None and weighs and first < last:
             correction.start(parameters, order.tensors)
-            client.correct = lambda: correction.adjust(parameters)
-        try:
-            learnt = self.turn(epoch, first, last) if first < last or not weighs else 0
-        finally:
-            client.correct = lambda: None
+            hooks = StepHooks(before_step=lambda: correction.adjust(parameters))
+        learnt = self.turn(epoch, first, last, hooks=hooks) if first < last or not weighs else 0
         if not weighs:
             return learnt, {}
         brought = export(client, optimizer=not self.plan.rounds.merges)
@@ -261,19 +258,18 @@ class Client:
             brought |= correction.brought(parameters, last - first, rate)
         return learnt, dict(sorted(brought.items()))
 
-    def turn(self, epoch: int, first: int, last: int, frozen: bool = False) -> int:
+    def turn(self, epoch: int, first: int, last: int, frozen: bool = False, hooks: StepHooks = NO_HOOKS) -> int:
         """Learn from batches `first` to `last` (not included) of this epoch; returns how many samples they had.
 
         A frozen client only feeds the server with them.
         """
         if not 0 <= first < last <= self.batches:
             raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
-        self.network.remote.careful = self.plan.rounds.merges
         factor = self.plan.schedule.factor(epoch, self.plan.epochs)
         set_rate(self.network.optimizer, self.plan.client_optimizer.lr * factor)
         learnt = 0
         for index in self.order(epoch)[first:last]:
-            terms = self._feed(index) if frozen else self._learn(index)
+            terms = self._feed(index) if frozen else self._learn(index, hooks)
             learnt += len(index)
             self.ledger.samples["training"] += len(index)
             self.on_step(epoch, terms)
@@ -285,16 +281,16 @@ class Client:
         self.network.remote.continue_at((self.network.steps + 1) * self.plan.micro_batches - 1)
         return feed(self.network, self.batch(index))
 
-    def _learn(self, index: Tensor) -> dict[str, float]:
+    def _learn(self, index: Tensor, hooks: StepHooks) -> dict[str, float]:
         if self.plan.client_detectors:
-            return self.detection.learn(self.network, self.batch(index))
+            return self.detection.learn(self.network, self.batch(index), hooks)
         if self.plan.micro_batches == 1:
-            return learn(self.network, self.batch(index))
+            return learn(self.network, self.batch(index), hooks=hooks)
         pieces, seed = self.micro_batches(index), self.secret("step", self.network.steps)
         batches = [as_batch(self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)]
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.network.steps + 1) * self.plan.micro_batches - len(pieces)
-        return learn_in_micro_batches(self.network, batches, first, self._post or _at_once(self._send))
+        return learn_in_micro_batches(self.network, batches, first, self._post or _at_once(self._send), hooks)
 
     def _own(self) -> ClientAssets:
         """What this client's detectors may use of its own."""

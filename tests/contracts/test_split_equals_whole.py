@@ -103,20 +103,20 @@ def test_the_networks_of_the_papers(net, task):
 def test_frozen_parts_stay_bit_identical():
     client, server, *_ = split_and_whole(tiny_plan(frozen_parts=("head", "body"), guard=GUARDS[3]))
     head = {name: t.clone() for name, t in client.split.head.state_dict().items()}
-    body = {name: t.clone() for name, t in server.body[1].state_dict().items()}
-    lift = server.body[0][0].weight.clone()
+    body = {name: t.clone() for name, t in server.body.body.state_dict().items()}
+    lift = server.body.lift[0].weight.clone()
     for batch in batches(3):
         learn(client, batch)
     assert all(torch.equal(t, head[name]) for name, t in client.split.head.state_dict().items())
-    assert all(torch.equal(t, body[name]) for name, t in server.body[1].state_dict().items())
-    assert not torch.equal(server.body[0][0].weight, lift), "the lift trains although the body does not"
+    assert all(torch.equal(t, body[name]) for name, t in server.body.body.state_dict().items())
+    assert not torch.equal(server.body.lift[0].weight, lift), "the lift trains although the body does not"
 
 
 def test_twice_the_loss_is_twice_the_gradient():
     grads = []
     for scale in (1.0, 2.0):
         client, server, *_ = split_and_whole(tiny_plan(protocol=Vanilla))
-        server.optimizer = None
+        server.bodies.optimizer = None
         (client.split.loss(batches(1)[0], client.remote) * scale).backward()
         grads.append([p.grad for p in [*client.split.parameters(), *server.body.parameters()] if p.grad is not None])
     assert len(grads[0]) > 6

@@ -320,7 +320,7 @@ def test_vanilla_and_u_shaped_learn_the_same_from_the_same_weights():
     losses = []
     for protocol in (Vanilla, UShaped):
         client, server, *_ = split_and_whole(tiny_plan(guard=KAnonymous(k=3), protocol=protocol))
-        tail = server.body[-1] if protocol is Vanilla else client.split.tail
+        tail = server.body.tail if protocol is Vanilla else client.split.tail
         for number, parameter in enumerate(tail.parameters()):
             torch.nn.init.constant_(parameter, 0.1 * (number + 1))
             parameter.data += torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape)

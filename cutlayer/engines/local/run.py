@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ...core.message import Handler, Message, Watcher, through
 from ...core.seeds import derive
-from ...core.split import Bypass
 from ...core.state import State
 from ...data.base import Parts, Samples
+from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
 from ...training.batches import as_batch as as_batch
 from ...training.batches import task_of as task_of
@@ -210,9 +210,10 @@ class LocalRun(Coordinator):
         if not self.plan.protocol.crosses:
             parts = dict(split.head.named_children())
             return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=split.tail)
-        body = list(self.server.body)[2 if self.plan.protocol is Bypass else 1]  # type: ignore[call-overload]
-        tail = split.tail if self.plan.protocol.labels_stay_home else self.server.body[-1]  # type: ignore[index]
-        return whole_state(self.plan.net, head=split.head, body=body, tail=tail)
+        there = self.server.body
+        assert isinstance(there, ServerNetwork)
+        tail = split.tail if self.plan.protocol.labels_stay_home else there.tail
+        return whole_state(self.plan.net, head=split.head, body=there.body, tail=tail)
 
     def start_from(self, other: "LocalRun") -> None:
         """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""
@@ -222,9 +223,9 @@ class LocalRun(Coordinator):
             for name, module in theirs.split.named_children():
                 if name != "guard":
                     client.split.get_submodule(name).load_state_dict(module.state_dict())
-        # The first part of the server's side is the guard's lift.
-        for ours, module in zip(list(self.server.body)[1:], list(other.server.body)[1:], strict=True):  # type: ignore[call-overload]
-            ours.load_state_dict(module.state_dict())
+        for name, module in other.server.body.named_children():
+            if name != "lift":
+                self.server.body.get_submodule(name).load_state_dict(module.state_dict())
 
     # -------------------------------------------------------------- carry it on
     def tensors(self) -> State:

@@ -188,7 +188,7 @@ def everything(server):
     }
     net = {f"net/{name}": t.clone() for name, t in server.body.state_dict().items()}
     grads = {f"grad/{n}": p.grad.clone() for n, p in server.body.named_parameters() if p.grad is not None}
-    return held | net | grads | optimizer_state(server.optimizer), server.updates
+    return held | net | grads | optimizer_state(server.optimizer), server.bodies.updates
 
 
 def same(one, another):
