@@ -484,7 +484,7 @@ def test_the_whole_siege(tmp_path):
     siege = Siege(SIEGE, tmp_path, FULL, seed=4)
     end = besieged(siege, 1500.0)
     figures = {
-        "command": "make campaign (tests/deploy/test_hostile.py, tests/deploy/test_trust.py)",
+        "command": "make campaign (tests/engines/grpc/test_hostile.py, tests/engines/grpc/test_trust.py)",
         "plan": repr(SIEGE.public()),
         "damaged": vars(FULL) | {"total": FULL.total},
         "without_sockets": {
