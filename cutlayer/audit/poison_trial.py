@@ -30,7 +30,10 @@ class PoisonTrial:
 
     def told(self) -> dict[str, Any]:
         """What the attack came to, and what each detector of the server noticed of it."""
-        return {**achieved(self._run), "detectors_attacked": [self._row(place) for place in range(len(self._run.watches))]}
+        return {
+            **achieved(self._run),
+            "detectors_attacked": [self._row(place) for place in range(len(self._run.watches))],
+        }
 
     def _row(self, place: int) -> dict[str, Any]:
         report = self._run.watches[place].report(self._bad)

@@ -1,4 +1,4 @@
-"""The server: a body and its optimizer behind one door, `handle`."""
+"""The server: a body and its optimizer behind one method, `handle`."""
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -38,7 +38,9 @@ def base(**changes) -> Plan:
 
 # ------------------------------------------------------------------------------ what was typed
 def test_braces_and_semicolons_become_plans():
-    found = variants(base(), ["plan", "rule=FedMuon(lr={0.01,0.1})", "roles=Frozen(share=0.5); local_steps={1,5}; val_share=0"])
+    found = variants(
+        base(), ["plan", "rule=FedMuon(lr={0.01,0.1})", "roles=Frozen(share=0.5); local_steps={1,5}; val_share=0"]
+    )
     assert [one.name for one in found] == [
         "plan", "rule=FedMuon(lr=0.01)", "rule=FedMuon(lr=0.1)",
         "roles=Frozen(share=0.5); local_steps=1; val_share=0", "roles=Frozen(share=0.5); local_steps=5; val_share=0",
@@ -63,7 +65,11 @@ def test_every_kind_of_field_can_be_typed():
         "home=0.3",
     ]
     found = [one.plan for one in variants(plan, [*texts[:4], texts[5], "guard=LightSplit(ratio=2)"])]
-    assert not found[0].shared_client_network and found[1].frozen_parts == ("head", "tail") and found[2].fusion == "hybrid"
+    assert (
+        not found[0].shared_client_network
+        and found[1].frozen_parts == ("head", "tail")
+        and found[2].fusion == "hybrid"
+    )
     assert found[3].client_optimizer == SGD(lr=0.1) and found[4].home == 0.3
     assert found[5].guard == LightSplit(ratio=2)
     assert variants(replace(plan, guard=LightSplit(ratio=2)), ["plan", "guard=none"])[1].plan.guard == NoGuard()
@@ -296,7 +302,9 @@ def run(command):
 
 
 def test_the_command_writes_files_and_prints_json(run, tmp_path):
-    code, out, err = run(*QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2", "--out", tmp_path / "a", "--json")
+    code, out, err = run(
+        *QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2", "--out", tmp_path / "a", "--json"
+    )
     assert code == 0, err
     data = json.loads(out)
     assert [line["variant"] for line in data["variants"]] == ["rule=FedAvg", "clients_per_round=2"]

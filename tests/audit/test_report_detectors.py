@@ -122,7 +122,10 @@ def test_what_was_achieved_at_the_first_true_alarm_is_that_of_the_course(spoiled
 def test_an_alarm_in_the_very_last_round_counts():
     last = replace(POISONED, epochs=1, server_detectors=(EASY,), poison=BadNets(clients=1, share=0.6, target=2))
     (row,) = audited(last).poisoned
-    assert row["detectors_attacked"][0]["delay"] == 1 and row["detectors_attacked"][0]["success_then"] == row["success_rate"] > 0
+    assert (
+        row["detectors_attacked"][0]["delay"] == 1
+        and row["detectors_attacked"][0]["success_then"] == row["success_rate"] > 0
+    )
 
 
 def test_the_first_true_alarm_is_about_a_malicious_client():
@@ -187,7 +190,9 @@ def test_a_disguise_has_a_row_of_its_own_and_the_plain_attacks_control(monkeypat
     assert asked == [f"0 | none | {HIJACKER}"], "one process makes them all: they need their control"
     _, half, late = found.rows
     assert [row["attack"] for row in found.rows] == [repr(one) for one in (HIJACKER, *HIJACKER.evasions())]
-    assert {row["plain"] for row in found.rows} == {repr(HIJACKER)} and all("detectors_attacked" in row for row in found.rows)
+    assert {row["plain"] for row in found.rows} == {repr(HIJACKER)} and all(
+        "detectors_attacked" in row for row in found.rows
+    )
     assert half["why_control_failed"] == late["why_control_failed"] == "it is weak"
     shown = watchdogs(found.rows)
     assert [(one["end_ssim"], one["end_ncc"]) for one in shown] == [(row["ssim"], row["ncc"]) for row in found.rows]

@@ -74,7 +74,9 @@ def _changed(plan: Plan, text: str) -> Plan:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
         if not equals or not value:
-            raise ValueError(f"{text!r}: write field=value, with ; between several, e.g. 'rule=FedAvg; local_steps=5'")
+            raise ValueError(
+                f"{text!r}: write field=value, with ; between several, e.g. 'rule=FedAvg; local_steps=5'"
+            )
         if name == "seed":
             raise ValueError("all variants are trained with the same seeds: use --seed and --seeds")
         if name not in FIELDS:

@@ -136,7 +136,9 @@ def meters(rows: Sequence[Row]) -> list[Row]:
     """A row for each training and LeakMeter: its estimate, beside the best attack on that same training."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        told = [(None, one) for one in row.get("detectors_honest", ())] + [(row, one) for one in row.get("detectors_attacked", ())]
+        told = [(None, one) for one in row.get("detectors_honest", ())] + [
+            (row, one) for one in row.get("detectors_attacked", ())
+        ]
         for active, one in told:
             key = (row["guard"], row["seed"], None if active is None else row["attack"], one["detector"])
             if _meters(one) and key not in found:
@@ -233,7 +235,9 @@ def leak_plot(rows: Sequence[Row]) -> bytes | None:
 def servers(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[Row]:
     """A row for each guard, seed and detector of the server: honest training, and that with malicious clients."""
     found: dict[tuple[Any, ...], Row] = {}
-    evil = {(one["guard"], one["seed"], told["detector"]): told for one in poisoned for told in one["detectors_attacked"]}
+    evil = {
+        (one["guard"], one["seed"], told["detector"]): told for one in poisoned for told in one["detectors_attacked"]
+    }
     for row in rows:
         for honest in row.get("server_detectors", ()):
             key = (row["guard"], row["seed"], honest["detector"])

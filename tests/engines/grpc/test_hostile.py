@@ -400,7 +400,7 @@ def test_three_strikes_and_the_run_goes_on_without_it(how, after, tmp_path):
     run.serve()
     result = run.end()
     assert not result["exact"] and {row["client"] for row in result["skipped"]} == {"ward-c"}
-    assert run.host.lines[2].strikes == admission.STRIKES
+    assert run.host.connections[2].strikes == admission.STRIKES
     refuse_other_weights(undisturbed(replace(plan, partition=Without((2,)))), run)
 
 
