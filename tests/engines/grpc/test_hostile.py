@@ -229,7 +229,7 @@ def test_what_is_too_large_is_refused_before_it_is_there(stage):
         peer.greet(stage.hello())
         peer.send(*[data(bytes(CHUNK), number=number) for number in range(1, 3 * WINDOW)])
         assert peer.refusal() == "garbage"
-    assert memory() - before < 60, "a line holds two messages of 4 MiB, whatever is sent"
+    assert memory() - before < 60, "a connection holds two messages of 4 MiB, whatever is sent"
     assert stage.refused == {"oversize": 2, "garbage": 2}
     stage.finish()
 
