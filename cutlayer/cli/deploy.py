@@ -256,7 +256,7 @@ def predict(
     plan: Annotated[str | None, typer.Option(help="The plan, where a recipe's own network is in it.")] = None,
     data: Annotated[str | None, typer.Option(help="Predict its test samples. Default: the plan's data.")] = None,
     limit: Annotated[int, typer.Option(help="Only so many samples; 0: all.")] = 0,
-    batch: Annotated[int | None, typer.Option(help="Samples in one message. Default: 64.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples in one message. Default: 64.")] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="One sample after the other, each when the answer to the last has come.")
     ] = False,
@@ -284,9 +284,9 @@ def predict(
     from ..training.plan.plan_text import read_plan
     from .predict import refuse_masks, write_masks
 
-    if limit < 0 or (batch is not None and batch < 1):
+    if limit < 0 or (batch_size is not None and batch_size < 1):
         raise ValueError("--limit is 0 or more, --batch-size at least 1")
-    if stream and batch is not None:
+    if stream and batch_size is not None:
         raise ValueError("--stream sends one sample at a time: leave out --batch-size")
     if link is not None and server is not None:
         raise ValueError("--link imagines a link, and with --server there is a real one: leave one of them out")
@@ -299,7 +299,7 @@ def predict(
         found = predict(
             run, given=read_plan(plan) if plan else None, server=server, name=name,
             identity=_identity(certs, insecure) if server else None, data=spec(data, "data") if data else None,
-            data_dir=data_dir, limit=limit, size=batch or 64, stream=stream, maps=masks is not None, link=over,
+            data_dir=data_dir, limit=limit, size=batch_size or 64, stream=stream, maps=masks is not None, link=over,
             device=device,
             on_batch=lambda done, all: bar.show(f"{done} of {all}", done / all),
         )  # fmt: skip

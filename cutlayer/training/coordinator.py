@@ -71,10 +71,10 @@ class Coordinator:
         self.bodies = server.bodies
 
     def start_detectors(self) -> list[ServerWatch]:
-        """The server's own detectors, once it is known how many batches clients have; the door leads through them."""
+        """The server's own detectors, once it is known how many batches clients have; messages pass through them."""
         plan, longest = self.plan, max(self.batches, default=0)
         passes = plan.epochs * -(-longest // (plan.local_steps or max(1, longest)))
-        council = ServerContext(
+        context = ServerContext(
             plan.clients,
             plan.clients_per_round or plan.clients,
             plan.epochs,
@@ -82,7 +82,7 @@ class Coordinator:
             plan.protocol.labels_stay_home,
             derive(plan.seed, "watch"),
         )
-        self.watches = [one.start(council) for one in plan.server_detectors]
+        self.watches = [one.start(context) for one in plan.server_detectors]
         return self.watches
 
     # ------------------------------------------------------------- an engine's part

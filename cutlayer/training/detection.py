@@ -35,9 +35,9 @@ class ClientDetection:
             for client, one in honest(steps):
                 yield _look(client, one, None)[1]
 
-        self.detectors, self._ground = detectors, ClientContext(task, batch, seed, rehearsal, apart, own)
+        self.detectors, self._context = detectors, ClientContext(task, batch, seed, rehearsal, apart, own)
         for one in detectors:
-            one.refuse_unfit(self._ground)
+            one.refuse_unfit(self._context)
         self._gradients = any(one.reads_gradients for one in detectors)
         self.meters = True  # whether those that only say how much leaks are at work, which is dear
         self._made: list[tuple[Detector, Watch]] | None = None
@@ -48,7 +48,7 @@ class ClientDetection:
     def watches(self) -> list[tuple[Detector, Watch]]:
         """Those at work. What they know of honest servers they learn when they are first asked for."""
         if self._made is None:
-            self._made = [(one, one.watch(self._ground)) for one in self.detectors]
+            self._made = [(one, one.watch(self._context)) for one in self.detectors]
             self._courses = [[] for _ in self._made]
             for place, (one, watch) in enumerate(self._made):
                 self._recall(_prefix(place, one), watch, self._courses[place])

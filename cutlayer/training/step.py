@@ -21,7 +21,7 @@ from ..core.state import State, drop_gradients, freeze, load_optimizer, named, o
 
 @dataclass
 class ClientNetwork:
-    """A party that owns data: its network, its optimizer (None: frozen) and its door to the server."""
+    """What a client trains: its half of the network, its optimizer (None: frozen) and its way to the server."""
 
     number: int
     split: Split

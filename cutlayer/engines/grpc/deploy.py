@@ -35,7 +35,7 @@ from .service import Network
 
 
 class Service:
-    """A server that runs, from its door to its folder."""
+    """A server that runs, from its port to its folder."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Service:
                 self.stopping.wait()
             return result
         finally:
-            for line in self.admission.lines:
-                line.goodbye()
+            for connection in self.admission.connections:
+                connection.goodbye()
             time.sleep(0.1)
             self.network.stop()
 

@@ -152,7 +152,7 @@ class LocalRun(Coordinator):
         return pieces[number - self.plan.micro_batches]  # counted from the last
 
     def _place(self, client: int, step: int) -> tuple[int, int, bool]:
-        """(epoch, batch of it, whether it was frozen) of a client's step; with `clients_per_round` one misses some."""
+        """(epoch, batch of it, whether it was frozen) of a client's step. Who is not drawn misses some."""
         for epoch in range(self.plan.epochs):
             turns = (turn for round_ in self.schedule(epoch) for turn in round_ if turn.client == client)
             for turn in turns:

@@ -163,7 +163,7 @@ def forwards(message):
     return Message(kind, message.client, message.step, {"z": torch.zeros(2, 4, 5, 5), **labels})
 
 
-# ------------------------------------------------------------------------------ at the door
+# ------------------------------------------------------------------------------ what the validator lets through
 def conversation(plan, count=2):
     """What an honest client says in a turn of `count` batches, at a server of its own."""
     server = build_server(plan.public(), TASK)
