@@ -13,10 +13,12 @@ from ...core.state import State
 from ...data.base import Parts, Samples
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
+from ...training.asleep import Layout
 from ...training.batches import as_batch as as_batch
+from ...training.batches import refuse_too_few
 from ...training.batches import task_of as task_of
 from ...training.build import build_server
-from ...training.client import Client, Layout, refuse_too_few
+from ...training.client import Client
 from ...training.coordinator import Best as Best
 from ...training.coordinator import Coordinator
 from ...training.coordinator import Progress as Progress
