@@ -189,9 +189,9 @@ class _Reader:
         offers, _ = announced(node.id, self.imports)
         if len(offers) + (node.id in known) > 1:
             there = [f"{known[node.id].__module__}:{node.id} of cutlayer"] if node.id in known else []
+            everywhere = " and as ".join([*there, *map(str, offers)])
             raise ValueError(
-                f"{node.id} is there {len(offers) + len(there)} times, as {' and as '.join([*there, *map(str, offers)])}: "
-                f"write which one, e.g. {offers[-1].origin}(...)"
+                f"{node.id} is there twice, as {everywhere}: write which one, e.g. {offers[-1].origin}(...)"
             )
         if node.id in known:
             return known[node.id]
@@ -215,7 +215,9 @@ class _Reader:
             home = self._refuse_import(origin)
         if not hasattr(home, origin.name):
             offers = [n for n, thing in vars(home).items() if _is_own(thing, home.__name__)]
-            raise ValueError(f"{origin.place} has no {origin.name!r}; it has {', '.join(offers) or 'no class for a spec'}")
+            raise ValueError(
+                f"{origin.place} has no {origin.name!r}; it has {', '.join(offers) or 'no class for a spec'}"
+            )
         return getattr(home, origin.name)
 
     def _refuse_import(self, origin: Origin) -> Any:

@@ -6,6 +6,7 @@ process that was started to help finds it by that name, so what is defined in su
 
 from .files import load_file as load_file
 from .files import load_module as load_module
+from .files import load_named as load_named
 from .files import named as named
 from .origin import is_outside as is_outside
 from .origin import plain_names as plain_names

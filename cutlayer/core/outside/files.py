@@ -46,7 +46,11 @@ def load_file(typed: str) -> ModuleType:
     if name in known and known[name].digest == digest:
         return sys.modules.get(name) or importlib.import_module(name)
     for module in list(sys.modules.values()):  # a second copy of its classes would not equal the first
-        if getattr(module, "__file__", None) == str(path) and module.__name__ not in (name, "__main__", "__mp_main__"):
+        if getattr(module, "__file__", None) == str(path) and module.__name__ not in (
+            name,
+            "__main__",
+            "__mp_main__",
+        ):
             return module
     sys.modules.pop(name, None)
     os.environ[NAMED] = json.dumps(known | {name: NamedFile(str(path), digest, typed)})
@@ -69,6 +73,15 @@ def load_module(name: str) -> ModuleType:
         ) from error
     except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
         raise ValueError(f"the module {name} cannot be imported: {_where(error)}") from error
+
+
+def load_named(places: Sequence[str]) -> None:
+    """Import what somebody named without naming anything in it: a plan from a folder may then be made of it."""
+    for place in places:
+        if place.endswith(".py"):
+            load_file(place)
+        else:
+            load_module(place)
 
 
 class _Finder(MetaPathFinder):
@@ -116,7 +129,9 @@ def _refuse_hidden_neighbours(tree: ast.Module, path: Path) -> None:
         else:
             continue
         for top in tops:
-            beside = next((p for p in (path.parent / f"{top}.py", path.parent / top / "__init__.py") if p.exists()), None)
+            beside = next(
+                (p for p in (path.parent / f"{top}.py", path.parent / top / "__init__.py") if p.exists()), None
+            )
             if beside is None or beside == path:
                 continue
             there = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
@@ -130,11 +145,15 @@ def _where(error: BaseException, path: str = "") -> str:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     if error.__cause__ is not None and isinstance(error, ValueError) and "cannot be imported" in str(error):
         return str(error)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")
+    ]
     own = [frame for frame in frames if frame.filename == path] if path else frames[1:]
     place = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
     return f"{place}{type(error).__name__}: {error}"
 
 
-if not any(type(finder).__name__ == _Finder.__name__ and type(finder).__module__ == __name__ for finder in sys.meta_path):
+if not any(
+    type(finder).__name__ == _Finder.__name__ and type(finder).__module__ == __name__ for finder in sys.meta_path
+):
     sys.meta_path.append(_Finder())

@@ -19,7 +19,7 @@ def is_outside(thing: type) -> bool:
 
 
 def written(thing: type) -> str:
-    """The name of a class as a spec has it. What cannot be imported (a notebook's, a function's own) has no origin."""
+    """The name of a class as a spec has it. What cannot be imported (a class of a notebook) has no origin."""
     name, module = thing.__qualname__, thing.__module__
     if _PLAIN.get() or not is_outside(thing) or "." in name:
         return thing.__name__
