@@ -67,12 +67,12 @@ def load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"the module {name} cannot be imported: {_where(error)}") from error
+            raise ValueError(f"the module {name} cannot be imported: {where(error)}") from error
         raise ValueError(
             f"there is no module {error.name} (installed, or on PYTHONPATH); a file is named as path/to/file.py:Name"
         ) from error
     except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
-        raise ValueError(f"the module {name} cannot be imported: {_where(error)}") from error
+        raise ValueError(f"the module {name} cannot be imported: {where(error)}") from error
 
 
 def load_named(places: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class _OneFile(Loader):
             _refuse_hidden_neighbours(ast.parse(content), Path(path))
             exec(code, made)
         except (Exception, SystemExit) as error:  # whatever a file raises while it is imported
-            raise ValueError(f"{typed} cannot be imported: {_where(error, path)}") from error
+            raise ValueError(f"{typed} cannot be imported: {where(error, path)}") from error
 
 
 def _refuse_hidden_neighbours(tree: ast.Module, path: Path) -> None:
@@ -139,7 +139,7 @@ def _refuse_hidden_neighbours(tree: ast.Module, path: Path) -> None:
                 raise ImportError(f"{top} is there twice, as {beside} and as {there.origin}: rename one of them")
 
 
-def _where(error: BaseException, path: str = "") -> str:
+def where(error: BaseException, path: str = "") -> str:
     """The last line of a traceback that lies in `path` (any file, without one), and the error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
