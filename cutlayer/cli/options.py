@@ -59,6 +59,13 @@ Resume = Annotated[
     Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
 ]
 
+Code = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A file (my.py) or module outside the package that the plan of a run's folder is made of: such a plan "
+        "imports nothing that was not named here. Repeatable."
+    ),
+]
 LinkOption = Annotated[
     str | None,
     typer.Option(

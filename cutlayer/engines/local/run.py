@@ -24,6 +24,7 @@ from ...training.coordinator import Coordinator
 from ...training.coordinator import Progress as Progress
 from ...training.fused_wave import FUSED, Fusion
 from ...training.micro_batches import Ring
+from ...training.laws import refuse_broken_net
 from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn, Wave
 from ...training.step import ClientNetwork, load
@@ -62,6 +63,7 @@ class LocalRun(Coordinator):
         plan = plan.with_secrets()
         self.parts, self.device = parts, torch.device(device)
         self.task = task_of(parts.private, classes)
+        refuse_broken_net(plan.net, self.task)
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
         counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
         refuse_too_few(plan, counts | {"the validation data": len(parts.val), "the test data": len(parts.test)})
