@@ -49,13 +49,20 @@ class Audit:
 
     plan: Plan
     floors: dict[str, Scores]
-    truth: Tensor
+    truth: Tensor  # private images of the first seed
     labels: Tensor
     lpips_missing: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # guards that do not fit this plan, and why
     rows: list[dict[str, Any]] = field(default_factory=list)
-    pictures: dict[str, Tensor] = field(default_factory=dict)  # by `picture_key`: reconstructions of `truth`
+    pictures: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # by `picture_key`: what the first seed's rows made of `truth`
     poisoned: list[dict[str, Any]] = field(default_factory=list)  # a row a training with malicious clients
+
+    @property
+    def seed(self) -> int:
+        """The one whose truth and pictures are kept."""
+        return self.rows[0]["seed"]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -153,8 +160,8 @@ def audit(
                 if guard == NoGuard() and attack == attack.base():
                     controls[repr(attack.base())] = row
                 result.rows.append(row)
-                if "pictures" in pictures:
-                    result.pictures.setdefault(picture_key(row), pictures["pictures"])
+                if "pictures" in pictures and seed == seeds[0]:
+                    result.pictures[picture_key(row)] = pictures["pictures"]
                 show.done += 1
             if guard in spoils:
                 name = f"{seed} | {shown(guard)} | {spoils[guard]}"

@@ -31,7 +31,7 @@ from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec
 from cutlayer.core.split import Vanilla
 from cutlayer.data.auxiliary import Auxiliary
-from cutlayer.data.base import Loaded, Samples
+from cutlayer.data.base import Loaded, Samples, parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, NoGuard, Noise, NoPeek
 
@@ -87,7 +87,7 @@ def test_nothing_said_is_nothing_known():
 
 
 def _shared(loaded):
-    return room.parts(loaded, aux=50, val=0.1, seed=0)
+    return parts(loaded, aux=50, val=0.1, seed=0)
 
 
 def test_a_quick_audit_has_the_form_of_the_papers_and_the_strongest_and_others_have_all():

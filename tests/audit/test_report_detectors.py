@@ -316,7 +316,7 @@ def test_a_budget_that_was_exceeded_is_said():
     entry = {"detector": "LeakMeter()", "leak": [], "leak_so_far": {}, "exceeded": True}
     attack = {"attack": "D()", "ssim": 0.9, "value": 0.9, "valid": True}
     last = {"step": 3, "reader": "conv", "ssim": 0.5, "ncc": 0.5, "plus_minus": 0.1, "floor": 0.2}
-    rows = [{"guard": "none", "seed": 0, **attack, "client_detectors": [{**entry, "leak": [last]}]}]
+    rows = [{"guard": "none", "seed": 0, **attack, "detectors_honest": [{**entry, "leak": [last]}]}]
     (one,) = meters(rows)
     assert one["margin"] == pytest.approx(-0.4) and one["attack"] == "D()"
     over, low = metered(rows)
