@@ -13,6 +13,7 @@ from cutlayer.attacks import Attack, Attacker
 from cutlayer.audit.matrix import Audit, audit
 from cutlayer.audit.report import files as report
 from cutlayer.audit.rows import picture_key
+from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
@@ -107,7 +108,7 @@ def test_a_guard_whose_attacks_all_failed_is_shown_as_such_with_its_pictures(mon
 
 
 def test_of_several_seeds_pictures_and_figure_are_those_of_the_one_whose_originals_are_shown(monkeypatch):
-    """The originals are one seed's: beside them another seed's figure, or another attack's pictures, would be false."""
+    """The originals are one seed's: another seed's figure, or another attack's pictures, beside them would be false."""
     found = audited(
         row("none", 0.8, "A"), row("none", 0.6, "B"), row("g", 0.5, "A"), row("g", 0.3, "B"),
         row("none", 0.7, "A", seed=1), row("none", 0.9, "B", seed=1), row("g", 0.95, "B", seed=1),
@@ -145,7 +146,7 @@ def test_the_pictures_that_an_audit_keeps_of_a_row_are_those_its_figures_are_of(
     loaded = Loaded(samples(80, 1), samples(30, 2), ("a", "b", "c"))
     attacks = [Grey(bright=0.2), Grey(bright=0.9)]
     plan = tiny_plan(epochs=1, batch_size=16)
-    made = audit(plan, loaded, guards=[LightSplit(ratio=4)], attacks=attacks, images=24, cells=cells)
+    made = audit(AuditSpec(plan, [LightSplit(ratio=4)], attacks, images=24), loaded, Resources(store=cells))
     assert len(made.rows) == len(made.pictures) == 4
     for one in made.rows:
         again = scores(made.truth, made.pictures[picture_key(one)])
@@ -159,7 +160,7 @@ def test_an_audit_keeps_the_pictures_of_its_first_seed_alone():
         cells.put(f"{seed} | floors", FLOORS)
     loaded = Loaded(samples(80, 1), samples(30, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16)
-    made = audit(plan, loaded, guards=[], attacks=[Grey(bright=0.9)], images=24, seeds=(3, 4), cells=cells)
+    made = audit(AuditSpec(plan, attacks=[Grey(bright=0.9)], seeds=(3, 4), images=24), loaded, Resources(store=cells))
     first, second = made.rows
     assert made.seed == first["seed"] == 3 and second["seed"] == 4
     again = scores(made.truth, made.pictures[picture_key(first)])

@@ -134,7 +134,7 @@ def print_table(audit: Audit) -> None:
         table.add_column(column, justify="left" if column in ("guard", "verdict") else "right")
     for guard in guards_of(audit.rows):
         judged = verdict(audit.rows, audit.floors, guard)
-        row = judged.row or _counted(audit, guard)
+        row = judged.row or _counted(audit.rows, guard)
         if row is None:
             continue
         lpips = "-" if row["lpips"] is None else f"{row['lpips']:.3f}"
