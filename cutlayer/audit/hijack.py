@@ -49,7 +49,7 @@ def hijack(
     on_step: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[DetectorTrial], bool] = lambda trial: False,
 ) -> Hijacked:
-    """That training once more, with an active attacker at the server: for as many epochs as the attack needs, at least
+    """That training again, with an active attacker at the server: for as many epochs as the attack needs, at least
     the plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
     first alarm the attacker's pictures of `images` samples are judged. `again` counts repetitions with other random
     numbers of the attacker's."""
