@@ -25,6 +25,7 @@ from .options import (
     Resume,
     Threads,
     plan_options,
+    refuse_old_options,
 )
 from .terminal import Bar, Stop, figures, halt_told, say
 
@@ -294,6 +295,7 @@ def main() -> None:
     from ..core.errors import USER_ERRORS
 
     try:
+        refuse_old_options(sys.argv[1:])
         app()
     except KeyboardInterrupt:
         say("interrupted; nothing was left half-written")

@@ -62,3 +62,11 @@ def test_a_plan_text_is_told_what_its_fields_are_called_now():
     ):
         read_plan("Plan(batch=32, turn=2)")
     assert set(RENAMED.values()) <= set(FIELDS) and not set(RENAMED) & set(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("--turn", "--local-steps"), ("--own", "--own-client-network"), ("--batch=3", "--batch-size")]
+)
+def test_an_option_of_before_is_told_its_name(command, old, new):
+    code, _, err = command("train", old)
+    assert code == 1 and f"is called {new} since version 0.2" in err
