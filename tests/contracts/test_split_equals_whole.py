@@ -1,7 +1,10 @@
 """Split training is training: bit for bit the unsplit network, for every protocol, guard and frozen part."""
 
+from itertools import product
+
 import pytest
 import torch
+from rotation import and_the_rest, rotation
 from toys import ALL_GUARDS, GUARDS, TASK, Here, batches, split_and_whole, states, tiny_plan
 
 from cutlayer.core.batch import Batch
@@ -60,18 +63,37 @@ def check_or_refuse(protocol, guard, **changes):
             check(plan, steps=1)
 
 
-@pytest.mark.parametrize("frozen", FROZEN, ids=lambda frozen: "+".join(frozen) or "all-train")
-@pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+# Every guard as it is listed; every kind of guard in every protocol, and with every part frozen. Twins of doubles once
+# a guard, protocols in turn. `make campaign` has all the others.
+SLICE = rotation(ALL_GUARDS, PROTOCOLS, FROZEN)
+DOUBLES = [(guard, PROTOCOLS[turn % len(PROTOCOLS)]) for turn, guard in enumerate(ALL_GUARDS)]
+
+
+def case_id(value):
+    if isinstance(value, tuple):
+        return "+".join(value) or "all-train"
+    return value.__name__ if isinstance(value, type) else repr(value)
+
+
+@pytest.mark.parametrize(
+    ("guard", "protocol", "frozen"), and_the_rest(SLICE, ALL_GUARDS, PROTOCOLS, FROZEN), ids=case_id
+)
 def test_float32(protocol, guard, frozen):
     check_or_refuse(protocol, guard, frozen_parts=frozen)
 
 
 @pytest.mark.usefixtures("double")
-@pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize(("guard", "protocol"), and_the_rest(DOUBLES, ALL_GUARDS, PROTOCOLS), ids=case_id)
 def test_float64(protocol, guard):
     check_or_refuse(protocol, guard)
+
+
+def test_the_slice_has_every_guard_and_every_pair_of_kinds():
+    pairs = {(type(guard), value) for guard, *values in SLICE for value in values}
+    assert pairs == {*product({type(guard) for guard in ALL_GUARDS}, [*PROTOCOLS, *FROZEN])}
+    assert {case[1:] for case in SLICE} == {*product(PROTOCOLS, FROZEN)}
+    assert {case[0] for case in SLICE} == {case[0] for case in DOUBLES} == {*ALL_GUARDS}
+    assert {protocol for _, protocol in DOUBLES} == {*PROTOCOLS}
 
 
 def test_what_cannot_be_split_is_among_what_was_tried():
