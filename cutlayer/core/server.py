@@ -63,9 +63,7 @@ class Server:
         self.exchange = exchange  # of the lift, which is the first part of the body: "copy", "replace" or none
         self.down, self.back = down or Compressor(), back or Compressor()  # how u and dz leave
         self.criterion, self.seed = criterion, seed
-        self.micro_batches = (
-            micro_batches  # of a batch, each with a number of its own: the optimizer steps at the last one
-        )
+        self.micro_batches = micro_batches  # of a batch, each with its own number: the optimizer steps at the last
         self._main = _Side(body, optimizer)
         self.copies, self._own = copies, dict[int, _Side]()  # how a copy of the body is stepped; None: no copies
         self.correction: Callable[[nn.Module], Callable[[], None]] | None = None  # what a rule asks of a copy
