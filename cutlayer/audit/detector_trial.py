@@ -77,10 +77,6 @@ class DetectorTrial:
         for place, one in enumerate(self._run.plan.client_detectors):
             found = [report[place][figure] for report in reports if report and report[place][figure] is not None]
             rows.append({"detector": repr(one), figure: min(found, default=None)})
-            rows[-1] |= _leaks([report[place] for report in reports if report and "leak" in report[place]])
+            first = next((report[place] for report in reports if report), {})  # of the client that is attacked
+            rows[-1] |= {name: first[name] for name in one.audited if name in first}
         return rows
-
-
-def _leaks(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of a leak meter: what the first client measured, which is attacked."""
-    return {name: reports[0][name] for name in ("leak", "leak_so_far", "exceeded")} if reports else {}

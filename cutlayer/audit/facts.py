@@ -8,7 +8,7 @@ import torch
 from ..data.base import Loaded, Parts, overlap, parts
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun, as_batch
-from ..guards.wcc import scatter_ratio
+from ..metrics.scatter import scatter_ratio
 from ..training.evaluation import mean_iou
 from ..training.facts.compression import rates
 from ..training.facts.memory import client_memory

@@ -30,8 +30,11 @@ class PoisonTrial:
 
     def told(self) -> dict[str, Any]:
         """What the attack came to, and what each detector of the server noticed of it."""
+        poison = self._run.plan.poison
+        assert poison is not None
         return {
             **achieved(self._run),
+            "has_trigger": poison.has_trigger,
             "detectors_attacked": [self._row(place) for place in range(len(self._run.watches))],
         }
 

@@ -251,7 +251,7 @@ def noticed_poison(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[str]:
     for one in poisoned:
         guard = "Without a guard" if one["guard"] == "none" else f"With {one['guard']}"
         end = f"success rate {_number(one['success_rate'])} in the end"
-        if not one["attack"].startswith("LabelFlip"):  # which shows nothing to the network
+        if one["has_trigger"]:
             end += f", {_number(one['success_without'])} without the patch"
         for told in one["detectors_attacked"]:
             said.append(f"{guard}, seed {one['seed']}: " + (
