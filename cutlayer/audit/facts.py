@@ -1,7 +1,6 @@
 """What an audit says of a run beside its attacks: accuracy, bytes, cost, privacy."""
 
 from statistics import mean
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from ..training.facts.sides import sides
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from ..wire.ledger import DOWN, UP
-from .rows import shown
+from .rows import RunFacts, shown
 from .victim import Victim
 
 
@@ -33,19 +32,17 @@ def refuse_overlap(data: Parts) -> None:
         )
 
 
-def run_facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
+def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
     batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch_size, len(run.samples[0]))))
     maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
     memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
-    return {
+    found: RunFacts = {
         "guard": shown(run.plan.guard),
         "fitted": run.plan.guard.post_hoc,
         "accuracy": mean(accuracies),
-        **({"mean_iou": mean(maps)} if maps else {}),
         "accuracy_spread": max(accuracies) - min(accuracies),
-        **({"fairness": by_client(run).get("fairness")} if run.plan.clients > 1 else {}),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),
@@ -57,3 +54,8 @@ def run_facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
         "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
     }
+    if maps:
+        found["mean_iou"] = mean(maps)
+    if run.plan.clients > 1:
+        found["fairness"] = by_client(run).get("fairness")
+    return found

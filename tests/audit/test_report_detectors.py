@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_docs import fields
+from test_schema import strays
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 import cutlayer.audit.matrix as room
@@ -343,6 +344,7 @@ def test_every_field_is_documented(spoiled, measured):
     described = set(re.findall(r"`([\w ]+)`", text))
     for found in (spoiled, measured):
         data = report.as_data(found, "x")
+        assert strays(data) == []
         told = [{name: row[name] for name in row if "detectors" in name} for row in data["rows"]]
         assert fields([told, data["poisoned"], data["leak_meters"], list(data)]) - described == set()
         assert set(data) - described == set() and data["noticed"]
