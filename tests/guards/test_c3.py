@@ -108,7 +108,7 @@ def test_the_door_knows_how_many_rows_belong_to_a_message(protocol):
     door = MessageValidator(plan, TASK)
 
     def begin():
-        door.open(Message(Kind.TURN, 0, 0, {"local_steps": torch.tensor([0, 0, 1, 0])}))
+        door.open(Message(Kind.TURN, 0, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
 
     begin()
     z = torch.zeros(3, 4, 5, 5)
