@@ -91,7 +91,7 @@ def into_decode_and_door(plan: Plan, count: int, seed: int) -> Counter[str]:
             continue
         for one, name in ((validator, "turn"), (visitor, "visit")):
             if one is validator:
-                validator.open(Message(Kind.TURN, 1, 0, {"local_steps": torch.tensor([0, 0, 1, 0])}))
+                validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
             try:
                 one.check(message, 1)
                 found[f"{name}: let in"] += 1
