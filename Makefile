@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types unit campaign bench docs clean
+.PHONY: setup demo test lint types unit campaign mutants bench docs clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,10 @@ unit: setup
 # Full counts of what the tests show a slice of; the figures go to docs/evidence.
 campaign: setup
 	$(BIN)/python -m pytest -m campaign
+
+# Small bugs, planted one by one in a copy: do the tests notice? Hours; what it finds goes to docs/evidence.
+mutants: setup
+	$(BIN)/python tools/mutants.py --jobs 2
 
 bench: setup
 	$(BIN)/cutlayer bench

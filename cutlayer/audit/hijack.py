@@ -49,10 +49,10 @@ def hijack(
     on_step: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[DetectorTrial], bool] = lambda trial: False,
 ) -> Hijacked:
-    """That training once more, with an active attacker at the server: for as many epochs as the attack needs, and no
-    fewer than the plan's, to the end, for no epoch is the best. Detectors are on trial: they stop nobody, and at
-    their first alarm the attacker's pictures of `images` samples are judged. `again` counts repetitions with other
-    random numbers of the attacker's."""
+    """That training again, with an active attacker at the server: for as many epochs as the attack needs, at least
+    the plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
+    first alarm the attacker's pictures of `images` samples are judged. `again` counts repetitions with other random
+    numbers of the attacker's."""
     plan, data, task, device, start = training
     began = time.perf_counter()
     with seeded(derive(plan.seed, "attack", repr(attack), again), device):

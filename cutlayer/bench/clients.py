@@ -318,7 +318,7 @@ def resident(key: str) -> int:
 
 def _in_a_fresh_process(call: str, **settings: str) -> str | None:
     """What a function of this module prints in a process of its own: this one's memory has peaked before."""
-    code = f"import torch; torch.set_num_threads(1); from cutlayer import bench_clients as b; print(b.{call})"
+    code = f"import torch; torch.set_num_threads(1); import {__name__} as b; print(b.{call})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **settings}
     )

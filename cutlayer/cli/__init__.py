@@ -1,3 +1,8 @@
 """The command line: one file a group of commands; heavy imports stay inside the commands."""
 
-from .app import main as main
+
+def main() -> None:
+    """The command `cutlayer`. Imported late: what else is here works without typer."""
+    from .app import main as run
+
+    run()

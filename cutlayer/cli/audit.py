@@ -18,6 +18,7 @@ from .options import (
     AuxData,
     AuxWithout,
     Budget,
+    Code,
     DataDir,
     Device,
     GoOn,
@@ -132,6 +133,7 @@ def sweep(**typed: Any) -> None:
 def attack(
     run: Annotated[Path, typer.Argument(help="A folder of `cutlayer train --record`.")],
     attack: Attacks = None,
+    code: Code = None,
     images: Annotated[int, typer.Option(help="Newest recorded samples to attack and score.")] = 256,
     device: Device = "cpu",
     threads: Threads = None,
@@ -149,10 +151,12 @@ def attack(
     from ..audit.recording import attack_recording
     from ..audit.report import files as report
     from ..audit.verdicts import blind_guess
+    from ..core.outside import load_named
     from ..core.spec import spec
     from ..engines.folder import new_folder
     from ..metrics.lpips import find_weights, load_lpips
 
+    load_named(code or [])
     chosen = [spec(text, "attacks") for text in attack or []] or [Decoder()]
     folder = new_folder(out, "attack")
     weights = find_weights(data_dir)

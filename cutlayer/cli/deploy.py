@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..training.device import prepare
-from .options import AsJson, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
+from .options import AsJson, Code, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
 from .terminal import Bar, figures, halt_told, say
 
 if TYPE_CHECKING:
@@ -256,10 +256,11 @@ def predict(
     plan: Annotated[str | None, typer.Option(help="The plan, where a recipe's own network is in it.")] = None,
     data: Annotated[str | None, typer.Option(help="Predict its test samples. Default: the plan's data.")] = None,
     limit: Annotated[int, typer.Option(help="Only so many samples; 0: all.")] = 0,
-    batch: Annotated[int | None, typer.Option(help="Samples in one message. Default: 64.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples in one message. Default: 64.")] = None,
     stream: Annotated[
         bool, typer.Option("--stream", help="One sample after the other, each when the answer to the last has come.")
     ] = False,
+    code: Code = None,
     link: LinkOption = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -277,6 +278,7 @@ def predict(
     [bold]cutlayer predict runs/a --stream[/bold] sends one sample at a time and says how long each takes.
     """
     prepare(threads, device)
+    from ..core.outside import load_named
     from ..core.spec import spec
     from ..engines.predict import Inputs, Over, predict
     from ..training import checkpoint
@@ -284,21 +286,24 @@ def predict(
     from ..training.plan.plan_text import read_plan
     from .predict import refuse_masks, write_masks
 
-    if limit < 0 or (batch is not None and batch < 1):
+    if limit < 0 or (batch_size is not None and batch_size < 1):
         raise ValueError("--limit is 0 or more, --batch-size at least 1")
-    if stream and batch is not None:
+    if stream and batch_size is not None:
         raise ValueError("--stream sends one sample at a time: leave out --batch-size")
     if link is not None and server is not None:
         raise ValueError("--link imagines a link, and with --server there is a real one: leave one of them out")
     if masks is not None:
         refuse_masks(masks)
     imagined = Link.parse(link) if link is not None else None
+    load_named(code or [])
     if server is not None and not name:
         raise ValueError("--server needs --as NAME: who this client is")
     with Bar() as bar:
         found = predict(
             run,
-            Inputs(spec(data, "data") if data else None, data_dir, limit, batch or 64, stream, masks is not None),
+            Inputs(
+                spec(data, "data") if data else None, data_dir, limit, batch_size or 64, stream, masks is not None
+            ),
             Over(server, name, _identity(certs, insecure)) if server else None,
             given=read_plan(plan) if plan else None,
             link=imagined,

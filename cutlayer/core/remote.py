@@ -1,6 +1,6 @@
 """The server as a client sees it: a differentiable function that happens to be far away."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from .compressor import Compressor
 from .errors import NonFinite
-from .message import Handler, Kind, Message
+from .message import Handler, Kind, Message, Watcher, through
 
 
 class Remote:
@@ -20,11 +19,14 @@ class Remote:
     Under `torch.no_grad()` the same calls are PREDICT messages: evaluation mode on the server, nothing held.
     """
 
-    def __init__(self, client: int, send: Handler, back: Compressor | None = None):
-        self.client, self._send, self._back = client, send, back or Compressor()
-        self.forward_only = False  # a frozen client wants no gradient back
-        self.heard: Tensor | None = None  # the last gradient that came back
-        self.careful = False  # send nothing that is not a number: others would have to live with it
+    def __init__(
+        self, client: int, send: Handler, *, watchers: Sequence[Watcher] = (), refuse_non_finite: bool = False
+    ):
+        """`watchers` see what is sent first. `refuse_non_finite`: send nothing that is not a number, where others
+        would have to live with it."""
+        self.client, self._send, self._watchers, self._refuses = client, send, tuple(watchers), refuse_non_finite
+        self._way = through(self._watchers, send)
+        self._forward_only = False
         self.continue_at(0)
 
     def continue_at(self, step: int) -> None:
@@ -47,39 +49,51 @@ class Remote:
             logits = self.body(z, packed)  # nothing to learn, so the labels need not travel
             return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
         self.refuse_lost_numbers(z, "what the guard lets out")
-        if self.forward_only:  # the server takes it from here: no BACKWARD, no dz
+        if self._forward_only:  # the server takes it from here: no BACKWARD, no dz
             return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **labels(y, rows))["loss"]
         return _Loss.apply(_crossing(z), y, rows, self, packed)
 
+    @property
+    def forward_only(self) -> bool:
+        """Whether no gradient is wanted back now."""
+        return self._forward_only
+
     @contextmanager
-    def through(self, send: Handler) -> Iterator[None]:
-        """For a while, send by another way."""
-        before, self._send = self._send, send
+    def without_gradients(self) -> Iterator[None]:
+        """For a while, as a frozen client: the server learns, and no gradient comes back."""
+        self._forward_only = True
         try:
             yield
         finally:
-            self._send = before
+            self._forward_only = False
+
+    @contextmanager
+    def watched(self, watcher: Watcher) -> Iterator[None]:
+        """For a while, `watcher` stands last before the way to the server, or takes another one."""
+        before, self._way = self._way, through([*self._watchers, watcher], self._send)
+        try:
+            yield
+        finally:
+            self._way = before
 
     def next_step(self) -> int:
         return next(self._steps)
 
     def refuse_lost_numbers(self, tensor: Tensor, what: str) -> None:
-        if self.careful and not bool(torch.isfinite(tensor).all()):
+        if self._refuses and not bool(torch.isfinite(tensor).all()):
             raise NonFinite(f"{what} holds NaN or infinity, and is not sent")
 
     def ask(self, kind: Kind, step: int, packed: Mapping[str, Any], /, **tensors: Tensor) -> Message:
         """Send one message and return the answer, which must belong to it."""
         bare = {name: tensor.detach() for name, tensor in tensors.items()}
         ready = {name: one for name, one in packed.items() if one is not None}
-        return self._send(Message(kind, self.client, step, bare, ready))
+        return self._way(Message(kind, self.client, step, bare, ready))
 
     def gradient(self, step: int, du: Tensor) -> Tensor | None:
-        """dz for du, both as small as the plan says; a frozen client owes du and gets nothing back."""
+        """dz for du; a frozen client owes du and gets nothing back."""
         self.refuse_lost_numbers(du, "the gradient at u")
-        du, packed = self._back.compress(du)
-        answer = self.ask(Kind.BACKWARD, step, {"du": packed}, du=du)
-        self.heard = None if self.forward_only else answer["dz"]
-        return self.heard
+        answer = self.ask(Kind.BACKWARD, step, {}, du=du)
+        return None if self._forward_only else answer["dz"]
 
 
 def labels(y: Tensor, rows: Tensor | None) -> dict[str, Tensor]:

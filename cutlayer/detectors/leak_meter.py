@@ -150,7 +150,7 @@ class LeakMeter(Detector):
 class _Meter(Watch):
     def __init__(self, spec: LeakMeter, context: ClientContext):
         super().__init__()
-        self.spec, self._ground = spec, context
+        self.spec, self._context = spec, context
         self._pairs: deque[SentBatch] = deque()
         self._rows: list[dict[str, Any]] = []
         self._began, self._spent, self._last = time.process_time(), 0.0, 0.0
@@ -195,13 +195,13 @@ class _Meter(Watch):
         """(to learn from, to score): the same image is never in both, however often it was sent."""
         names = [image.numpy().tobytes() for image in pairs.x.detach().cpu().contiguous()]
         which = {name: place for place, name in enumerate(dict.fromkeys(names))}
-        draw = torch.randperm(len(which), generator=generator(derive(self._ground.seed, "held out", self._step)))
+        draw = torch.randperm(len(which), generator=generator(derive(self._context.seed, "held out", self._step)))
         held = draw[torch.tensor([which[name] for name in names])] < max(2, len(which) // HELD)
         return pairs.pick(~held), pairs.pick(held)
 
     def _read(self, known: SentBatch, held: SentBatch, room: float) -> dict[str, Any]:
         """All figures of one measurement."""
-        seed = derive(self._ground.seed, "readers", self._step)
+        seed = derive(self._context.seed, "readers", self._step)
         names = ("mean", "ridge", *self._readers)
         each = room / (1 + len(self._readers)) if len(self._readers) > 1 else room / 2
         found: Chosen = best_reader(
@@ -233,7 +233,7 @@ class _Meter(Watch):
         step: nn.Module | None
         make: Callable[[], nn.Module]
         if name == "conv":
-            step = self._ground.own.undo if self._ground.own is not None else None
+            step = self._context.own.undo if self._context.own is not None else None
             inputs = seen if step is None else step(seen).detach()
             if inputs.dim() != 4:
                 return None
@@ -254,7 +254,7 @@ class _Meter(Watch):
     def _attribute(self, known: SentBatch, held: SentBatch, seed: int, room: float) -> dict[str, float]:
         """How often the better of two classifiers is right on images it has not seen."""
         truth, wanted = known.s[self.spec.attribute].long(), held.s[self.spec.attribute].long()
-        count = self._ground.task.attributes[self.spec.attribute]
+        count = self._context.task.attributes[self.spec.attribute]
         targets = [one_hot(some, count).to(known.seen.dtype) for some in (truth, wanted)]
         guesses = [ridge(known.seen, targets[0], held.seen, targets[1], clamp=False)(held.seen)]
         with seeded(derive(seed, "attribute"), known.seen.device):
@@ -289,7 +289,7 @@ class _Meter(Watch):
             f"after step {row['step']} a reader ({row['reader']}) sees {limit.figure} {row[limit.figure]:.3f} "
             f"(± {spread:.3f}) in what was sent, and the budget is {limit.most:g}"
         )
-        own = self._ground.own
+        own = self._context.own
         if self.spec.policy == "strengthen" and self._rung < len(self.spec.ladder) and own is not None:
             guard = self.spec.ladder[self._rung]
             self._climb(self._rung + 1)
@@ -302,8 +302,8 @@ class _Meter(Watch):
 
     def _climb(self, rung: int) -> None:
         self._rung = rung
-        if rung and self._ground.own is not None:
-            self.guard = self._ground.own.guard(self.spec.ladder[rung - 1])
+        if rung and self._context.own is not None:
+            self.guard = self._context.own.guard(self.spec.ladder[rung - 1])
             self._pairs.clear()  # they tell of the guard before
             self._readers = ("conv", "mlp")
 

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..core.batch import Task
 from ..core.message import Kind, through
+from ..core.remote import Remote
 from ..core.seeds import derive
 from ..data.base import Loaded, Samples, Source
 from ..training import checkpoint
@@ -212,8 +213,7 @@ def _here(plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, devic
     client = run.networks[0]
     if run.shared:
         load(client, run.shared)
-    client.remote._send = through([ledger], run.server.handle)
-    yield client
+    yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
 
 
 @contextmanager

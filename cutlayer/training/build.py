@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core.compressor import compressing
 from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
@@ -12,10 +13,11 @@ from ..core.server import Server
 from ..core.split import Bypass, Split
 from ..core.state import freeze as freeze
 from ..nets.bypass import FillChannels, Rejoin
+from ..nets.server_network import ServerNetwork
 from ..nets.weights import load_weights
-from .fused_wave import refuse_mixing
+from .bodies import RoundBodies
+from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
-from .plan.schedule import Wave
 from .plan.shapes import cut_shapes
 from .step import ClientNetwork
 
@@ -24,32 +26,35 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     """The server's side, from the public part alone: lift, body and, where labels travel, the classifier."""
     cut = cut_shapes(plan, task)
     guard = plan.guard.public_part()
-    parts: list[nn.Module] = [guard.lift(cut.shared, derive(plan.seed, "guard"))]
-    if plan.protocol is Bypass:
-        parts.append(FillChannels(cut.z[0]))
     if not plan.protocol.crosses:  # the server only merges what clients bring
-        return Server(nn.Identity())
+        return Server(nn.Identity(), bodies=RoundBodies(nn.Identity()))
+    lift = guard.lift(cut.shared, derive(plan.seed, "guard"))
     with seeded(derive(plan.seed, "body")):
         body = plan.net.body(task.shape)
         tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
-        parts += [body] if tail is None else [body, tail]
     _start_from_file(plan, task, body=body, tail=tail)
     _freeze(plan, body=body, tail=tail)
-    whole = nn.Sequential(*parts).to(device)
-    if isinstance(plan.rounds, Wave) and plan.rounds.fused:
-        refuse_mixing(whole)
+    fill = FillChannels(cut.z[0]) if plan.protocol is Bypass else None
+    whole = ServerNetwork(body, lift=lift, fill=fill, tail=tail).to(device)
+    bodies = plan.rounds.bodies(whole, plan.server_optimizer.build, plan.rule)
     return Server(
         whole,
-        plan.server_optimizer.build(whole.parameters()),
-        fresh=plan.rounds.fresh,
-        copies=plan.server_optimizer.build if plan.rounds.own_bodies else None,
-        wave=plan.rounds.weights if isinstance(plan.rounds, Wave) else "",
         seed=plan.seed,
         micro_batches=plan.micro_batches,
-        down=plan.down,
-        back=plan.back,
-        exchange=guard.exchange,
+        bodies=bodies,
+        watchers=[
+            *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
+            *compressing(plan.seed, answers=plan.down, gradients=plan.back),
+            *bodies.watchers(),
+        ],
     )
+
+
+def build_remote(plan: Plan, number: int, send: Handler) -> Remote:
+    """The server as this client sees it. Where many bring what they learnt, nothing leaves that is not a number."""
+    own = derive(plan.private_seed or 0, "client", number)
+    watchers = [one.sent for one in compressing(derive(own, "back"), gradients=plan.back)]
+    return Remote(number, send, watchers=watchers, refuse_non_finite=plan.rounds.merges)
 
 
 def build_client(
@@ -85,7 +90,7 @@ def build_client(
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
         spec.attach(optimizer, split)
-    return ClientNetwork(number, split, optimizer, Remote(number, send, plan.back))
+    return ClientNetwork(number, split, optimizer, build_remote(plan, number, send))
 
 
 def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:

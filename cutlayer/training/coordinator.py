@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import NonFinite
 from ..core.message import Kind, Message
@@ -17,10 +17,11 @@ from ..core.seeds import derive
 from ..core.server import Server
 from ..core.state import State, load_optimizer, named, optimizer_state
 from ..detectors import ServerContext, ServerWatch
-from ..rules import Rule, Update, sound
+from ..rules import Update, sound
 from ..rules.base import CONTROL, MEMORY, NET, STAT
 from ..wire.ledger import DOWN, UP, Ledger
-from .client import weights_in
+from .bodies import RoundBodies
+from .orders import weights_in
 from .plan.optimizers import set_rate
 from .plan.plan import Plan
 from .plan.roles import Frozen, Role
@@ -66,14 +67,14 @@ class Coordinator:
         self._on_step: Callable[[Progress], None] = lambda progress: None
         self._schedules: dict[int, list[tuple[Turn, ...]]] = {}
         self.watches: list[ServerWatch] = []
-        if server.copies:
-            server.correction = lambda body: corrected(plan.rule, body)
+        assert isinstance(server.bodies, RoundBodies)
+        self.bodies = server.bodies
 
     def start_detectors(self) -> list[ServerWatch]:
-        """The server's own detectors, once it is known how many batches clients have; the door leads through them."""
+        """The server's own detectors, once it is known how many batches clients have; messages pass through them."""
         plan, longest = self.plan, max(self.batches, default=0)
         passes = plan.epochs * -(-longest // (plan.local_steps or max(1, longest)))
-        council = ServerContext(
+        context = ServerContext(
             plan.clients,
             plan.clients_per_round or plan.clients,
             plan.epochs,
@@ -81,7 +82,7 @@ class Coordinator:
             plan.protocol.labels_stay_home,
             derive(plan.seed, "watch"),
         )
-        self.watches = [one.start(council) for one in plan.server_detectors]
+        self.watches = [one.start(context) for one in plan.server_detectors]
         return self.watches
 
     # ------------------------------------------------------------- an engine's part
@@ -112,8 +113,8 @@ class Coordinator:
             if self.relays and not turn.frozen and (why := sound(self.shared, [self._update(done)])[1]):
                 self.reject(turn.client, why[0])
                 return None
-            if self.server.wave:
-                self.server.commit(turn.client)
+            if not self.bodies.copies:  # those count when they are merged
+                self.bodies.commit(turn.client)
         return done
 
     def _update(self, done: Message) -> Update:
@@ -206,9 +207,10 @@ class Coordinator:
         if self.relays and self.plan.rounds.merges and not self.shared:
             self._begin_alike(turns[0].client)
         self.server.open_round({turn.client for turn in turns if turn.frozen})
+        self.bodies.open_round()
         answers = self.gather(turns)
         with self.lock:  # somebody may be predicting
-            self.server.close_wave()
+            self.bodies.close_round()
         came = [(turn, done) for turn, done in zip(turns, answers, strict=True) if done is not None]
         if self.plan.rounds.merges:
             with self.lock:
@@ -238,19 +240,19 @@ class Coordinator:
         with self.lock:
             self.ledger.note(order, DOWN)
         merges = self.plan.rounds.merges
-        before = self.server.keep() if merges and not (self.server.copies or self.server.wave) else None
+        before = self.bodies.before_turn() if merges else None
         done = self.ask(turn.client, order)
         with self.lock:
             self.ledger.note(done, UP)
             self.taken[turn.client] += turn.last - turn.first
-        lost = self.server.lost_numbers() if before is not None else ""
+        lost = self.bodies.lost_numbers() if before is not None else ""
         if merges and not int(done["samples"]):
             lost = "its numbers were gone (NaN or infinity) before its turn was over"
         if not lost:
             return done
         with self.lock:
             if before is not None:
-                self.server.go_back(before)
+                self.bodies.go_back(before)
             self.reject(turn.client, lost)
         return None
 
@@ -272,17 +274,17 @@ class Coordinator:
 
     def _merge(self, came: Sequence[tuple[Turn, Message]]) -> None:
         """One state of what the clients of a round brought: their heads, and their bodies where each has its own."""
-        body = _body(named(self.server.body)) if self.server.copies else {}
+        body = _body(named(self.server.body)) if self.bodies.copies else {}
         heads: dict[int, Update] = {}
         bodies: dict[int, Update] = {}
         for turn, done in came:
             head = {turn.client: self._update(done)} if self.relays and not turn.frozen else {}
             samples = int(done["samples"])
-            own = {turn.client: Update(_body(self.server.collect(turn.client)), samples)} if body else {}
+            own = {turn.client: Update(_body(self.bodies.collect(turn.client)), samples)} if body else {}
             if why := sound(body, list(own.values()))[1]:
                 self.reject(turn.client, why[0])
                 continue
-            self.server.commit(turn.client)
+            self.bodies.commit(turn.client)
             heads, bodies = heads | head, bodies | own
         if heads and heads.keys() == bodies.keys():  # together: a robust rule looks at a client as a whole
             whole = [Update({**heads[one].state, **bodies[one].state}, heads[one].samples) for one in heads]
@@ -290,7 +292,7 @@ class Coordinator:
         else:  # a frozen client's body has learnt, and its head has nothing to say
             merged = self._merged(self.shared, list(heads.values())) | self._merged(body, list(bodies.values()))
         if bodies:
-            self.server.take_over({_unbody(name): t for name, t in merged.items() if _unbody(name)})
+            self.bodies.take_over({_unbody(name): t for name, t in merged.items() if _unbody(name)})
         if heads:
             self.shared = dict(sorted((name, t) for name, t in merged.items() if not _unbody(name)))
 
@@ -354,7 +356,7 @@ class Coordinator:
         tensors |= {f"server/{name}": t for name, t in optimizer_state(self.server.optimizer).items()}
         # Copies: what is kept of the best epoch lies beside it in one file, which holds no tensor twice.
         tensors |= {f"memory/{name}": t.clone() for name, t in self.memory.items()}
-        for client, state in self.server.kept.items():
+        for client, state in self.bodies.kept().items():
             tensors |= {f"copies/{client}.{name}": t.clone() for name, t in state.items()}
         return tensors | {f"shared/{name}": t.clone() for name, t in self.shared.items()}
 
@@ -370,10 +372,11 @@ class Coordinator:
         self.server.body.zero_grad()
         load_optimizer(self.server.optimizer, own["server"])
         self.shared, self.memory = own["shared"], own["memory"]
-        self.server.kept = {}
+        kept: dict[int, State] = {}
         for key, tensor in own["copies"].items():
             client, name = key.split(".", 1)
-            self.server.kept.setdefault(int(client), {})[name] = tensor
+            kept.setdefault(int(client), {})[name] = tensor
+        self.bodies.restore(kept)
 
     def snapshot(self) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say."""
@@ -426,13 +429,3 @@ def _unbody(name: str) -> str:
     """The name of a body's tensor in its own state; empty for what is not a body's."""
     kind, _, rest = name.partition(".")
     return f"{kind}.{rest.removeprefix(_BODY)}" if rest.startswith(_BODY) and kind in ("net", "stat") else ""
-
-
-def corrected(rule: Rule, body: nn.Module) -> Callable[[], None]:
-    """What a rule adds to the gradients of one client's copy of the body."""
-    correction = rule.correction()
-    if correction is None:
-        return lambda: None
-    parameters = dict(body.named_parameters())
-    correction.start(parameters, named(body))
-    return lambda: correction.adjust(parameters)

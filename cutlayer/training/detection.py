@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.errors import Halt
+from ..core.message import Handler, Message
 from ..core.split import each
 from ..detectors import ClientAssets, ClientContext, Detector, SentBatch, StepView, Watch
-from .step import ClientNetwork, learn
+from .step import NO_HOOKS, ClientNetwork, StepHooks, learn
 
 Honest = Callable[[int], Iterator[tuple[ClientNetwork, Batch]]]  # a client against an honest server, batch by batch
 KEPT = "watch."  # how the names begin of what detectors remember, among a client's state
@@ -34,9 +35,9 @@ class ClientDetection:
             for client, one in honest(steps):
                 yield _look(client, one, None)[1]
 
-        self.detectors, self._ground = detectors, ClientContext(task, batch, seed, rehearsal, apart, own)
+        self.detectors, self._context = detectors, ClientContext(task, batch, seed, rehearsal, apart, own)
         for one in detectors:
-            one.refuse_unfit(self._ground)
+            one.refuse_unfit(self._context)
         self._gradients = any(one.reads_gradients for one in detectors)
         self.meters = True  # whether those that only say how much leaks are at work, which is dear
         self._made: list[tuple[Detector, Watch]] | None = None
@@ -47,19 +48,20 @@ class ClientDetection:
     def watches(self) -> list[tuple[Detector, Watch]]:
         """Those at work. What they know of honest servers they learn when they are first asked for."""
         if self._made is None:
-            self._made = [(one, one.watch(self._ground)) for one in self.detectors]
+            self._made = [(one, one.watch(self._context)) for one in self.detectors]
             self._courses = [[] for _ in self._made]
             for place, (one, watch) in enumerate(self._made):
                 self._recall(_prefix(place, one), watch, self._courses[place])
         return self._made
 
-    def learn(self, client: ClientNetwork, batch: Batch) -> dict[str, float]:
+    def learn(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
         """One step, or a probe in its place, of which the loss says nothing. `halt_if_alarmed` comes after it."""
         for _, watch in self.watches:
             if watch.guard is not None:
                 client.split.guard = watch.guard
         fakes = (watch.probe(client.steps, batch.y) for _, watch in self.watches)
-        values, look = _look(client, batch, next((fake for fake in fakes if fake is not None), None), self._gradients)
+        fake = next((fake for fake in fakes if fake is not None), None)
+        values, look = _look(client, batch, fake, self._gradients, hooks)
         for (one, watch), course in zip(self.watches, self._courses, strict=True):
             if self.meters or one.suspects:
                 watch.look(look)
@@ -133,25 +135,31 @@ def _prefix(place: int, one: Detector) -> str:
 
 
 def _look(
-    client: ClientNetwork, batch: Batch, fake: Tensor | None, gradients: bool = True
+    client: ClientNetwork, batch: Batch, fake: Tensor | None, gradients: bool = True, hooks: StepHooks = NO_HOOKS
 ) -> tuple[dict[str, float], StepView]:
     """One step and what its client sees of it. With wrong labels nothing of the client's is updated."""
     step, seen, left = client.steps, list[Tensor](), list[Tensor]()
     hook = client.split.guard.register_forward_hook(
         lambda module, given, guarded: left.append(each(*module.unmixed(guarded.seen.detach(), guarded.rows)))
     )
-    client.look = lambda: seen.append(_first_gradient(client) if gradients else torch.zeros(0))
-    client.remote.heard = None
+    answers: list[Tensor] = []
+
+    def listen(message: Message, send: Handler) -> Message:
+        reply = send(message)
+        answers.extend([reply["dz"]] if "dz" in reply.tensors else [])
+        return reply
+
+    look = StepHooks(lambda: seen.append(_first_gradient(client) if gradients else torch.zeros(0)), hooks.before_step)
     before = {name: t.clone() for name, t in client.split.state_dict().items()} if fake is not None else {}
     try:
-        values = learn(client, batch if fake is None else replace(batch, y=fake), update=fake is None)
+        shown = batch if fake is None else replace(batch, y=fake)
+        with client.remote.watched(listen):
+            values = learn(client, shown, update=fake is None, hooks=look)
     finally:
-        client.look = lambda: None
         hook.remove()
     if before:  # running statistics, and whatever a guard learns by itself
         client.split.load_state_dict(before)
-    dz = client.remote.heard
-    rows = dz if dz is not None and len(dz) == len(batch) else None
+    rows = answers[-1] if answers and len(answers[-1]) == len(batch) else None
     sent = SentBatch(batch.x, batch.y, batch.s, left[0]) if len(left[0]) == len(batch) else None
     return values, StepView(step, batch.y, rows, seen[0], fake is not None, sent)
 

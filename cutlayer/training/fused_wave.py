@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import NonFinite, ProtocolError
-from ..core.message import Kind, Message
-from ..core.seeds import derive, seeded
+from ..core.message import Kind, Message, through
 from ..core.server import Server
+from .bodies import Gathered
 
 FUSED = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
@@ -17,7 +17,8 @@ class Fusion:
     """Answers one message of every client of a wave at once, as each would have been answered alone."""
 
     def __init__(self, server: Server):
-        self.server = server
+        assert isinstance(server.bodies, Gathered)
+        self.server, self.bodies = server, server.bodies
         self._held: tuple[Tensor, Tensor, dict[int, int]] | None = None  # z, what waits for du, rows by client
 
     @torch.enable_grad()
@@ -35,12 +36,11 @@ class Fusion:
             self._held = z, torch.stack(losses), rows
             return [message.reply(loss=loss.detach()) for message, loss in zip(messages, losses, strict=True)]
         self._held = z, u, rows
-        return [self._answer(message, part.detach()) for message, part in zip(messages, lifted, strict=True)]
+        return [self._answer(message, u=part.detach()) for message, part in zip(messages, lifted, strict=True)]
 
-    def _answer(self, message: Message, u: Tensor) -> Message:
-        server = self.server
-        with seeded(derive(server.seed, "server", message.client, message.step), u.device):  # as alone
-            return server.answer(message, u)
+    def _answer(self, message: Message, **tensors: Tensor) -> Message:
+        """As alone: through whoever stands before the server's answers."""
+        return through(self.server.watchers, lambda asked: asked.reply({}, **tensors))(message)
 
     def _backward(self, messages: Sequence[Message]) -> list[Message]:
         if self._held is None:
@@ -50,7 +50,7 @@ class Fusion:
         # Clients are weighed relative to the largest batch, and dz is freed of that again: where all batches are
         # alike nothing is rounded.
         most = max(rows[client] for client in came)
-        weights = {client: rows[client] / most if self.server.wave == "rows" else 1.0 for client in came}
+        weights = {client: self.bodies.weight(rows[client]) / self.bodies.weight(most) for client in came}
         given = u.new_zeros(u.shape)  # a client that has left the wave has no say in it
         each = u.shape[0] // sum(rows.values()) if u.shape[0] != len(rows) or u.dim() > 1 else 0
         place = 0
@@ -60,16 +60,16 @@ class Fusion:
                 given[place : place + width] = came[client]["du"].reshape(-1, *u.shape[1:]) * weights[client]
             place += width
         u.backward(given)
-        for parameter in self.server.trainable():
+        for parameter in self.bodies.trainable():
             if parameter.grad is not None:
                 parameter.grad.div_(sum(weights.values()))
-        if not all(bool(p.grad.isfinite().all()) for p in self.server.trainable() if p.grad is not None):
+        if not all(bool(p.grad.isfinite().all()) for p in self.bodies.trainable() if p.grad is not None):
             self.server.body.zero_grad()
             raise NonFinite("the gradients of this wave are not finite together, and whose they are cannot be told")
-        self.server.step()
+        self.bodies.step()
         assert z.grad is not None
         parts = dict(zip(rows, z.grad.split(list(rows.values())), strict=True))
-        return [self.server.gradient(m, parts[m.client] / weights[m.client]) for m in messages]
+        return [self._answer(m, dz=parts[m.client] / weights[m.client]) for m in messages]
 
 
 def refuse_mixing(body: nn.Module) -> None:

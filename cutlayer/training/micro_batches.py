@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from ..core.batch import Batch
-from ..core.message import Message
+from ..core.message import Handler, Message
 from ..core.seeds import seeded
 from ..core.state import drop_gradients
-from .step import ClientNetwork, check_terms, exchange_lift
+from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
 
@@ -81,12 +81,12 @@ class Ring:
 
 
 def learn_in_micro_batches(
-    client: ClientNetwork, pieces: Sequence[Batch], first: int, post: Post
+    client: ClientNetwork, pieces: Sequence[Batch], first: int, post: Post, hooks: StepHooks = NO_HOOKS
 ) -> dict[str, float]:
     """One step of a batch in pieces, numbered from `first` on. Its gradient is that of the whole batch."""
     ring, total = Ring(len(pieces)), sum(map(len, pieces))
 
-    def ask(message: Message) -> Message:
+    def ask(message: Message, _: Handler) -> Message:
         answer = post(message)
         ring.switch()
         return answer()
@@ -102,11 +102,11 @@ def learn_in_micro_batches(
     client.split.train()
     exchange_lift(client)
     client.remote.continue_at(first)
-    with client.remote.through(ask):
+    with client.remote.watched(ask):
         found = ring.run([lambda batch=batch: job(batch) for batch in pieces])  # type: ignore[misc]
     if client.optimizer is not None:
         with seeded(pieces[0].seed, pieces[0].x.device):
-            client.correct()
+            hooks.before_step()
             client.optimizer.step()
             drop_gradients(client.optimizer)
     client.steps += 1

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from math import isfinite
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from ..core.state import State, drop_gradients, freeze, load_optimizer, named, o
 
 @dataclass
 class ClientNetwork:
-    """A party that owns data: its network, its optimizer (None: frozen) and its door to the server."""
+    """What a client trains: its half of the network, its optimizer (None: frozen) and its way to the server."""
 
     number: int
     split: Split
@@ -28,11 +29,19 @@ class ClientNetwork:
     remote: Remote
     steps: int = 0
     peaks: dict[str, float] = field(default_factory=dict)  # the largest value of each term of the loss so far
-    correct: Callable[[], None] = lambda: None  # what a rule adds to the gradients before a step
-    look: Callable[[], None] = lambda: None  # what detectors see of the gradients
 
 
-def learn(client: ClientNetwork, batch: Batch, update: bool = True) -> dict[str, float]:
+class StepHooks(NamedTuple):
+    """What others do inside a step: look at the gradients (detectors), and add to them (a rule's correction)."""
+
+    after_backward: Callable[[], None] = lambda: None
+    before_step: Callable[[], None] = lambda: None
+
+
+NO_HOOKS = StepHooks()
+
+
+def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
     """One step; returns the loss term by term, and what the guard has to say of it.
 
     Without `update` the client learns nothing from it: a probe.
@@ -46,10 +55,10 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True) -> dict[str,
         loss = reduce(torch.add, terms.values())
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
         loss.backward()
-        client.look()
+        hooks.after_backward()
         if client.optimizer is not None:
             if update:
-                client.correct()
+                hooks.before_step()
                 client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
             drop_gradients(client.optimizer)
     _noted(client, values)
@@ -81,11 +90,10 @@ def _frozen(client: ClientNetwork) -> Iterator[None]:
     tracking = [norm for norm in norms if norm.track_running_stats]
     freeze(split)
     split.guard.eval()  # guards act as in service, and train nothing of their own
-    client.remote.forward_only = True
     try:
-        yield
+        with client.remote.without_gradients():
+            yield
     finally:
-        client.remote.forward_only = False
         for parameter in parameters:
             parameter.requires_grad_(True)
         for norm in tracking:

@@ -63,7 +63,7 @@ def test_an_attacker_undoes_a_public_guard_as_the_server_does(guard, seed):
     run = untrained(guard=guard, seed=seed)
     knowledge = before_training(run.plan, run.task, run.parts, "cpu")
     seen = sent(run.networks[0].split.guard, activations(run))
-    lifted = run.server.body.get_submodule("0")(seen)
+    lifted = run.server.body.lift(seen)
     assert torch.equal(knowledge.undo(seen), lifted)
     assert torch.equal(knowledge.guard.undo()(seen), lifted)
 
@@ -73,7 +73,7 @@ def test_a_client_that_measures_its_own_leak_undoes_its_guard_as_the_server_does
     """With another public map its readers would find nothing, and tell it that nothing leaks."""
     run = untrained(guard=LightSplit(ratio=4), seed=seed)
     seen = sent(run.networks[0].split.guard, activations(run))
-    assert torch.equal(run.clients[0]._own().undo(seen), run.server.body.get_submodule("0")(seen))
+    assert torch.equal(run.clients[0]._own().undo(seen), run.server.body.lift(seen))
 
 
 @pytest.mark.parametrize("client", [0, 1])

@@ -108,7 +108,7 @@ def test_a_guard_whose_attacks_all_failed_is_shown_as_such_with_its_pictures(mon
 
 
 def test_of_several_seeds_pictures_and_figure_are_those_of_the_one_whose_originals_are_shown(monkeypatch):
-    """The originals are one seed's: another seed's figure or another attack's pictures would be false."""
+    """The originals are one seed's: another seed's figure, or another attack's pictures, would be false there."""
     found = audited(
         row("none", 0.8, "A"), row("none", 0.6, "B"), row("g", 0.5, "A"), row("g", 0.3, "B"),
         row("none", 0.7, "A", seed=1), row("none", 0.9, "B", seed=1), row("g", 0.95, "B", seed=1),

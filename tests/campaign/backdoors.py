@@ -135,7 +135,7 @@ def trained(cell, base=DIGITS, device="cpu", data_dir=None):
     poison = found["poison"]
     return common | {
         "poison": poison,
-        "client_detectors": {n: seen(one, set(poison["clients"])) for n, one in told.items()},
+        "watch": {n: seen(one, set(poison["clients"])) for n, one in told.items()},
     }
 
 

@@ -1,13 +1,16 @@
 """Split training is training: bit for bit the unsplit network, for every protocol, guard and frozen part."""
 
+from itertools import product
+
 import pytest
 import torch
+from rotation import and_the_rest, rotation
 from toys import ALL_GUARDS, GUARDS, TASK, Here, batches, split_and_whole, states, tiny_plan
 
 from cutlayer.core.batch import Batch
 from cutlayer.core.seeds import seeded
 from cutlayer.core.split import Bypass, UShaped, Vanilla
-from cutlayer.guards import HEVC, JPEG
+from cutlayer.guards import DPSGD, HEVC, JPEG
 from cutlayer.nets.mnist_net import MnistNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.nets.simple_cnn import SimpleCNN
@@ -17,7 +20,7 @@ from cutlayer.training.step import learn
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]
 FROZEN = [(), ("head",), ("body",), ("head", "tail")]
-STEPS = {HEVC: 3}  # of a guard whose steps take long; all others make 20
+STEPS = {HEVC: 3, JPEG: 6, DPSGD: 6}  # of guards whose steps take several times as long; all others make 20
 # What cannot be split so, in the words it is refused with. A line that is not needed fails: it must be refused.
 CANNOT = {
     (JPEG, Bypass): "has only one",  # a grey picture has no channel that could stay home
@@ -60,18 +63,37 @@ def check_or_refuse(protocol, guard, **changes):
             check(plan, steps=1)
 
 
-@pytest.mark.parametrize("frozen", FROZEN, ids=lambda frozen: "+".join(frozen) or "all-train")
-@pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+# Every guard as it is listed; every kind of guard in every protocol, and with every part frozen. Twins of doubles once
+# a guard, protocols in turn. `make campaign` has all the others.
+SLICE = rotation(ALL_GUARDS, PROTOCOLS, FROZEN)
+DOUBLES = [(guard, PROTOCOLS[turn % len(PROTOCOLS)]) for turn, guard in enumerate(ALL_GUARDS)]
+
+
+def case_id(value):
+    if isinstance(value, tuple):
+        return "+".join(value) or "all-train"
+    return value.__name__ if isinstance(value, type) else repr(value)
+
+
+@pytest.mark.parametrize(
+    ("guard", "protocol", "frozen"), and_the_rest(SLICE, ALL_GUARDS, PROTOCOLS, FROZEN), ids=case_id
+)
 def test_float32(protocol, guard, frozen):
     check_or_refuse(protocol, guard, frozen_parts=frozen)
 
 
 @pytest.mark.usefixtures("double")
-@pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize(("guard", "protocol"), and_the_rest(DOUBLES, ALL_GUARDS, PROTOCOLS), ids=case_id)
 def test_float64(protocol, guard):
     check_or_refuse(protocol, guard)
+
+
+def test_the_slice_has_every_guard_and_every_pair_of_kinds():
+    pairs = {(type(guard), value) for guard, *values in SLICE for value in values}
+    assert pairs == {*product({type(guard) for guard in ALL_GUARDS}, [*PROTOCOLS, *FROZEN])}
+    assert {case[1:] for case in SLICE} == {*product(PROTOCOLS, FROZEN)}
+    assert {case[0] for case in SLICE} == {case[0] for case in DOUBLES} == {*ALL_GUARDS}
+    assert {protocol for _, protocol in DOUBLES} == {*PROTOCOLS}
 
 
 def test_what_cannot_be_split_is_among_what_was_tried():
@@ -103,20 +125,20 @@ def test_the_networks_of_the_papers(net, task):
 def test_frozen_parts_stay_bit_identical():
     client, server, *_ = split_and_whole(tiny_plan(frozen_parts=("head", "body"), guard=GUARDS[3]))
     head = {name: t.clone() for name, t in client.split.head.state_dict().items()}
-    body = {name: t.clone() for name, t in server.body[1].state_dict().items()}
-    lift = server.body[0][0].weight.clone()
+    body = {name: t.clone() for name, t in server.body.body.state_dict().items()}
+    lift = server.body.lift[0].weight.clone()
     for batch in batches(3):
         learn(client, batch)
     assert all(torch.equal(t, head[name]) for name, t in client.split.head.state_dict().items())
-    assert all(torch.equal(t, body[name]) for name, t in server.body[1].state_dict().items())
-    assert not torch.equal(server.body[0][0].weight, lift), "the lift trains although the body does not"
+    assert all(torch.equal(t, body[name]) for name, t in server.body.body.state_dict().items())
+    assert not torch.equal(server.body.lift[0].weight, lift), "the lift trains although the body does not"
 
 
 def test_twice_the_loss_is_twice_the_gradient():
     grads = []
     for scale in (1.0, 2.0):
         client, server, *_ = split_and_whole(tiny_plan(protocol=Vanilla))
-        server.optimizer = None
+        server.bodies.optimizer = None
         (client.split.loss(batches(1)[0], client.remote) * scale).backward()
         grads.append([p.grad for p in [*client.split.parameters(), *server.body.parameters()] if p.grad is not None])
     assert len(grads[0]) > 6

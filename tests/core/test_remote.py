@@ -28,7 +28,7 @@ def test_a_retried_message_gets_the_same_answer_and_no_second_update():
     assert server.handle(forward) is u
     dz, weights = server.handle(backward), server.body.weight.clone()
     assert torch.equal(server.handle(backward)["dz"], dz["dz"])
-    assert torch.equal(server.body.weight, weights) and server.updates == 1
+    assert torch.equal(server.body.weight, weights) and server.bodies.updates == 1
 
 
 def test_a_backward_without_its_forward_is_refused():

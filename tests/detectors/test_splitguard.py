@@ -14,7 +14,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.training.plan.optimizers import Adam
 
 PROBES = SplitGuard(threshold=1e-6, share=0.4, warm=2)
-GROUND = ClientContext(Task((1, 4, 4), 10, {}), 6, 7, lambda steps: iter(()))
+CONTEXT = ClientContext(Task((1, 4, 4), 10, {}), 6, 7, lambda steps: iter(()))
 
 
 def by_the_formula(fakes, ones, others):
@@ -37,7 +37,7 @@ def half(step):
 
 @pytest.mark.parametrize("honest", [True, False])
 def test_the_score_is_that_of_the_formula(honest):
-    watch = SplitGuard(threshold=1e-6, warm=2, vote=1).watch(GROUND)
+    watch = SplitGuard(threshold=1e-6, warm=2, vote=1).watch(CONTEXT)
     draw = np.random.default_rng(3)
     kinds = {"fake": [], "one": [], "other": []}
     for step in range(40):
@@ -54,14 +54,14 @@ def test_the_score_is_that_of_the_formula(honest):
 
 def test_fakes_that_are_answered_like_the_rest_score_a_quarter():
     """The same gradients for all: no angle, so σ(0)² = ¼."""
-    watch = SplitGuard(warm=2, vote=2).watch(GROUND)
+    watch = SplitGuard(warm=2, vote=2).watch(CONTEXT)
     for step in range(34):
         watch.look(StepView(step, torch.zeros(2), None, torch.ones(5), fake=step in (31, 33)))
     assert watch.score == pytest.approx(0.25) and "below 0.45" in watch.alarm
 
 
 def test_it_calls_only_when_as_many_as_vote_agree():
-    watch = SplitGuard(warm=2, vote=3).watch(GROUND)
+    watch = SplitGuard(warm=2, vote=3).watch(CONTEXT)
     for step in range(36):
         watch.look(StepView(step, torch.zeros(2), None, torch.ones(5), fake=step in (8, 31, 33, 35)))
         assert bool(watch.alarm) == (step >= 35)  # after the first there were too few honest ones to compare with
@@ -70,7 +70,7 @@ def test_it_calls_only_when_as_many_as_vote_agree():
 @pytest.mark.parametrize("classes", [3, 4, 10])
 def test_no_label_of_a_probe_is_right_and_nobody_knows_when_it_comes(classes):
     spec = SplitGuard(share=0.3, warm=5)
-    watch = spec.watch(GROUND._replace(task=Task((1, 4, 4), classes, {})))
+    watch = spec.watch(CONTEXT._replace(task=Task((1, 4, 4), classes, {})))
     y = torch.arange(4 * classes) % classes
     probes = {step: fake for step in range(400) if (fake := watch.probe(step, y)) is not None}
     shifts = {int((fake[0] - y[0]) % classes) for fake in probes.values()}
@@ -79,7 +79,7 @@ def test_no_label_of_a_probe_is_right_and_nobody_knows_when_it_comes(classes):
         assert len({int(s) for s in (fake - y) % classes}) == 1
     assert min(probes) >= 5 and 0.22 < len(probes) / 395 < 0.38
     assert shifts == set(range(1, classes - 1)) or classes == 3
-    other = spec.watch(GROUND._replace(task=Task((1, 4, 4), classes, {}), seed=8))
+    other = spec.watch(CONTEXT._replace(task=Task((1, 4, 4), classes, {}), seed=8))
     assert {step for step in range(400) if other.probe(step, y) is not None} != set(probes)
 
 
@@ -123,7 +123,7 @@ def test_the_true_labels_never_travel_with_a_probe():
 @pytest.mark.parametrize("classes", [1, 2])
 def test_too_few_classes_are_refused_with_the_number_that_works(classes):
     with pytest.raises(ValueError, match=f"3 classes or more; this task has {classes}"):
-        SplitGuard().refuse_unfit(GROUND._replace(task=Task((1, 4, 4), classes, {})))
+        SplitGuard().refuse_unfit(CONTEXT._replace(task=Task((1, 4, 4), classes, {})))
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 1.0}, {"share": 0.0}, {"share": 1.0}, {"warm": 1}, {"vote": 0}])

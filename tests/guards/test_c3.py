@@ -103,12 +103,12 @@ def test_gradients_are_those_of_the_whole_and_bytes_go_down_both_ways():
 
 
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
-def test_the_door_knows_how_many_rows_belong_to_a_message(protocol):
+def test_the_validator_knows_how_many_rows_belong_to_a_message(protocol):
     plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch_size=6)
-    door = MessageValidator(plan, TASK)
+    validator = MessageValidator(plan, TASK)
 
     def begin():
-        door.open(Message(Kind.TURN, 0, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
+        validator.open(Message(Kind.TURN, 0, 0, {"turn": torch.tensor([0, 0, 1, 0])}))
 
     begin()
     z = torch.zeros(3, 4, 5, 5)
@@ -123,17 +123,17 @@ def test_the_door_knows_how_many_rows_belong_to_a_message(protocol):
             begin()
             message = Message(Kind.LOSS, 0, 0, {"z": z, **more})
             if right:
-                door.check(message, 0)
+                validator.check(message, 0)
             else:
                 with pytest.raises(Refused):
-                    door.check(message, 0)
+                    validator.check(message, 0)
         return
     message = Message(Kind.FORWARD, 0, 0, {"z": z})
-    door.check(message, 0)
-    door.passed(message)
+    validator.check(message, 0)
+    validator.passed(message)
     with pytest.raises(Refused, match=r"\(6, 7\) was expected"):
-        door.check(Message(Kind.BACKWARD, 0, 0, {"du": torch.zeros(3, 7)}), 0)
-    door.check(Message(Kind.BACKWARD, 0, 0, {"du": torch.zeros(6, 7)}), 0)
+        validator.check(Message(Kind.BACKWARD, 0, 0, {"du": torch.zeros(3, 7)}), 0)
+    validator.check(Message(Kind.BACKWARD, 0, 0, {"du": torch.zeros(6, 7)}), 0)
 
 
 def test_an_attacker_reads_what_the_public_keys_take_apart():

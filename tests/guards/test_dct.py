@@ -61,12 +61,12 @@ def test_the_answer_is_as_sparse_as_the_question():
     client, *_ = split_and_whole(tiny_plan(guard=DCT()))
     crossed, send = [], client.remote._send
 
-    def overheard(message):
+    def listen(message):
         answer = send(message)
         crossed.append((message, answer))
         return answer
 
-    client.remote._send = overheard
+    client.remote._send = listen
     for batch in batches(3):
         learn(client, batch)
     for (forward, _), (backward, answer) in zip(crossed[::2], crossed[1::2], strict=True):

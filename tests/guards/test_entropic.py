@@ -63,13 +63,13 @@ def test_the_server_goes_on_from_the_clients_decoder():
     for batch in fed[:5]:
         learn(client, batch)
     ours = copied(client.split.guard.decoder)
-    server.optimizer = None
+    server.bodies.optimizer = None
     learn(client, fed[5])
-    assert equal(ours, copied(server.body[0])), "handed over at the end of the stage"
+    assert equal(ours, copied(server.body.lift)), "handed over at the end of the stage"
     client, server, _ = pair()
     for batch in fed:
         learn(client, batch)
-    assert not equal(copied(client.split.guard.decoder), copied(server.body[0])), "it learns the task from then on"
+    assert not equal(copied(client.split.guard.decoder), copied(server.body.lift)), "it learns the task from then on"
 
 
 def test_no_gradient_of_the_task_reaches_the_encoder_or_the_head():

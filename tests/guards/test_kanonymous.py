@@ -320,7 +320,7 @@ def test_vanilla_and_u_shaped_learn_the_same_from_the_same_weights():
     losses = []
     for protocol in (Vanilla, UShaped):
         client, server, *_ = split_and_whole(tiny_plan(guard=KAnonymous(k=3), protocol=protocol))
-        tail = server.body[-1] if protocol is Vanilla else client.split.tail
+        tail = server.body.tail if protocol is Vanilla else client.split.tail
         for number, parameter in enumerate(tail.parameters()):
             torch.nn.init.constant_(parameter, 0.1 * (number + 1))
             parameter.data += torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape)
@@ -337,8 +337,10 @@ def test_members_of_a_group_get_one_answer_unless_something_stays_home():
         assert len(logits.unique(dim=0)) == answers
 
 
-def run_of(guard, private=40, batch=12, **changes):
-    return LocalRun(tiny_plan(guard=guard, batch_size=batch, epochs=1, **changes), tiny_parts(private), classes=3)
+def run_of(guard, private=40, batch_size=12, **changes):
+    return LocalRun(
+        tiny_plan(guard=guard, batch_size=batch_size, epochs=1, **changes), tiny_parts(private), classes=3
+    )
 
 
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)

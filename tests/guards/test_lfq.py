@@ -248,12 +248,12 @@ WRAPPED = [lambda guard: guard, lambda guard: Chain(guard, WCC(weight=0.001))]
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
 def test_the_client_copies_the_servers_decoder_when_it_is_time(protocol, wrapped):
     client, server, heard = pair(wrapped(LFQ(bits=3, freq=3, levels="learned")), protocol=protocol)
-    start, copies = state_of(server.body[0]), []
+    start, copies = state_of(server.body.lift), []
     assert same(state_of(decoder_of(client)), start)
     server_side = []
     original = client.split.guard.take_lift
     client.split.guard.take_lift = lambda state: (original(state), copies.append(state_of(decoder_of(client))),
-                                                  server_side.append(state_of(server.body[0])))  # fmt: skip
+                                                  server_side.append(state_of(server.body.lift)))  # fmt: skip
     for batch in batches(8):
         learn(client, batch)
     lifts = [message for message, _ in heard if message.kind is Kind.LIFT]
@@ -269,7 +269,7 @@ def test_the_clients_decoder_replaces_the_servers(wrapped):
     client, server, heard = pair(guard)
     parts = client.split.guard
     own = next(one for one in getattr(parts, "inner", [parts]) if hasattr(one, "decoder")).decoder
-    lift = server.body[0] if isinstance(server.body[0][0], nn.Identity) else server.body[0][0]
+    lift = server.body.lift if isinstance(server.body.lift[0], nn.Identity) else server.body.lift[0]
     first = {name: t.clone() for name, t in lift.named_parameters()}
     trained = {id(p) for group in server.optimizer.param_groups for p in group["params"]}
     assert not any(id(p) in trained for p in lift.parameters())
@@ -311,7 +311,7 @@ def test_every_byte_of_the_exchange_is_counted(where):
     found = {key: count for key, count in runs[0].ledger.bytes.items() if key[0] not in ("TURN", "WEIGHTS")}
     assert found == {key: count for key, count in counted.items() if key[0] not in ("TURN", "WEIGHTS")}
     steps = 2 * sum(runs[0].batches)
-    weights = sum(t.numel() * t.element_size() for t in runs[0].server.body[0].state_dict().values())
+    weights = sum(t.numel() * t.element_size() for t in runs[0].server.body.lift.state_dict().values())
     # A relay hands on the count, so an exchange follows four steps, whoever takes them.
     assert runs[0].ledger.messages["LIFT", "up"] == (steps - 1) // 4
     large, small = ("down", "up") if where == "server" else ("up", "down")
@@ -329,11 +329,11 @@ def test_predictions_exchange_nothing():
 
 def test_a_server_takes_no_other_weights():
     _, server, _ = pair(LFQ(bits=3, decoder="client"))
-    before = state_of(server.body[0])
+    before = state_of(server.body.lift)
     for tensors in ({"lift.1.weight": torch.zeros(4, 3)}, {"lift.head": torch.zeros(1)}, {}):
         with pytest.raises(ProtocolError):
             server.handle(Message(Kind.LIFT, 0, 0, tensors))
-    assert same(state_of(server.body[0]), before)
+    assert same(state_of(server.body.lift), before)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_bytes_are_sizes():
 def gradients(plan, batch):
     """(head's, tail's, server's) gradients of one step, by name."""
     client, server, *_ = split_and_whole(plan)
-    server.optimizer = None
+    server.bodies.optimizer = None
     client.split.train()
     client.split.loss(batch, client.remote).backward()
     parts = (client.split.head, client.split.tail, server.body)

@@ -201,7 +201,7 @@ def test_the_maskers_task_gradient_is_message_4_times_z(score, threshold):
         batches(1)[0],
     )
     client, server, twin, twin_server = split_and_whole(plan)
-    server.optimizer = None
+    server.bodies.optimizer = None
     answers, send = [], client.remote._send
     client.remote._send = lambda message: answers.append(send(message)) or answers[-1]
     client.split.train().loss(batch, client.remote).backward()
@@ -491,11 +491,11 @@ def test_rescaling_starts_as_nothing_and_learns_on_both_streams():
     assert torch.equal(plain.seen, scaled.seen)
     torch.testing.assert_close(plain.home, scaled.home)
     client, server, *_ = split_and_whole(plan)
-    before = client.split.guard.rescale.weight.clone(), server.body[0][1].weight.clone()
+    before = client.split.guard.rescale.weight.clone(), server.body.lift[1].weight.clone()
     for batch in batches(2):
         learn(client, batch)
     assert not torch.equal(client.split.guard.rescale.weight, before[0])
-    assert not torch.equal(server.body[0][1].weight, before[1])
+    assert not torch.equal(server.body.lift[1].weight, before[1])
 
 
 def test_the_server_is_not_told_what_is_protected():

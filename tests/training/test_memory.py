@@ -33,7 +33,7 @@ def measured(**changes):
     assert all(torch.equal(t, before[name]) for name, t in client.split.state_dict().items()), (
         "measuring changes nothing"
     )
-    assert server.updates == 1
+    assert server.bodies.updates == 1
     return sizes
 
 

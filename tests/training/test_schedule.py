@@ -88,7 +88,7 @@ def test_a_wave_is_one_step_on_all_batches_together(protocol):
         torch.testing.assert_close(wave.server.body.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
     for name, tensor in named(single.networks[0].split).items():
         torch.testing.assert_close(wave.shared[name], tensor, rtol=1e-9, atol=1e-11)
-    assert wave.server.updates == 1
+    assert wave.server.bodies.updates == 1
 
 
 @pytest.mark.usefixtures("double")
@@ -310,10 +310,10 @@ def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind
     run = start(plan(rounds=SplitFed(), local_steps=2))
     before = body_of(run)
     seen = []
-    watch = run.server.collect
-    run.server.collect = lambda client: seen.append(client) or watch(client)
+    watch = run.server.bodies.collect
+    run.server.bodies.collect = lambda client: seen.append(client) or watch(client)
     run.take(run.schedule(0)[0])
-    assert seen == [0, 1, 2] and not run.server._own
+    assert seen == [0, 1, 2] and not run.server.bodies._own
     assert any(not torch.equal(before[name], tensor) for name, tensor in body_of(run).items())
 
 
@@ -330,7 +330,7 @@ def test_heads_start_alike_in_every_round():
     assert len(begun) == 4  # one was asked for its weights first
     for state in begun[2:]:
         same(state, begun[1])
-    assert run.server.updates == 3
+    assert run.server.bodies.updates == 3
 
 
 def test_nothing_of_the_rule_is_shown_to_clients():

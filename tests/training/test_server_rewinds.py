@@ -51,10 +51,10 @@ def test_after_going_back_the_next_step_is_the_one_it_would_have_been(optimizer)
     server, without = small_server(optimizer), small_server(optimizer)
     for one in (server, without):
         step(one, 0)
-    kept = server.keep()
+    kept = server.bodies.before_turn()
     for number in (1, 2):
         step(server, number, scale=100.0)
-    server.go_back(kept)
+    server.bodies.go_back(kept)
     assert same(whole(server), whole(without))
     for one in (server, without):
         step(one, 3)
@@ -64,9 +64,9 @@ def test_after_going_back_the_next_step_is_the_one_it_would_have_been(optimizer)
 @all_optimizers
 def test_going_back_to_before_the_first_step_leaves_the_optimizer_nothing_to_remember(optimizer):
     server, fresh = small_server(optimizer), small_server(optimizer)
-    kept = server.keep()
+    kept = server.bodies.before_turn()
     step(server, 1, scale=100.0)
-    server.go_back(kept)
+    server.bodies.go_back(kept)
     assert not optimizer_state(server.optimizer)
     for one in (server, fresh):
         step(one, 2)
@@ -78,28 +78,28 @@ def test_what_is_kept_does_not_change_while_the_server_goes_on(optimizer):
     server = small_server(optimizer)
     step(server, 0)
     before = {name: tensor.clone() for name, tensor in whole(server).items()}
-    kept = server.keep()
+    kept = server.bodies.before_turn()
     for _ in range(2):  # a second time: going back must not hand out what it keeps
         step(server, 1)
-        server.go_back(kept)
+        server.bodies.go_back(kept)
         assert same(whole(server), before)
 
 
 def test_gradients_of_a_batch_that_was_broken_off_do_not_survive_going_back():
     server = small_server(OPTIMIZERS[0])
-    kept = server.keep()
+    kept = server.bodies.before_turn()
     for parameter in server.body.parameters():
         parameter.grad = torch.ones_like(parameter)
-    server.go_back(kept)
+    server.bodies.go_back(kept)
     assert all(parameter.grad is None for parameter in server.body.parameters())
 
 
 def test_a_gradient_of_before_is_refused_after_going_back():
     """Its forward pass went through a body that is gone."""
     server = small_server(OPTIMIZERS[0])
-    kept = server.keep()
+    kept = server.bodies.before_turn()
     server.handle(Message(Kind.FORWARD, 0, 0, {"z": torch.randn(5, 3)}))
-    server.go_back(kept)
+    server.bodies.go_back(kept)
     with pytest.raises(ProtocolError, match="its graph is gone"):
         server.handle(Message(Kind.BACKWARD, 0, 0, {"du": torch.randn(5, 2)}))
     assert same(whole(server), whole(small_server(OPTIMIZERS[0])))
@@ -173,11 +173,13 @@ def test_a_server_that_restores_an_earlier_state_forgets_what_came_after():
 def test_optimizers_of_clients_own_bodies_are_restored_too(optimizer):
     run = start(optimizer, rounds=SplitFed(version=1))
     run.take(run.schedule(0)[0])
-    assert run.server.kept.keys() == set(range(CLIENTS)) and all(run.server.kept.values())
+    assert run.server.bodies.kept().keys() == set(range(CLIENTS)) and all(run.server.bodies.kept().values())
     resumed = start(optimizer, rounds=SplitFed(version=1))
     resumed.restore(*run.snapshot())
-    assert resumed.server.kept.keys() == run.server.kept.keys()
-    assert all(same(resumed.server.kept[client], state) for client, state in run.server.kept.items())
+    assert resumed.server.bodies.kept().keys() == run.server.bodies.kept().keys()
+    assert all(
+        same(resumed.server.bodies.kept()[client], state) for client, state in run.server.bodies.kept().items()
+    )
 
 
 def test_the_best_epoch_comes_back_with_its_optimizer():

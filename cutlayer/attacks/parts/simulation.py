@@ -16,6 +16,7 @@ from ...guards.base import Guard
 from ...metrics.images import ssim
 from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
 from ...nets.base import check_choice
+from ...nets.server_network import ServerNetwork
 from ..base import EVERY, FORMS, Attack, Attacker, Knowledge
 from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
 from .view import KEYS, View
@@ -258,11 +259,11 @@ class OwnServer(nn.Module):
         body = copy.deepcopy(knowledge.body)
         self.lift: nn.Module = nn.Identity()
         if lifted:
-            assert isinstance(body, nn.Sequential)
-            self.lift, body = body[0], body[1:]
+            assert isinstance(body, ServerNetwork)
+            self.lift, body.lift = body.lift, nn.Identity()
         if classifier == "own":
-            assert isinstance(body, nn.Sequential)
-            body = body[:-1]
+            assert isinstance(body, ServerNetwork)
+            body.tail = nn.Identity()
         self.body = body
         self.requires_grad_(False)
         self.eval()

@@ -30,7 +30,7 @@ class ServerDetector(Spec):
 
 
 class ServerWatch:
-    """A watcher at the server's door. It changes nothing: it scores clients, and says who is unlike the others."""
+    """A watcher before the server. It changes nothing: it scores clients, and says who is unlike the others."""
 
     def __call__(self, message: Message, handle: Handler) -> Message:
         raise NotImplementedError

@@ -36,19 +36,19 @@ class Limits:
 
 
 class Admission:
-    """Before and beside the course: who the clients are, what they say of their data, and where they are now."""
+    """Before and beside the training: who the clients are, what they say of their data, and where they are now."""
 
     def __init__(self, plan: Plan, names: Sequence[str], limits: Limits):
         if len(names) != plan.clients or len(set(names)) != len(names):
             raise ValueError(f"the plan has {plan.clients} clients, and names are {', '.join(names) or 'missing'}")
         self.plan, self.limits = plan.public(), limits
         self.fingerprint = plan.fingerprint()
-        self.lines = [
+        self.connections = [
             ClientConnection(name, number, limits.message, frame=limits.frame) for number, name in enumerate(names)
         ]
         self.wakeup = Wakeup()
-        for line in self.lines:
-            line.wakeup = self.wakeup
+        for connection in self.connections:
+            connection.wakeup = self.wakeup
         self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
         self.task: Task | None = None
         self.predictor: Callable[[ClientConnection], None] | None = None
@@ -57,15 +57,15 @@ class Admission:
     def enrol(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Which client this is, if its plan is ours. Asked before a client reads its data."""
         self._refuse_other_plan(facts)
-        return {"number": self._line(name).number, "clients": self.plan.clients}
+        return {"number": self._connection(name).number, "clients": self.plan.clients}
 
     def admit(self, name: str, facts: dict[str, Any]) -> ClientConnection:
-        """The line of a client that has come, with what it says of itself checked."""
+        """The connection of a client that has come, with what it says of itself checked."""
         self._refuse_other_plan(facts)
-        line = self._line(name)
+        connection = self._connection(name)
         if facts.get("purpose") == "predict":
-            return self._visit(line)
-        if line.strikes >= STRIKES:
+            return self._visit(connection)
+        if connection.strikes >= STRIKES:
             raise Refused("banned", f"{name} was refused {STRIKES} times: the run goes on without it")
         task = _task(facts)
         told = {
@@ -77,20 +77,20 @@ class Admission:
             self._refuse_unfit(task)
         elif task != self.task:
             raise Refused("data", f"{name} has data of shape and classes {task}, others have {self.task}")
-        if self.known[line.number] not in ({}, told):
-            raise Refused("data", f"{name} came with {self.known[line.number]} before, now with {told}")
+        if self.known[connection.number] not in ({}, told):
+            raise Refused("data", f"{name} came with {self.known[connection.number]} before, now with {told}")
         snapshots = facts.get("snapshots")
         if not isinstance(snapshots, list) or not all(
             isinstance(one, int) and 0 <= one < 1 << 53 for one in snapshots
         ):
             raise Refused("garbage", "snapshots is a list of numbers")
-        self.task, self.known[line.number] = task, told
+        self.task, self.known[connection.number] = task, told
         self.wakeup.ring()
-        return line
+        return connection
 
     def missing(self) -> list[str]:
         """Clients that have never come."""
-        return [line.name for line in self.lines if not self.known[line.number]]
+        return [one.name for one in self.connections if not self.known[one.number]]
 
     def _refuse_unfit(self, task: Task) -> None:
         """The first client says what the data are like. Nothing is built for what the plan cannot be about."""
@@ -102,21 +102,23 @@ class Admission:
         if bytes_up > self.limits.message:
             raise Refused("data", f"{bytes_up} bytes of activations are over the limit of {self.limits.message}")
 
-    def _visit(self, line: ClientConnection) -> ClientConnection:
+    def _visit(self, connection: ClientConnection) -> ClientConnection:
         self._visitors = [one for one in self._visitors if one.connected]
         if self.predictor is None:
             raise Refused("busy", "this server does not predict yet: it waits for its clients")
         if len(self._visitors) >= self.limits.visitors:
             raise Refused("busy", f"{self.limits.visitors} connections predict already")
-        visitor = ClientConnection(line.name, line.number, self.limits.message, visitor=True, frame=self.limits.frame)
+        visitor = ClientConnection(
+            connection.name, connection.number, self.limits.message, visitor=True, frame=self.limits.frame
+        )
         self._visitors.append(visitor)
         threading.Thread(target=self.predictor, args=(visitor,), daemon=True).start()
         return visitor
 
-    def _line(self, name: str) -> ClientConnection:
-        for line in self.lines:
-            if line.name == name:
-                return line
+    def _connection(self, name: str) -> ClientConnection:
+        for connection in self.connections:
+            if connection.name == name:
+                return connection
         raise Refused("unknown client", f"{name!r} is none of the clients of this run")
 
     def _refuse_other_plan(self, facts: Mapping[str, Any]) -> None:

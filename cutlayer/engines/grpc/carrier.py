@@ -1,6 +1,6 @@
 """What a server and a client elsewhere say to each other: an order, the questions it leads to, and its answer.
 
-Whatever comes is checked at the door before anything is computed, and nothing that is not a number leaves.
+Whatever comes is validated before anything is computed, and nothing that is not a number leaves.
 """
 
 import logging
@@ -13,9 +13,9 @@ import torch
 from ...core.errors import NonFinite, ProtocolError
 from ...core.message import Kind, Message, Watcher, through
 from ...training.build import build_server
-from ...training.client import weights_in
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED
+from ...training.orders import weights_in
 from ...training.plan.schedule import Wave
 from ...wire import frames
 from ...wire.ledger import DOWN, UP
@@ -29,7 +29,7 @@ log = logging.getLogger("cutlayer.serve")
 
 
 class GrpcCarrier(Coordinator):
-    """A course that asks clients over lines."""
+    """A coordinator that asks clients over their connections."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class GrpcCarrier(Coordinator):
         stop: threading.Event | None = None,
     ):
         assert room.task is not None
-        self.admission, self.lines, self.limits, self.task = room, room.lines, room.limits, room.task
+        self.admission, self.connections, self.limits, self.task = room, room.connections, room.limits, room.task
         server = build_server(room.plan, room.task, device)
         super().__init__(room.plan, server, [known.get("batches", 0) for known in room.known])
         self.device, self._stop = device, stop or threading.Event()
         self._handle = through([*at_server, *self.start_detectors()], server.handle)
         if at_server and isinstance(room.plan.rounds, Wave) and room.plan.rounds.fused:
             raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
-        self._validators = [MessageValidator(room.plan, room.task) for _ in self.lines]
+        self._validators = [MessageValidator(room.plan, room.task) for _ in self.connections]
         self._computing = self.lock
         self._barrier: RoundBarrier | None = None
         self._voided: set[int] = set()  # clients whose turn of this round counts for nothing
@@ -55,19 +55,19 @@ class GrpcCarrier(Coordinator):
         room.predictor = self._predict
 
     def ask(self, client: int, order: Message) -> Message:
-        line, validator = self.lines[client], self._validators[client]
+        connection, validator = self.connections[client], self._validators[client]
         validator.open(order)
         try:
-            self._send(line, order)
+            self._send(connection, order)
         except Refused as error:
             if error.name != "window":  # of our own making
                 raise
-            self._refuse(line, error)
+            self._refuse(connection, error)
         while True:
-            self.waiting_for = line.name
-            frame = self._frame(line)
+            self.waiting_for = connection.name
+            frame = self._frame(connection)
             try:
-                message = _decoded(frame, line.limit)
+                message = _decoded(frame, connection.limit)
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
                     validator.closed(message)
@@ -83,29 +83,29 @@ class GrpcCarrier(Coordinator):
                     self.ledger.note(message, UP, len(frame))
                 validator.passed(message)  # whatever comes of it, the body may not be what it was
                 reply = self._computed(message)
-                self._send(line, reply, counted=True)
+                self._send(connection, reply, counted=True)
                 self._refuse_lost_weights(message)  # while the client goes on: a large body takes a while to look at
             except Refused as error:
-                self._refuse(line, error)
+                self._refuse(connection, error)
             last = message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.micro_batches == 0
             if last or (message.kind is Kind.LOSS and validator.frozen):
                 with self.lock:
                     self.learnt()
 
-    def _refuse(self, line: ClientConnection, error: Refused) -> NoReturn:
+    def _refuse(self, connection: ClientConnection, error: Refused) -> NoReturn:
         """Tell the client, and go back to before its turn: nothing it did in it stays."""
-        log.warning("refused", extra={"facts": {"client": line.name, "error": error.name, "text": str(error)}})
-        line.strikes += 1
+        log.warning("refused", extra={"facts": {"client": connection.name, "error": error.name, "text": str(error)}})
+        connection.strikes += 1
         with self._computing:
-            self.server.forget(line.number)
-        line.drop(error)
-        raise Lost(line.name) from error
+            self.server.forget(connection.number)
+        connection.drop(error)
+        raise Lost(connection.name) from error
 
     def _computed(self, message: Message) -> Message:
         """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
         merges = self.plan.rounds.merges
         try:
-            barrier = self._barrier  # a visitor may come just as a wave ends
+            barrier = self._barrier  # one that only predicts may come just as a wave ends
             reply = barrier.answer(message) if barrier is not None else self._alone(message)
             if merges:
                 _lost(message, reply)
@@ -135,13 +135,13 @@ class GrpcCarrier(Coordinator):
         if message.kind is Kind.BACKWARD and self.server.optimizer is not None and not merges:
             _refuse_non_finite(message, self.server.body.state_dict())
 
-    def _frame(self, line: ClientConnection) -> Frame:
+    def _frame(self, connection: ClientConnection) -> Frame:
         """A client's next frame. With nobody there nobody is late: it is then our own network that is away."""
         while True:
             try:
-                return line.receive(self.limits.deadline)
+                return connection.receive(self.limits.deadline)
             except Absent:
-                if any(other.connected for other in self.lines):
+                if any(other.connected for other in self.connections):
                     raise
             self._wait_for_anybody()
 
@@ -151,14 +151,14 @@ class GrpcCarrier(Coordinator):
             raise Stopped
 
     def _anybody(self) -> bool:
-        return any(line.connected for line in self.lines)
+        return any(one.connected for one in self.connections)
 
-    def _send(self, line: ClientConnection, message: Message, counted: bool = False) -> None:
+    def _send(self, connection: ClientConnection, message: Message, counted: bool = False) -> None:
         frame = frames.encode(message)
         if counted:
             with self.lock:
                 self.ledger.note(message, DOWN, len(frame))
-        line.send(frame)
+        connection.send(frame)
 
     def _refuse_wrong_answer(self, order: Message, answer: Message, client: int) -> None:
         """What a client may answer an order with; weights like those that were handed on before."""
@@ -173,7 +173,7 @@ class GrpcCarrier(Coordinator):
         batches = int(order["turn"][2] - order["turn"][1]) if name == "samples" else 0
         if answer.step != order.step + batches:
             raise Refused("step", f"{answer} where step {order.step + batches} was expected")
-        most = batches * 2 * self.plan.batch_size  # as at the door
+        most = batches * 2 * self.plan.batch_size  # as the validator allows
         if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
             raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
         frozen = name == "samples" and bool(order["turn"][3])
@@ -185,20 +185,20 @@ class GrpcCarrier(Coordinator):
         if weights and self.shared and not merges and _form(weights) != _form(self.shared):
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
 
-    def _predict(self, line: ClientConnection) -> None:
-        """Serve a connection that only predicts, beside whatever the course does."""
+    def _predict(self, connection: ClientConnection) -> None:
+        """Serve a connection that only predicts, beside whatever the coordinator does."""
         validator = MessageValidator(self.plan, self.task)
         validator.open(None)
         try:
             while True:
-                frame = line.receive(self.limits.deadline)
-                message = _decoded(frame, line.limit)
-                validator.check(message, line.number)
-                line.send(frames.encode(self._computed(message)))
+                frame = connection.receive(self.limits.deadline)
+                message = _decoded(frame, connection.limit)
+                validator.check(message, connection.number)
+                connection.send(frames.encode(self._computed(message)))
         except Refused as error:
-            line.drop(error)
+            connection.drop(error)
         except (Lost, Absent, Stopped):
-            line.drop()
+            connection.drop()
 
 
 def _lost(message: Message, reply: Message) -> None:

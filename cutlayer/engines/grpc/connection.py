@@ -1,4 +1,4 @@
-"""A client's conversation as the server holds it: the course's thread talks, the network's thread carries."""
+"""A client's conversation as the server holds it: the coordinator's thread talks, the network's thread carries."""
 
 import secrets
 import time
@@ -49,7 +49,7 @@ class ClientConnection:
         self.frame = frame  # seconds from the first piece of a frame to its last
         self.facts: dict[str, Any] = {}  # what the client last said of itself
         self.session_id = ""
-        self.in_step = visitor  # whether the client stands where the course believes it to stand
+        self.in_step = visitor  # whether the client stands where the coordinator believes it to stand
         self.strikes = 0  # times this client was refused something in the middle of a conversation
         self.connections = 0
         self.heard_at = 0.0
@@ -146,7 +146,7 @@ class ClientConnection:
                 self._news.notify_all()
                 self.wakeup.ring()
 
-    # --------------------------------------------------------------- the course's thread
+    # --------------------------------------------------------------- the coordinator's thread
     def send(self, frame: bytes | bytearray) -> None:
         with self._news:
             if not self.in_step or self._session is None:
@@ -176,7 +176,7 @@ class ClientConnection:
                 self.waited_for = False
 
     def agree(self) -> None:
-        """From here on the client and the course stand at the same place."""
+        """From here on the client and the coordinator stand at the same place."""
         with self._news:
             self.in_step = self._session is not None
 

@@ -35,7 +35,7 @@ from .service import Network
 
 
 class Service:
-    """A server that runs, from its door to its folder."""
+    """A server that runs, from its port to its folder."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Service:
                 self.stopping.wait()
             return result
         finally:
-            for line in self.admission.lines:
-                line.goodbye()
+            for connection in self.admission.connections:
+                connection.goodbye()
             time.sleep(0.1)
             self.network.stop()
 
@@ -221,6 +221,7 @@ def own_parts(plan: Plan, number: int, data: Source | None, data_dir: Path | Non
 
 def _begin(folder: Path, plan: Plan) -> None:
     """A new folder, or one that was left by the same plan."""
+    plan.refuse_nameless()
     path = folder / "plan.json"
     if path.exists():
         before = json.loads(path.read_text())
@@ -231,7 +232,7 @@ def _begin(folder: Path, plan: Plan) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
+    facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(path, json.dumps(facts, indent=1))
 
 

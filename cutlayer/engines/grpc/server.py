@@ -1,4 +1,4 @@
-"""The server of a deployment: the course of a plan over lines to clients elsewhere, and back after any crash."""
+"""The server of a deployment: a plan trained over connections to clients elsewhere, and back after any crash."""
 
 import threading
 import time
@@ -13,8 +13,8 @@ from ...core.errors import NonFinite
 from ...core.message import Kind, Message, Watcher
 from ...core.state import State
 from ...training.checkpoint import Snapshots
-from ...training.client import PURPOSES
 from ...training.fused_wave import Fusion
+from ...training.orders import PURPOSES
 from ...training.plan.schedule import Turn, Wave
 from . import admission as admission
 from .admission import Admission
@@ -27,7 +27,7 @@ BEST = -1  # the snapshot of the best epoch
 
 
 class GrpcServer(GrpcCarrier):
-    """A course whose clients are elsewhere."""
+    """A coordinator whose clients are elsewhere."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class GrpcServer(GrpcCarrier):
             self.restore_newest()
         while True:
             try:
-                if self._astray or not all(line.in_step for line in self.lines if line.number not in self.absent):
+                if self._astray or not all(one.in_step for one in self.connections if one.number not in self.absent):
                     self._meet()
                     self._astray = False
                 finished = self.train(stop=self._stop.is_set, on_epoch=self._after_epoch, **callbacks)
@@ -69,9 +69,9 @@ class GrpcServer(GrpcCarrier):
                 log.info("lost", extra={"facts": {"client": str(lost), "step": self.step}})
                 self._losses[str(lost)] += 1
                 self._astray = True
-                line = next(line for line in self.lines if line.name == str(lost))
-                if line.strikes >= admission.STRIKES or self._losses[str(lost)] > admission.LOSSES:
-                    self._lose(line)
+                connection = next(one for one in self.connections if one.name == str(lost))
+                if connection.strikes >= admission.STRIKES or self._losses[str(lost)] > admission.LOSSES:
+                    self._lose(connection)
             except Stopped:
                 return False
 
@@ -93,7 +93,7 @@ class GrpcServer(GrpcCarrier):
     def take(self, turns: Sequence[Turn]) -> None:
         here = []
         for turn in turns:
-            if turn.client in self.absent and not self._come_back(self.lines[turn.client]):
+            if turn.client in self.absent and not self._come_back(self.connections[turn.client]):
                 self._skip(turn)
             else:
                 here.append(turn)
@@ -121,7 +121,7 @@ class GrpcServer(GrpcCarrier):
             except BaseException as error:
                 errors.append(error)
                 if isinstance(error, Abandoned):  # it waits for an answer that will not come: it is to begin anew
-                    self.lines[turns[place].client].drop()
+                    self.connections[turns[place].client].drop()
                 if self._barrier is not None:
                     self._barrier.abandon()
 
@@ -143,18 +143,18 @@ class GrpcServer(GrpcCarrier):
         return together
 
     def _begin_alike(self, client: int) -> None:
-        line = self.lines[client]
+        connection = self.connections[client]
         try:
             super()._begin_alike(client)
         except Absent:
-            self._lose(line)
-            raise Lost(line.name) from None
+            self._lose(connection)
+            raise Lost(connection.name) from None
         except NonFinite as error:
-            self._refuse(line, Refused("non-finite", str(error)))
+            self._refuse(connection, Refused("non-finite", str(error)))
 
     def _one(self, turn: Turn) -> Message | None:
         """One client's part in a round; None if it stayed away, or if what it brought is left out."""
-        line = self.lines[turn.client]
+        connection = self.connections[turn.client]
         try:
             done = self._answer(turn)
             if turn.client not in self._voided:
@@ -163,45 +163,46 @@ class GrpcServer(GrpcCarrier):
                 self.reject(turn.client, "what it sent could not be computed without NaN or infinity")
             return None
         except Absent:
-            self._lose(line)
+            self._lose(connection)
             if self._validators[turn.client].touched:  # a turn counts as a whole or not at all
-                raise Lost(line.name) from None
+                raise Lost(connection.name) from None
             self._skip(turn)
             return None
 
     def _skip(self, turn: Turn) -> None:
-        name = self.lines[turn.client].name
+        name = self.connections[turn.client].name
         self.skipped.append({"client": name, "epoch": self.epoch, "batches": turn.last - turn.first})
         self.exact = False
         log.warning("skipped", extra={"facts": {"client": name, "epoch": self.epoch}})
         self._wait_for_anybody()  # with nobody there, skipping would end the plan with nothing learnt
 
-    def _lose(self, line: ClientConnection) -> None:
-        line.drop()
+    def _lose(self, connection: ClientConnection) -> None:
+        connection.drop()
         with self._computing:
-            self.server.forget(line.number)
-        self.absent.add(line.number)
+            self.server.forget(connection.number)
+        self.absent.add(connection.number)
         self.exact = False
 
-    def _come_back(self, line: ClientConnection) -> bool:
+    def _come_back(self, connection: ClientConnection) -> bool:
         """A client that had stayed away takes part again, from where it stands itself."""
-        if not line.connected:
+        if not connection.connected:
             return False
-        line.agree()
+        connection.agree()
         try:
             done = self.ask(
-                line.number, self._order(Kind.REWIND, line.number, max(line.facts["snapshots"], default=0))
+                connection.number,
+                self._order(Kind.REWIND, connection.number, max(connection.facts["snapshots"], default=0)),
             )
         except (Absent, Lost):
             return False
-        self.taken[line.number] = int(done["steps"])
-        self.absent.discard(line.number)
-        log.info("back", extra={"facts": {"client": line.name}})
+        self.taken[connection.number] = int(done["steps"])
+        self.absent.discard(connection.number)
+        log.info("back", extra={"facts": {"client": connection.name}})
         return True
 
     def accuracies(self, purpose: str) -> list[float]:
         alike = self.alike and not any(k.get("own_data") for k in self.admission.known)
-        present = [line.number for line in self.lines if line.number not in self.absent]
+        present = [one.number for one in self.connections if one.number not in self.absent]
         found = []
         for number in present[:1] if alike else present:
             what = torch.tensor([PURPOSES.index(purpose), self.epoch])
@@ -210,7 +211,7 @@ class GrpcServer(GrpcCarrier):
             try:
                 right, count = self.ask(number, order)["score"].tolist()
             except Absent:
-                self._lose(self.lines[number])
+                self._lose(self.connections[number])
                 continue
             found += [right / count] if count else []
         return found
@@ -225,9 +226,9 @@ class GrpcServer(GrpcCarrier):
         number = self.kept + 1
         self._everybody(Kind.KEEP, number)
         self._write(number)
-        for line in self.lines:
-            if line.number not in self.absent:
-                line.facts["snapshots"] = [*line.facts["snapshots"], number][-2:]
+        for connection in self.connections:
+            if connection.number not in self.absent:
+                connection.facts["snapshots"] = [*connection.facts["snapshots"], number][-2:]
 
     def best_now(self) -> dict[str, torch.Tensor]:
         self._everybody(Kind.KEEP, BEST)
@@ -252,25 +253,25 @@ class GrpcServer(GrpcCarrier):
     def _meet(self) -> None:
         """Everybody to the newest snapshot that all have."""
         self._gather()
-        present = [line for line in self.lines if line.number not in self.absent]
-        common = set(self.snapshots.numbers()).intersection(*(line.facts["snapshots"] for line in present))
+        present = [one for one in self.connections if one.number not in self.absent]
+        common = set(self.snapshots.numbers()).intersection(*(one.facts["snapshots"] for one in present))
         if not common:
             log.warning("no common snapshot", extra={"facts": {}})
         stood = self.step
         self._go_to(max(common, default=max(self.snapshots.numbers())))
         self.exact = self.exact and bool(common)
         self.rewinds += self.step < stood
-        for line in present:
-            line.agree()
-            theirs = self.kept if common else self._newest_of(line)
+        for connection in present:
+            connection.agree()
+            theirs = self.kept if common else self._newest_of(connection)
             try:
-                done = self.ask(line.number, self._order(Kind.REWIND, line.number, theirs))
+                done = self.ask(connection.number, self._order(Kind.REWIND, connection.number, theirs))
             except Absent:
-                self._lose(line)
+                self._lose(connection)
                 continue
-            line.facts["snapshots"] = [one for one in line.facts["snapshots"] if one <= self.kept]
+            connection.facts["snapshots"] = [one for one in connection.facts["snapshots"] if one <= self.kept]
             if not common:
-                self.taken[line.number] = int(done["steps"])
+                self.taken[connection.number] = int(done["steps"])
         log.info("met", extra={"facts": {"snapshot": self.kept, "step": self.step}})
 
     def _gather(self) -> None:
@@ -280,34 +281,37 @@ class GrpcServer(GrpcCarrier):
             self.waiting_for = missing[0].name
             if self._stop.is_set():
                 raise Stopped
-            if banned := [line for line in missing if line.strikes >= admission.STRIKES]:
-                for line in banned:
-                    self._lose(line)
+            if banned := [one for one in missing if one.strikes >= admission.STRIKES]:
+                for connection in banned:
+                    self._lose(connection)
             elif not self._anybody():
                 self._wait_for_anybody()
                 began = time.monotonic()  # nobody is late while nobody is there: it is our network that is away
             elif time.monotonic() - began > self.limits.deadline:
-                for line in missing:
-                    self._lose(line)
+                for connection in missing:
+                    self._lose(connection)
             else:
                 left = began + self.limits.deadline - time.monotonic()
                 self.admission.wakeup.wait_for(lambda: self._stop.is_set() or self._missing() != missing, left)
 
     def _missing(self) -> list[ClientConnection]:
-        return [line for line in self.lines if line.number not in self.absent and not line.connected]
+        return [one for one in self.connections if one.number not in self.absent and not one.connected]
 
     def _order(self, kind: Kind, client: int, number: int) -> Message:
         return Message(kind, client, self.taken[client], {"number": torch.tensor([number])})
 
     def _everybody(self, kind: Kind, number: int, weights: State | None = None) -> None:
-        for line in self.lines:
-            if line.number in self.absent:
+        for connection in self.connections:
+            if connection.number in self.absent:
                 continue
-            order = self._order(kind, line.number, number)
+            order = self._order(kind, connection.number, number)
             try:
-                self.ask(line.number, Message(kind, line.number, order.step, {**order.tensors, **(weights or {})}))
+                self.ask(
+                    connection.number,
+                    Message(kind, connection.number, order.step, {**order.tensors, **(weights or {})}),
+                )
             except Absent:
-                self._lose(line)
+                self._lose(connection)
 
     def _finish(self) -> None:
         """The best epoch where one was kept, and what it is worth."""
@@ -320,46 +324,48 @@ class GrpcServer(GrpcCarrier):
 
     def part(self, told: Callable[[str], None], already: Collection[str] = ()) -> None:
         """Tell clients that the run is over. Its result is on disk by now: who stays away misses only the news."""
-        for line in sorted(self.lines, key=lambda line: not line.connected):
-            if line.name not in already and self._tell_the_end(line):
-                told(line.name)
-                line.goodbye()
+        for connection in sorted(self.connections, key=lambda one: not one.connected):
+            if connection.name not in already and self._tell_the_end(connection):
+                told(connection.name)
+                connection.goodbye()
         self.waiting_for = ""
 
-    def _tell_the_end(self, line: ClientConnection) -> bool:
-        began, patience = time.monotonic(), 0.0 if line.number in self.absent else self.limits.deadline
+    def _tell_the_end(self, connection: ClientConnection) -> bool:
+        began, patience = time.monotonic(), 0.0 if connection.number in self.absent else self.limits.deadline
         while True:
             try:
-                if not line.in_step:
-                    self.waiting_for = line.name
+                if not connection.in_step:
+                    self.waiting_for = connection.name
                     left = max(0.0, began + patience - time.monotonic())
-                    self.admission.wakeup.wait_for(lambda: self._stop.is_set() or line.connected, left)
-                    if not line.connected:
+                    self.admission.wakeup.wait_for(lambda: self._stop.is_set() or connection.connected, left)
+                    if not connection.connected:
                         return False
-                    line.agree()
-                    self.ask(line.number, self._order(Kind.REWIND, line.number, self._newest_of(line)))
+                    connection.agree()
+                    self.ask(
+                        connection.number, self._order(Kind.REWIND, connection.number, self._newest_of(connection))
+                    )
                     if self.best.tensors:
-                        self.ask(line.number, self._order(Kind.REWIND, line.number, BEST))
-                order = self._order(Kind.END, line.number, 0)
+                        self.ask(connection.number, self._order(Kind.REWIND, connection.number, BEST))
+                order = self._order(Kind.END, connection.number, 0)
                 last = {**order.tensors, **self.shown()}
-                self.ask(line.number, Message(order.kind, order.client, order.step, last))
+                self.ask(connection.number, Message(order.kind, order.client, order.step, last))
                 return True
             except Lost:
                 continue
             except (Absent, Stopped):
                 return False
 
-    def _newest_of(self, line: ClientConnection) -> int:
-        """The snapshot nearest to where the course stands, of those a client has."""
-        theirs: list[int] = line.facts["snapshots"]
+    def _newest_of(self, connection: ClientConnection) -> int:
+        """The snapshot nearest to where the coordinator stands, of those a client has."""
+        theirs: list[int] = connection.facts["snapshots"]
         return max((one for one in theirs if one <= self.kept), default=max(theirs, default=0))
 
     def stop(self) -> None:
         """End after the current turn, with a snapshot; do not wait for clients that are away."""
         self._stop.set()
         self.admission.wakeup.ring()
-        for line in self.lines:
-            line.stop()
+        for connection in self.connections:
+            connection.stop()
 
     # ----------------------------------------------------------------------- how it is
     def status(self) -> dict[str, Any]:
@@ -378,13 +384,13 @@ class GrpcServer(GrpcCarrier):
             "ledger": self.ledger.as_dict(),
             "clients": [
                 {
-                    "name": line.name,
-                    "connected": line.connected,
-                    "skipped": line.number in self.absent,
-                    "steps": self.taken[line.number],
-                    "connections": line.connections,
-                    "silent": round(now - line.heard_at, 1) if line.heard_at else None,
+                    "name": connection.name,
+                    "connected": connection.connected,
+                    "skipped": connection.number in self.absent,
+                    "steps": self.taken[connection.number],
+                    "connections": connection.connections,
+                    "silent": round(now - connection.heard_at, 1) if connection.heard_at else None,
                 }
-                for line in self.lines
+                for connection in self.connections
             ],
         }

@@ -1,4 +1,4 @@
-"""gRPC on the server's side: who may enter, and bytes in and out of lines. It knows nothing of what they mean."""
+"""gRPC on the server's side: who may enter, bytes in and out of connections. It knows nothing of their meaning."""
 
 import asyncio
 import json
@@ -156,7 +156,7 @@ class Network:
             loop.call_soon_threadsafe(outgoing.put_nowait, error)
             loop.call_soon_threadsafe(closing.set)
 
-        line = None
+        connection = None
         try:
             with _named():
                 self._name(context, {"name": "?"})  # whoever may not enter is not waited for
@@ -169,22 +169,22 @@ class Network:
                 self._refuse_too_often(name)
                 coming = self._admit(name, facts)
                 welcome, again = coming.connect(facts, push, close)
-            line = coming
+            connection = coming
             await context.write(note(Type.WELCOME, welcome))
-            await self._carry(line, push, again, outgoing, closing, context)
+            await self._carry(connection, push, again, outgoing, closing, context)
         except TimeoutError:
             await context.write(self._refusal(Refused("slow", f"no greeting within {self._greeting:.0f} seconds")))
         except Refused as error:
-            if line is not None:
-                line.drop()
+            if connection is not None:
+                connection.drop()
             await context.write(self._refusal(error))
         finally:
-            if line is not None:
-                line.disconnect(push)
+            if connection is not None:
+                connection.disconnect(push)
 
     async def _carry(
         self,
-        line: ClientConnection,
+        connection: ClientConnection,
         push: Push,
         again: Sequence[bytes],
         outgoing: "asyncio.Queue[Any]",
@@ -196,8 +196,8 @@ class Network:
         async def read() -> None:
             while (packet := await context.read()) is not grpc.aio.EOF:
                 with _named():
-                    line.arrive(packet, push)
-                while line.full:
+                    connection.arrive(packet, push)
+                while connection.full:
                     await asyncio.sleep(0.01)
 
         async def review() -> None:
@@ -205,7 +205,7 @@ class Network:
                 await asyncio.sleep(self._review)
                 with _named():
                     self._name(context, {"name": "?"})
-                    line.review()
+                    connection.review()
 
         async def part() -> None:  # whoever does not read is not waited for
             await closing.wait()
@@ -216,7 +216,7 @@ class Network:
                 await context.write(packet)
             while True:
                 packet = await outgoing.get()
-                if isinstance(packet, Refused):  # said by whoever ended the line, not by what came in
+                if isinstance(packet, Refused):  # said by whoever ended the connection, not by what came in
                     await context.write(self._refusal(packet))
                     return
                 if packet is None:

@@ -9,18 +9,21 @@ from torch import Tensor
 
 from ...core.message import Handler, Message, Watcher, through
 from ...core.seeds import derive
-from ...core.split import Bypass
 from ...core.state import State
 from ...data.base import Parts, Samples
+from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
+from ...training.asleep import Layout
 from ...training.batches import as_batch as as_batch
+from ...training.batches import refuse_too_few
 from ...training.batches import task_of as task_of
 from ...training.build import build_server
-from ...training.client import Client, Layout, refuse_too_few
+from ...training.client import Client
 from ...training.coordinator import Best as Best
 from ...training.coordinator import Coordinator
 from ...training.coordinator import Progress as Progress
 from ...training.fused_wave import FUSED, Fusion
+from ...training.laws import refuse_broken_net
 from ...training.micro_batches import Ring
 from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn, Wave
@@ -60,6 +63,7 @@ class LocalRun(Coordinator):
         plan = plan.with_secrets()
         self.parts, self.device = parts, torch.device(device)
         self.task = task_of(parts.private, classes)
+        refuse_broken_net(plan.net, self.task)
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
         counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
         refuse_too_few(plan, counts | {"the validation data": len(parts.val), "the test data": len(parts.test)})
@@ -152,7 +156,7 @@ class LocalRun(Coordinator):
         return pieces[number - self.plan.micro_batches]  # counted from the last
 
     def _place(self, client: int, step: int) -> tuple[int, int, bool]:
-        """(epoch, batch of it, whether it was frozen) of a client's step; with `clients_per_round` one misses some."""
+        """(epoch, batch of it, whether it was frozen) of a client's step. Who is not drawn misses some."""
         for epoch in range(self.plan.epochs):
             turns = (turn for round_ in self.schedule(epoch) for turn in round_ if turn.client == client)
             for turn in turns:
@@ -210,9 +214,10 @@ class LocalRun(Coordinator):
         if not self.plan.protocol.crosses:
             parts = dict(split.head.named_children())
             return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=split.tail)
-        body = list(self.server.body)[2 if self.plan.protocol is Bypass else 1]  # type: ignore[call-overload]
-        tail = split.tail if self.plan.protocol.labels_stay_home else self.server.body[-1]  # type: ignore[index]
-        return whole_state(self.plan.net, head=split.head, body=body, tail=tail)
+        there = self.server.body
+        assert isinstance(there, ServerNetwork)
+        tail = split.tail if self.plan.protocol.labels_stay_home else there.tail
+        return whole_state(self.plan.net, head=split.head, body=there.body, tail=tail)
 
     def start_from(self, other: "LocalRun") -> None:
         """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""
@@ -222,9 +227,9 @@ class LocalRun(Coordinator):
             for name, module in theirs.split.named_children():
                 if name != "guard":
                     client.split.get_submodule(name).load_state_dict(module.state_dict())
-        # The first part of the server's side is the guard's lift.
-        for ours, module in zip(list(self.server.body)[1:], list(other.server.body)[1:], strict=True):  # type: ignore[call-overload]
-            ours.load_state_dict(module.state_dict())
+        for name, module in other.server.body.named_children():
+            if name != "lift":
+                self.server.body.get_submodule(name).load_state_dict(module.state_dict())
 
     # -------------------------------------------------------------- carry it on
     def tensors(self) -> State:

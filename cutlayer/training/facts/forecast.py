@@ -55,7 +55,7 @@ def ideal(pieces: Sequence[Piece], link: Link) -> float:
 
 
 class Stopwatch:
-    """A watcher at the server's door: seconds of the server, and of the client between an answer and the gradient."""
+    """A watcher before the server: seconds of the server, and of the client between an answer and the gradient."""
 
     def __init__(self) -> None:
         self.restart()

@@ -26,11 +26,11 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
     batch = Batch(torch.zeros(count, *task.shape), torch.zeros(count, dtype=torch.long))
     sent: list[Message] = []
 
-    def overheard(message: Message) -> Message:
+    def listen(message: Message) -> Message:
         sent.append(message)
         return server.handle(message)
 
-    client.remote = Remote(0, overheard)
+    client.remote = Remote(0, listen)
     with torch.no_grad(), FlopCounterMode(display=False) as both:
         client.split.eval()(batch, client.remote)
     with torch.no_grad(), FlopCounterMode(display=False) as alone:

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from torch import nn
 
 from ...core.seeds import derive, generator
 from ...core.spec import Spec
+from ...rules import Rule
+from ..bodies import Copies, Gathered, Optimizing, RoundBodies
+from ..fused_wave import refuse_mixing
 from .roles import Role, Roles
 
 __all__ = ["Relay", "SplitFed", "Wave"]
@@ -39,6 +43,10 @@ class Rounds(Spec):
         """The rounds of one pass, from the turns of all clients that take part in it."""
         return [tuple(turns)] if turns else []
 
+    def bodies(self, body: nn.Module, make_optimizer: Optimizing, rule: Rule) -> RoundBodies:
+        """What becomes of the server's body in a round."""
+        return RoundBodies(body, make_optimizer(body.parameters()))
+
 
 @dataclass(frozen=True, repr=False)
 class Relay(Rounds):
@@ -66,6 +74,11 @@ class Wave(Rounds):
         if self.weights not in ("rows", "even"):
             raise ValueError(f"weights is rows (as large as a client's batch) or even; got {self.weights!r}")
 
+    def bodies(self, body: nn.Module, make_optimizer: Optimizing, rule: Rule) -> RoundBodies:
+        if self.fused:
+            refuse_mixing(body)
+        return Gathered(body, make_optimizer(body.parameters()), self.weights)
+
 
 @dataclass(frozen=True, repr=False)
 class SplitFed(Rounds):
@@ -85,6 +98,11 @@ class SplitFed(Rounds):
     @property
     def own_bodies(self) -> bool:  # type: ignore[override]
         return self.version == 1
+
+    def bodies(self, body: nn.Module, make_optimizer: Optimizing, rule: Rule) -> RoundBodies:
+        if self.version == 2:
+            return super().bodies(body, make_optimizer, rule)
+        return Copies(body, make_optimizer(body.parameters()), make_optimizer, rule, self.fresh)
 
     def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
         if self.version == 2:

@@ -33,7 +33,11 @@ class Nursery:
 
     def __init__(self) -> None:
         here = Path(__file__)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here.parent}:{here.parents[1]}"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{here.parent}:{here.parents[2]}:{here.parents[3]}",
+        }
         self._process = subprocess.Popen(
             [sys.executable, str(here)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

@@ -39,9 +39,9 @@ ROOM = 200.0  # MiB the server may grow by, whatever is sent; a message has 4 Mi
 class Counts:
     """Damaged pieces of each kind."""
 
-    frames: int  # into decode, and what passes into the door
+    frames: int  # into decode, and what passes into the validator
     packets: int  # into a session
-    greetings: int  # into the lobby
+    greetings: int  # into admission
     in_turn: int  # over sockets, of a client in its turn
     visitor: int  # over sockets, of one that predicts
     outsider: int  # over sockets, of nobody
@@ -75,7 +75,7 @@ def conversation(plan: Plan) -> list[Message]:
 
 
 def into_decode_and_door(plan: Plan, count: int, seed: int) -> Counter[str]:
-    """Each damaged frame is refused by name, or is a message the door can judge. Nothing else may happen."""
+    """Each damaged frame is refused by name, or is a message the validator can judge. Nothing else may happen."""
     dice, found = random.Random(seed), Counter[str]()
     frames = [bytes(wire.encode(message)) for message in conversation(plan)]
     validator, visitor = MessageValidator(plan, TASK), MessageValidator(plan, TASK)
@@ -369,7 +369,7 @@ def changed(dice: random.Random, message: Message) -> Message:
 
 
 def form(message: Message) -> tuple:
-    """All that the door looks at; numbers that are none belong to it. A batch may have fewer rows than it could."""
+    """All that the validator looks at; numbers that are none belong to it. A batch may be smaller than it could."""
     tensors = tuple(
         (name, rows_apart(t), t.dtype, bool(torch.isfinite(t).all()), t.tolist() if name in ("y", "rows") else 0)
         for name, t in message.tensors.items()

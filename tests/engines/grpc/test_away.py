@@ -124,12 +124,12 @@ def test_with_nobody_there_the_run_waits(tmp_path):
     wait_for(lambda: slow.seen > 8)
     for relay in relays.values():
         shut(relay)
-    wait_for(lambda: not any(line.connected for line in run.host.lines))
+    wait_for(lambda: not any(line.connected for line in run.host.connections))
     step = run.host.step
     time.sleep(2.5)  # more than two deadlines
     assert run.host.step == step and run.host.absent == set()
     reopen(relays["ward-c"], run)
-    wait_for(lambda: run.host.lines[2].connected)
+    wait_for(lambda: run.host.connections[2].connected)
     reopen(relays["ward-b"], run)
     reopen(relays["ward-a"], run)
     result = run.end()
@@ -157,12 +157,12 @@ def test_after_an_outage_of_everything_the_first_one_back_waits_for_the_others(t
     wait_for(lambda: slow.seen > 6)
     for relay in relays.values():
         shut(relay)
-    for line in run.host.lines:
+    for line in run.host.connections:
         line.drop()
     time.sleep(2.5)
     assert run.host.absent == set()
     reopen(relays["ward-a"], run)
-    wait_for(lambda: run.host.lines[0].connected)
+    wait_for(lambda: run.host.connections[0].connected)
     reopen(relays["ward-b"], run)
     reopen(relays["ward-c"], run)
     result = run.end()

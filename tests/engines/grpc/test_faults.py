@@ -162,7 +162,7 @@ def test_the_campaign_of_kills_and_faults(nursery, identities, tmp_path):
     kills = sum((story.kills for story, _ in stories), Counter())
     broken = sum((story.faults for story, _ in stories), Counter())
     record = {
-        "command": "python -m pytest -m campaign tests/deploy/test_faults.py",
+        "command": "python -m pytest -m campaign tests/engines/grpc/test_faults.py",
         "kills": sum(kills.values()),
         "kills of the server": sum(count for name, count in kills.items() if name.startswith("server")),
         "faults of connections": sum(broken.values()),

@@ -229,7 +229,7 @@ def test_what_is_too_large_is_refused_before_it_is_there(stage):
         peer.greet(stage.hello())
         peer.send(*[data(bytes(CHUNK), number=number) for number in range(1, 3 * WINDOW)])
         assert peer.refusal() == "garbage"
-    assert memory() - before < 60, "a line holds two messages of 4 MiB, whatever is sent"
+    assert memory() - before < 60, "a connection holds two messages of 4 MiB, whatever is sent"
     assert stage.refused == {"oversize": 2, "garbage": 2}
     stage.finish()
 
@@ -400,7 +400,7 @@ def test_three_strikes_and_the_run_goes_on_without_it(how, after, tmp_path):
     run.serve()
     result = run.end()
     assert not result["exact"] and {row["client"] for row in result["skipped"]} == {"ward-c"}
-    assert run.host.lines[2].strikes == admission.STRIKES
+    assert run.host.connections[2].strikes == admission.STRIKES
     refuse_other_weights(undisturbed(replace(plan, partition=Without((2,)))), run)
 
 
@@ -484,7 +484,7 @@ def test_the_whole_siege(tmp_path):
     siege = Siege(SIEGE, tmp_path, FULL, seed=4)
     end = besieged(siege, 1500.0)
     figures = {
-        "command": "make campaign (tests/deploy/test_hostile.py, tests/deploy/test_trust.py)",
+        "command": "make campaign (tests/engines/grpc/test_hostile.py, tests/engines/grpc/test_trust.py)",
         "plan": repr(SIEGE.public()),
         "damaged": vars(FULL) | {"total": FULL.total},
         "without_sockets": {

@@ -85,7 +85,7 @@ def test_a_client_lost_in_the_middle_of_a_round_takes_nobody_with_it(rounds, tmp
         answer = handle(message)
         if message.kind is Kind.FORWARD and message.client == 1 and message.step == 2 and not lost:
             lost.append(message)
-            run.host.lines[1].drop()
+            run.host.connections[1].drop()
         return answer
 
     run = Rehearsal(one, tmp_path, watchers=(listen,))

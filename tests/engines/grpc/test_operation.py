@@ -71,7 +71,7 @@ def test_predictions_of_a_visitor_are_those_of_the_local_network(protocol, tmp_p
         found = predict(client, batches)
         rehearsal.service.network._came.clear()
         # A broken connection between two questions is no reason to fail.
-        visitor._wire._channel.close()
+        visitor._channel._channel.close()
         again = predict(client, batches)
     rehearsal.service.stop()
     serving.join(30)

@@ -261,7 +261,7 @@ def test_the_header_is_what_it_was():
     assert json.loads(note(Type.BYE, {"a": 1})[16:]) == {"a": 1}
 
 
-# ------------------------------------------------------------------------------------ lines
+# ------------------------------------------------------------------------------------ connections
 def connected(line, **facts):
     sent: list[bytes] = []
     closed: list[Refused | None] = []

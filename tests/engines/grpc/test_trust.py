@@ -1,4 +1,4 @@
-"""Who may take part, through a service that runs: certificates decide, at the door and while the line is open."""
+"""Who may take part, through a running service: certificates decide, at the start and while a connection is open."""
 
 import random
 import shutil
@@ -114,7 +114,7 @@ def test_whoever_is_revoked_while_the_line_is_open_is_dropped(room):
 
 
 def test_a_client_with_a_new_certificate_goes_on(room):
-    """Renewed in the middle: the old certificate is revoked, the line drops, and the same client comes back."""
+    """Renewed in the middle: the old certificate is revoked, the connection drops, and the same client comes back."""
     room.join("ward-a")
     room.join("ward-b")
     room.serve()

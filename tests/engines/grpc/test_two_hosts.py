@@ -15,7 +15,8 @@ from cutlayer.core.spec import spec
 from cutlayer.engines.grpc import certs
 from cutlayer.engines.local.start import train
 
-PLAN = "Plan(data=Digits(limit=300), clients=2, epochs=1, batch_size=32, guard=Chain(LightSplit(ratio=8), WCC(weight=0.1)))"
+GUARD = "Chain(LightSplit(ratio=8), WCC(weight=0.1))"
+PLAN = f"Plan(data=Digits(limit=300), clients=2, epochs=1, batch_size=32, guard={GUARD})"
 SERVER, CLIENT = "10.231.77.1", "10.231.77.2"
 
 

@@ -57,7 +57,7 @@ def test_the_campaign_of_damaged_payloads():
     assert total >= 100_000 and all(found.grown < ROOM for found in told.values())
     assert set(told["codecs"].by(0)) == {repr(codec) for codec in BY_TAG.values()}
     figures = {
-        "command": "python -m pytest -m campaign tests/codecs/test_fuzz.py",
+        "command": "python -m pytest -m campaign tests/wire/codecs/test_fuzz.py",
         "total": total,
         **{
             name: {

@@ -163,7 +163,7 @@ def forwards(message):
     return Message(kind, message.client, message.step, {"z": torch.zeros(2, 4, 5, 5), **labels})
 
 
-# ------------------------------------------------------------------------------ at the door
+# ------------------------------------------------------------------------------ what the validator lets through
 def conversation(plan, count=2):
     """What an honest client says in a turn of `count` batches, at a server of its own."""
     server = build_server(plan.public(), TASK)
@@ -188,7 +188,7 @@ def everything(server):
     }
     net = {f"net/{name}": t.clone() for name, t in server.body.state_dict().items()}
     grads = {f"grad/{n}": p.grad.clone() for n, p in server.body.named_parameters() if p.grad is not None}
-    return held | net | grads | optimizer_state(server.optimizer), server.updates
+    return held | net | grads | optimizer_state(server.optimizer), server.bodies.updates
 
 
 def same(one, another):

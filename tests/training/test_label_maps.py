@@ -175,9 +175,8 @@ def test_an_audit_of_maps_has_a_row_for_each_guard_and_no_class_mean(tmp_path):
 
 @pytest.mark.parametrize("attack", [Membership(), LabelClustering(), TailEnumeration()], ids=repr)
 def test_attacks_on_classes_are_refused_before_any_training(attack, tmp_path):
-    loaded = small(tmp_path).load()
+    loaded, plan = small(tmp_path).load(), plan_for(Scenes(), aux_samples=16, val_share=0.0)
     with pytest.raises(ValueError, match="goes by the class of a sample, and here every pixel has its own"):
-        plan = plan_for(Scenes(), aux_samples=16, val_share=0.0)
         audit(AuditSpec(plan, [NoGuard()], [attack], images=8), loaded)
 
 

@@ -1,0 +1,26 @@
+"""What a server runs, part by part: each by the name it has in the plan, never by its place."""
+
+from torch import Tensor, nn
+
+
+class ServerNetwork(nn.Module):
+    """The guard's lift, zeros where channels stayed home (Bypass), the body and, where labels travel, the tail."""
+
+    def __init__(
+        self,
+        body: nn.Module,
+        *,
+        lift: nn.Module | None = None,
+        fill: nn.Module | None = None,
+        tail: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.lift, self.fill = lift or nn.Identity(), fill or nn.Identity()
+        self.body, self.tail = body, tail or nn.Identity()
+
+    def forward(self, seen: Tensor) -> Tensor:
+        return self.tail(self.behind_lift(self.lift(seen)))
+
+    def behind_lift(self, z: Tensor) -> Tensor:
+        """u from z as the client's guard met it."""
+        return self.body(self.fill(z))
