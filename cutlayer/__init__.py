@@ -24,6 +24,8 @@ _HOMES = {
     "LocalRun": "engines.local.run",
     "train": "engines.local.start",
     "predict": "engines.predict",
+    "Inputs": "engines.predict",
+    "Over": "engines.predict",
     "cut": "nets",
     "spec": "core.spec",
     "names": "core.spec",

@@ -14,7 +14,6 @@ from ..core.guard import GuardModule, Shape
 from ..core.message import Message
 from ..core.seeds import derive, seeded
 from ..guards.base import Guard
-from ..guards.chain import Chain
 from ..metrics.images import minmax
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.view import View
@@ -76,7 +75,7 @@ class UnSplit(Attack):
     def against(self, guard: Guard, shape: Shape) -> list[Attack]:
         # A row that stands for a group is guessed as one image, so a copy that forms groups has nothing to add.
         public = guard.public_part()
-        alone = public.mixes_samples and not isinstance(public, Chain)
+        alone = public.mixes_samples and len(public.stages()) == 1
         return [self.base()] if alone else super().against(guard, shape)
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
@@ -207,12 +206,7 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 
 def _one_image_a_row(view: View, guard: Guard) -> None:
     """Nobody can tell the members of a group apart, so a row is guessed as one image: no groups in the copies."""
-    for number, module in enumerate(view.copies):
-        if isinstance(guard, Chain):
-            in_turn = module.get_submodule("inner")
-            assert isinstance(in_turn, nn.ModuleList)
-            for place, part in enumerate(guard.parts):
-                if part.mixes_samples:
-                    in_turn[place] = GuardModule()
-        elif guard.mixes_samples:
-            view.copies[number] = GuardModule()
+    for place, part in enumerate(guard.stages()):
+        for number, module in enumerate(view.copies if part.mixes_samples else ()):
+            assert isinstance(module, GuardModule)
+            view.copies[number] = guard.without(module, place)

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from ..engines.local.run import LocalRun
+from .rows import DetectorRow
 
 
 @contextmanager
@@ -50,7 +51,7 @@ class DetectorTrial:
         self._run.clients[0].detection.finish()
         self()
 
-    def honest(self) -> list[dict[str, Any]]:
+    def honest(self) -> list[DetectorRow]:
         """Of a run without an attacker, a row a detector."""
         rows = self._rows("lowest")
         steps = max(1, self._run.step)
@@ -59,28 +60,24 @@ class DetectorTrial:
             for row, count in zip(rows, self._alarms.values(), strict=True)
         ]
 
-    def attacked(self) -> list[dict[str, Any]]:
+    def attacked(self) -> list[DetectorRow]:
         """Of a run with one: whether it was noticed, how long after it began, and what had leaked by then."""
         return [
-            {**row, "detected": row["detector"] in self._first, "delay": None, **self._delay(row["detector"])}
+            {**row, "detected": row["detector"] in self._first, **self._delay(row["detector"])}
             for row in self._rows("score")
         ]
 
-    def _delay(self, name: str) -> dict[str, Any]:
-        first = dict(self._first.get(name, {}))
-        return {"delay": first.pop("steps"), **first} if first else {}
+    def _delay(self, name: str) -> DetectorRow:
+        first = dict(self._first.get(name, {"steps": None}))
+        return cast(DetectorRow, {"delay": first.pop("steps"), **first})
 
-    def _rows(self, figure: str) -> list[dict[str, Any]]:
+    def _rows(self, figure: str) -> list[DetectorRow]:
         """The lowest over clients of what each says at the end."""
         reports = [client.detection.report() for client in self._run.clients]
-        rows = []
+        rows: list[DetectorRow] = []
         for place, one in enumerate(self._run.plan.client_detectors):
             found = [report[place][figure] for report in reports if report and report[place][figure] is not None]
-            rows.append({"detector": repr(one), figure: min(found, default=None)})
-            rows[-1] |= _leaks([report[place] for report in reports if report and "leak" in report[place]])
+            first = next((report[place] for report in reports if report), {})  # of the client that is attacked
+            told = {name: first[name] for name in one.audited if name in first}
+            rows.append(cast(DetectorRow, {"detector": repr(one), figure: min(found, default=None), **told}))
         return rows
-
-
-def _leaks(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of a leak meter: what the first client measured, which is attacked."""
-    return {name: reports[0][name] for name in ("leak", "leak_so_far", "exceeded")} if reports else {}

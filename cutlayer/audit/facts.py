@@ -1,14 +1,13 @@
 """What an audit says of a run beside its attacks: accuracy, bytes, cost, privacy."""
 
 from statistics import mean
-from typing import Any
 
 import torch
 
 from ..data.base import Loaded, Parts, overlap, parts
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun, as_batch
-from ..guards.wcc import scatter_ratio
+from ..metrics.scatter import scatter_ratio
 from ..training.evaluation import mean_iou
 from ..training.facts.compression import rates
 from ..training.facts.memory import client_memory
@@ -17,7 +16,7 @@ from ..training.facts.sides import sides
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from ..wire.ledger import DOWN, UP
-from .rows import shown
+from .rows import RunFacts, shown
 from .victim import Victim
 
 
@@ -33,7 +32,7 @@ def refuse_overlap(data: Parts) -> None:
         )
 
 
-def run_facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
+def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
     batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch_size, len(run.samples[0]))))
@@ -43,13 +42,11 @@ def run_facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
         if one and one.confusion is not None
     ]
     memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
-    return {
+    found: RunFacts = {
         "guard": shown(run.plan.guard),
         "fitted": run.plan.guard.post_hoc,
         "accuracy": mean(accuracies),
-        **({"mean_iou": mean(maps)} if maps else {}),
         "accuracy_spread": max(accuracies) - min(accuracies),
-        **({"fairness": by_client(run).get("fairness")} if run.plan.clients > 1 else {}),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),
@@ -61,3 +58,8 @@ def run_facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
         "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
     }
+    if maps:
+        found["mean_iou"] = mean(maps)
+    if run.plan.clients > 1:
+        found["fairness"] = by_client(run).get("fairness")
+    return found

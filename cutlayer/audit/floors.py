@@ -12,11 +12,11 @@ from ..metrics.images import scores
 from ..metrics.lpips import LPIPS
 from ..training.build import build_client
 from .knowledge import after_training
-from .rows import Scores
+from .rows import Floors
 from .victim import Victim, WhiteBox
 
 
-def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> dict[str, Scores]:
+def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> Floors:
     """What no attack at all would score: a picture must beat these to have come from the messages."""
     truth, aux = victim.truth, data.aux.images().to(victim.truth.device)
     guesses = {"blank": torch.zeros_like(truth), "mean": aux.mean(0).expand_as(truth)}

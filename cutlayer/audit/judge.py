@@ -1,9 +1,9 @@
 """The judge: holds the truth, shows an attack only what it may know, and says what its pictures are worth."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from ..data.base import Parts
 from ..metrics.images import FIGURES, scores
 from ..metrics.lpips import LPIPS
 from .knowledge import after_training
-from .rows import Scores
+from .rows import Row, Scores
 from .victim import Victim, uploads
 
 NAMED = "which class each group is that it sorted samples into (the judge names them as fits best)"
@@ -32,7 +32,7 @@ def judge(
     lpips: LPIPS | None = None,
     again: int = 0,
     attacker: Attacker | None = None,
-) -> tuple[dict[str, Any], Tensor | None]:
+) -> tuple[Row, Tensor | None]:
     """One attack on one victim: the figures of a table row, and the pictures where the attack makes some.
 
     `again` counts repetitions with other random numbers of the attacker's. `attacker` is the one that took part in
@@ -63,10 +63,10 @@ def judge(
         "seconds": round(time.perf_counter() - began, 2),
         **attacker.remarks(),
     }
-    return row, pictures
+    return cast(Row, row), pictures  # figures and remarks are known by name only; a test compares them
 
 
-Scored = tuple[dict[str, Any], Tensor | None]
+Scored = tuple[Mapping[str, Any], Tensor | None]
 NO_PICTURE: Scores = dict.fromkeys(FIGURES)
 
 

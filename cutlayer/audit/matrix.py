@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import mean
-from typing import Any
 
 from torch import Tensor
 
@@ -31,7 +30,7 @@ from .facts import refuse_overlap, shared_out
 from .floors import floors
 from .judge import judge
 from .knowledge import why_untold
-from .rows import Row, Scores, picture_key, shown
+from .rows import AuditData, Floors, PoisonRow, Row, picture_key, shown
 from .scene import Scene, SceneContext, Shown
 from .spec import AuditSpec, Resources
 from .victim import Victim
@@ -47,7 +46,7 @@ class Audit:
     """The table and the pictures behind it."""
 
     plan: Plan
-    floors: dict[str, Scores]
+    floors: Floors
     truth: Tensor  # private images of the first seed
     labels: Tensor
     lpips_missing: str | None = None
@@ -56,14 +55,14 @@ class Audit:
     pictures: dict[str, Tensor] = field(
         default_factory=dict
     )  # by `picture_key`: what the first seed's rows made of `truth`
-    poisoned: list[dict[str, Any]] = field(default_factory=list)  # a row a training with malicious clients
+    poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
 
     @property
     def seed(self) -> int:
         """The one whose truth and pictures are kept."""
         return self.rows[0]["seed"]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> AuditData:
         return {
             "schema": SCHEMA,
             "plan": repr(self.plan),
@@ -111,7 +110,7 @@ class _Matrix:
         self.show = Shown(resources.on_event, len(spec.seeds) * cells)
         self.store, self.claim = resources.store, cache(resources.claim)  # what is this process's stays so
         self.left_out = {repr(guard): why for guard, why in unfit.items()}
-        self._floors: list[dict[str, Scores]] = []
+        self._floors: list[Floors] = []
         self._result: Audit | None = None
 
     def fill(self, seed: int) -> None:
@@ -142,7 +141,7 @@ class _Matrix:
         self._result.floors = _average(self._floors)
         return self._result
 
-    def _attacked(self, scene: Scene, marks: dict[str, Scores], controls: dict[str, Row]) -> None:
+    def _attacked(self, scene: Scene, marks: Floors, controls: dict[str, Row]) -> None:
         """All cells of one guard. The open cut comes first, and leaves its rows in `controls`."""
         guard, seed = scene.plan.guard, scene.plan.seed
         assert self._result is not None
@@ -186,7 +185,7 @@ class _Matrix:
     def _why_unfit(self, guard: Guard) -> str | None:
         return why_unfit(self.plan, self.task, guard, self.loaded.train.y)
 
-    def _marks(self, open_cut: Scene) -> dict[str, Scores]:
+    def _marks(self, open_cut: Scene) -> Floors:
         name = f"{open_cut.plan.seed} | floors"
         if (cell := self.store.get(name)) is None:
             marks = floors(open_cut.victim, open_cut.shared.data, open_cut.plan.seed, self.resources.lpips)
@@ -216,7 +215,7 @@ def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) ->
 
 
 def _cell(
-    scene: Scene, attack: Attack, marks: dict[str, Scores], control: Row | None, lpips: LPIPS | None
+    scene: Scene, attack: Attack, marks: Floors, control: Row | None, lpips: LPIPS | None
 ) -> tuple[Row, dict[str, Tensor]]:
     """One attack on one guard. On the open cut an attack that fails is tried again with other random numbers."""
     tries = range(CONTROL_TRIES) if control is None else [control["tries"] - 1]
@@ -231,7 +230,7 @@ def _cell(
             if failed is None:
                 break
     reason = why_invalid(row, failed)
-    whole = {**scene.facts, **row, "why_control_failed": failed, "valid": reason is None, "why_invalid": reason}
+    whole: Row = {**scene.facts, **row, "why_control_failed": failed, "valid": reason is None, "why_invalid": reason}
     return whole, {} if pictures is None else {"pictures": pictures}
 
 
@@ -276,7 +275,7 @@ def _checked(plan: Plan, loaded: Loaded) -> Plan:
     return plan
 
 
-def _average(per_seed: list[dict[str, Scores]]) -> dict[str, Scores]:
+def _average(per_seed: list[Floors]) -> Floors:
     """The mean of every floor over the seeds."""
     first = per_seed[0]
     return {

@@ -5,9 +5,10 @@ from typing import Any
 
 from ..engines.local.run import LocalRun
 from ..engines.poison_report import _mean, achieved, malicious
+from .rows import DetectorRow
 
 
-def honest(run: LocalRun) -> list[dict[str, Any]]:
+def honest(run: LocalRun) -> list[DetectorRow]:
     """Of a run without malicious clients, a row a detector of the server: every alarm is a false one."""
     return [_rates(watch.report(), "alarms") for watch in run.watches]
 
@@ -18,7 +19,7 @@ class PoisonTrial:
 
     def __init__(self, run: LocalRun):
         self._run, self._bad = run, set(malicious(run) or ())
-        self._first: dict[int, dict[str, Any]] = {}
+        self._first: dict[int, DetectorRow] = {}
 
     def __call__(self) -> None:
         poison, run = self._run.plan.poison, self._run
@@ -30,12 +31,15 @@ class PoisonTrial:
 
     def told(self) -> dict[str, Any]:
         """What the attack came to, and what each detector of the server noticed of it."""
+        poison = self._run.plan.poison
+        assert poison is not None
         return {
             **achieved(self._run),
+            "has_trigger": poison.has_trigger,
             "detectors_attacked": [self._row(place) for place in range(len(self._run.watches))],
         }
 
-    def _row(self, place: int) -> dict[str, Any]:
+    def _row(self, place: int) -> DetectorRow:
         report = self._run.watches[place].report(self._bad)
         against = report["against"]
         wrong = {**report, "wrong": round((against["false_alarms"] or 0.0) * report["rounds"])}
@@ -54,7 +58,7 @@ def first_true(flagged: Sequence[Collection[int]], bad: Collection[int]) -> int 
     return next((place for place, found in enumerate(flagged, 1) if set(found) & set(bad)), None)
 
 
-def _rates(report: dict[str, Any], alarms: str) -> dict[str, Any]:
+def _rates(report: dict[str, Any], alarms: str) -> DetectorRow:
     """How often it called for nothing."""
     rounds, count = report["rounds"], report[alarms]
     return {

@@ -1,9 +1,16 @@
-"""What the parts of an audit hand to each other: events, scores, and the names of rows."""
+"""What the parts of an audit hand to each other: events, scores, and the rows of audit.json, field by field.
+
+docs/audit.md says what every field is; a test compares the two, and both with what audits write.
+"""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ..guards import Guard, NoGuard
+
+Scores = dict[str, float | None]
+Floors = dict[str, Scores]
+Figure = Any  # a float, or None where it cannot be said: an attack that makes no pictures has no SSIM
 
 
 @dataclass(frozen=True)
@@ -14,7 +21,188 @@ class Event:
     done: float  # share of the whole audit
 
 
-Row = dict[str, Any]
+class Leak(TypedDict):
+    """One measurement of a LeakMeter."""
+
+    step: int
+    reader: str
+    readers: dict[str, float]
+    ssim: Figure
+    ncc: Figure
+    plus_minus: float
+    floor: float
+    held_out: int
+    seconds: float
+    accuracy: NotRequired[float]  # of an attribute
+    accuracy_plus_minus: NotRequired[float]
+    chance: NotRequired[float]
+    guard: NotRequired[str]  # that the client went over to
+
+
+class DetectorRow(TypedDict, total=False):
+    """One detector in one training. Which fields there are hangs on whose it is, and on whom it watched."""
+
+    detector: str
+    # Honest training.
+    steps: int  # of a client's
+    lowest: Figure
+    rounds: int  # of the server's
+    threshold: Figure
+    false_alarms: int
+    false_alarms_per_1000: Figure
+    # Under attack.
+    score: Figure
+    detected: bool
+    delay: Any  # steps of a client, rounds of the server; None: never
+    client: int
+    why: str
+    ssim: Figure
+    ncc: Figure
+    success_then: Figure
+    suspects: list[int]
+    z: Figure
+    f1: Figure
+    # A meter's.
+    leak: list[Leak]
+    leak_so_far: dict[str, float]
+    exceeded: bool | None
+
+
+class RunFacts(TypedDict, total=False):
+    """What a guard costs and keeps, whoever attacks it."""
+
+    guard: str
+    fitted: bool
+    accuracy: float
+    accuracy_spread: float
+    mean_iou: float
+    fairness: dict[str, float] | None
+    link: dict[str, Any] | None
+    bytes_up: float
+    bytes_down: float
+    bytes_weights: float
+    sides: dict[str, Any]
+    privacy: dict[str, Any]
+    train_seconds: float
+    client_memory: dict[str, int]
+    within_over_total: float | None
+    rates: dict[str, Any]
+    ledger: dict[str, Any]
+    detectors_honest: list[DetectorRow]
+    server_detectors: list[DetectorRow]
+
+
+class Remarks(TypedDict, total=False):
+    """What attackers know of their own progress, each its own part of it."""
+
+    reader: str
+    readers: dict[str, float]
+    autoencoder_mse: float
+    cycle_error: float
+    pilot_mse: float
+    gap: float
+    mmd: float
+    task_accuracy: float
+    told_apart: float
+    match: float
+    tightness: float
+    key_empty: float | None
+
+
+class Row(RunFacts, Remarks, total=False):
+    """One attack on one guard under one seed."""
+
+    attack: str
+    plain: str
+    form: str
+    secret: str
+    knows: list[str]
+    ceiling: bool
+    seed: int
+    tries: int
+    n: int
+    seconds: float
+    hijacked: dict[str, Any]
+    detectors_attacked: list[DetectorRow]
+    feature_mse: float
+    feature_cosine: float
+    ssim: Figure
+    psnr: Figure
+    mse: Figure
+    ncc: Figure
+    lpips: Figure
+    ssim_inverted: Figure
+    ssim_minmax: Figure
+    fg_mse: Figure
+    fg_psnr: Figure
+    fg_ssim: Figure
+    fg_lpips: Figure
+    recon_std: Figure
+    metric: str
+    value: float
+    chance: Figure
+    why_control_failed: str | None
+    valid: bool
+    why_invalid: str | None
+
+
+class PoisonRow(TypedDict):
+    """One guard under one seed, trained with malicious clients."""
+
+    guard: str
+    seed: int
+    attack: str
+    clients: list[int]
+    success_rate: float | None
+    success_without: float | None
+    has_trigger: bool
+    clean_accuracy: float | None
+    detectors_attacked: list[DetectorRow]
+
+
+class MeterRow(TypedDict):
+    """One LeakMeter in one training: its highest measurement, beside the best attack."""
+
+    guard: str
+    seed: int
+    hijacked_by: str | None
+    detector: str
+    step: int | None
+    reader: str | None
+    ssim: Figure
+    ncc: Figure
+    plus_minus: Figure
+    floor: Figure
+    accuracy: Figure
+    accuracy_plus_minus: Figure
+    chance: Figure
+    attack: str | None
+    attack_ssim: Figure
+    margin: Figure
+    leak_so_far: dict[str, float]
+    exceeded: bool | None
+    course: list[list[Any]]
+
+
+class AuditData(TypedDict):
+    """An audit as plain data."""
+
+    schema: int
+    plan: str
+    floors: Floors
+    rows: list[Row]
+    poisoned: list[PoisonRow]
+    left_out: dict[str, str]
+    lpips_missing: str | None
+
+
+class AuditFile(AuditData):
+    """audit.json, whole: with what follows from the rows, and where it is from."""
+
+    leak_meters: list[MeterRow]
+    noticed: list[str]
+    version: str
+    command: str
 
 
 def shown(guard: Guard) -> str:
@@ -23,6 +211,3 @@ def shown(guard: Guard) -> str:
 
 def picture_key(row: Row) -> str:
     return f"{row['guard']} | {row['attack']}"
-
-
-Scores = dict[str, float | None]

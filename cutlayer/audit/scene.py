@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from ..attacks import Attack
 from ..core.batch import Task
@@ -19,7 +19,7 @@ from .detector_trial import DetectorTrial
 from .facts import run_facts
 from .hijack import Hijacked, Training, hijack
 from .poison_trial import PoisonTrial, honest
-from .rows import Event, shown
+from .rows import DetectorRow, Event, PoisonRow, RunFacts, shown
 from .victim import Victim
 
 
@@ -55,8 +55,8 @@ class Scene:
     open_cut: "Scene | None" = None  # None: this is it
     told: dict[str, Any] | None = None  # what is foretold of the training over the link
     trained: bool = False
-    watched: list[dict[str, Any]] = field(default_factory=list)  # how the plan's detectors did in honest training
-    server_watched: list[dict[str, Any]] = field(default_factory=list)  # how those of the server did
+    watched: list[DetectorRow] = field(default_factory=list)  # how the plan's detectors did in honest training
+    server_watched: list[DetectorRow] = field(default_factory=list)  # how those of the server did
     history: list[Message] = field(default_factory=list)
 
     @cached_property
@@ -100,7 +100,7 @@ class Scene:
             on_step=lambda p: self.shared.show(what, p.step / max(1, p.steps)),
         )
 
-    def spoiled(self, poison: Poison) -> dict[str, Any]:
+    def spoiled(self, poison: Poison) -> PoisonRow:
         """The same training with malicious clients. The server is honest here, so no client watches it."""
         plan = replace(self.plan, poison=poison, client_detectors=())
         run = LocalRun(plan, self.shared.data, classes=self.shared.task.classes, device=self.shared.device)
@@ -117,7 +117,7 @@ class Scene:
             stop=between_turns,
         )
         run.use_best()
-        return {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()}
+        return cast(PoisonRow, {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()})
 
     def _start(self) -> tuple[Plan, LocalRun | None]:
         fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
@@ -138,7 +138,12 @@ class Scene:
         return victim
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
-        found = run_facts(self.run, self.victim) | ({} if self.shared.link is None else {"link": self.told})
-        found |= {"server_detectors": self.server_watched} if self.server_watched else {}
-        return found | ({"detectors_honest": self.watched} if self.watched else {})
+    def facts(self) -> RunFacts:
+        found = run_facts(self.run, self.victim)
+        if self.shared.link is not None:
+            found["link"] = self.told
+        if self.server_watched:
+            found["server_detectors"] = self.server_watched
+        if self.watched:
+            found["detectors_honest"] = self.watched
+        return found

@@ -1,9 +1,8 @@
 """What the figures of an audit mean, in words: pure functions from rows to sentences."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Row = dict[str, Any]
-Floors = dict[str, dict[str, float | None]]
+from .rows import Floors, Row
 
 # A picture made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
 BLIND = ("blank", "mean", "class_mean")

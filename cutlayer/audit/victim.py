@@ -17,7 +17,6 @@ from ..core.server import Server
 from ..core.split import Split, each
 from ..data.base import Samples
 from ..engines.local.run import LocalRun, as_batch
-from ..guards.c3 import Unbind
 from ..training.build import freeze
 from ..training.step import load
 
@@ -123,7 +122,7 @@ def _for_rows_apart(body: nn.Module) -> nn.Module:
     """A copy of the server's network that reads such messages: it does not take them apart again."""
     body = copy.deepcopy(body)
     for name, module in list(body.named_modules()):
-        if isinstance(module, Unbind):
+        if getattr(module, "takes_apart", False):
             body.set_submodule(name, nn.Identity())
     return body
 

@@ -242,8 +242,8 @@ def _audit(
     report.print_table(result)
     if maps:
         say("accuracy is the share of right pixels; audit.json also has mean_iou")
-    for told in {row["guard"]: row for row in result.rows if row.get("link")}.values():
-        say(f"{told['guard']} {in_words(told['link'])[0]}")
+    for guard, told in {row["guard"]: told for row in result.rows if (told := row.get("link"))}.items():
+        say(f"{guard} {in_words(told)[0]}")
     for sentence in report.noticed(result):
         say(sentence)
     for left_out, why in result.left_out.items():

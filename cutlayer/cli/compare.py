@@ -81,7 +81,7 @@ def compare(
                 cells.open()
                 share(
                     min(jobs, count), folder / CELLS, lambda n: bar.show(f"{n} of {count} runs", n / count),
-                    compare_cells, each, chosen, every, data_dir, device, folder / CELLS, repr(base),
+                    compare_cells, each, chosen, every, data_dir, device, cells,
                 )  # fmt: skip
             rows = run_compare(
                 chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,

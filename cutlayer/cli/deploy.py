@@ -280,7 +280,7 @@ def predict(
     prepare(threads, device)
     from ..core.outside import load_named
     from ..core.spec import spec
-    from ..engines.predict import predict
+    from ..engines.predict import Inputs, Over, predict
     from ..training import checkpoint
     from ..training.facts.link import Link
     from ..training.plan.plan_text import read_plan
@@ -294,18 +294,22 @@ def predict(
         raise ValueError("--link imagines a link, and with --server there is a real one: leave one of them out")
     if masks is not None:
         refuse_masks(masks)
-    over = Link.parse(link) if link is not None else None
+    imagined = Link.parse(link) if link is not None else None
     load_named(code or [])
     if server is not None and not name:
         raise ValueError("--server needs --as NAME: who this client is")
     with Bar() as bar:
         found = predict(
-            run, given=read_plan(plan) if plan else None, server=server, name=name,
-            identity=_identity(certs, insecure) if server else None, data=spec(data, "data") if data else None,
-            data_dir=data_dir, limit=limit, size=batch_size or 64, stream=stream, maps=masks is not None, link=over,
+            run,
+            Inputs(
+                spec(data, "data") if data else None, data_dir, limit, batch_size or 64, stream, masks is not None
+            ),
+            Over(server, name, _identity(certs, insecure)) if server else None,
+            given=read_plan(plan) if plan else None,
+            link=imagined,
             device=device,
             on_batch=lambda done, all: bar.show(f"{done} of {all}", done / all),
-        )  # fmt: skip
+        )
     if out is not None:
         checkpoint.write_text(out, found.as_csv())
     if masks is not None:
@@ -321,8 +325,8 @@ def predict(
     each = "sample" if stream else "batch"
     say(f"{_latency(told)} a {each}")
     say(f"bytes a sample: {told['bytes_up']:.0f} up, {told['bytes_down']:.0f} down")
-    if over is not None:
-        say(f"over {over}: {_latency(told['link'])} a {each}, {told['link']['samples_per_second']:.0f} a second")
+    if imagined is not None:
+        say(f"over {imagined}: {_latency(told['link'])} a {each}, {told['link']['samples_per_second']:.0f} a second")
     for what, where in (("predictions", out), ("label maps", masks)):
         if where is not None:
             say(f"{what} in {where}")

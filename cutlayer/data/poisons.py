@@ -1,7 +1,7 @@
 """Malicious clients, for experiments: what they do to their own samples before they train on them."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -18,6 +18,8 @@ CORNERS = ("top left", "top right", "bottom left", "bottom right")
 @dataclass(frozen=True, repr=False)
 class Poison(Spec):
     """Base of every poison: which clients are malicious, what they train on, and what they want of the network."""
+
+    has_trigger: ClassVar[bool] = True  # it marks the images that it wants mistaken: others show what it gets without
 
     clients: float = 0.1  # a share of all clients, below 1, or how many
 
@@ -114,6 +116,8 @@ class BadNets(Poison):
 @dataclass(frozen=True, repr=False)
 class LabelFlip(Poison):
     """The label `target` on a share of the samples of class `source`; the images stay as they are."""
+
+    has_trigger: ClassVar[bool] = False
 
     source: int = 1
     target: int = 0

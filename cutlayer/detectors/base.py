@@ -76,6 +76,8 @@ class Detector(Spec):
     reads_gradients: ClassVar[bool] = True  # of the head's first layer, which some guards do not train
     suspects: ClassVar[bool] = True  # tells an honest server from another; a meter only says how much leaks
 
+    audited: ClassVar[tuple[str, ...]] = ()  # of its report (Watch.report), what the rows of an audit show
+
     def refuse_unfit(self, context: ClientContext) -> None:
         """A ValueError where this client cannot be watched so, with what would work; before the first step."""
 

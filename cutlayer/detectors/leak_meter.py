@@ -61,6 +61,7 @@ class LeakMeter(Detector):
 
     reads_gradients: ClassVar[bool] = False
     suspects: ClassVar[bool] = False
+    audited: ClassVar[tuple[str, ...]] = ("leak", "leak_so_far", "exceeded")
     budget: str = ""
     policy: str = "warn"
     ladder: tuple[Guard, ...] = ()

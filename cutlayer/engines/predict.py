@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.batch import Task
 from ..core.message import Kind, through
 from ..core.remote import Remote
 from ..core.seeds import derive
-from ..data.base import Source
+from ..data.base import Loaded, Samples, Source
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
 from ..training.build import build_client
@@ -116,42 +117,62 @@ def _speed(seconds: list[float], samples: int) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """Which samples are predicted, in their order, and how many of them are a message."""
+
+    data: Source | None = None  # its test samples; None: those of the plan's data
+    data_dir: Path | None = None
+    limit: int = 0  # only so many; 0: all
+    size: int = 64  # of a message
+    stream: bool = False  # each sample is a message of its own, sent when the answer to the one before has come
+    maps: bool = False  # refuse a network that gives no label maps
+
+    def load(self, plan: Plan) -> tuple[Loaded, Samples]:
+        """The data, and what of it is predicted."""
+        if self.stream:
+            refuse_stream(plan)
+        loaded = (self.data or plan.data).load(self.data_dir)
+        refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
+        if self.maps and loaded.test.y.dim() == 1:
+            raise ValueError(f"--masks are label maps, and {plan.net} gives one class a sample: leave it out")
+        few = torch.arange(min(self.limit or len(loaded.test), len(loaded.test)))
+        return loaded, loaded.test[few] if self.limit else loaded.test
+
+
+@dataclass(frozen=True)
+class Over:
+    """The server that has the body, and as whom this client comes to it."""
+
+    server: str  # HOST:PORT
+    name: str
+    identity: Path | None = None  # folder of its certificate; None: without TLS
+
+
 def predict(
     folder: Path,
+    inputs: Inputs | None = None,
+    over: Over | None = None,
     *,
     given: Plan | None = None,
-    server: str | None = None,
-    name: str = "",
-    identity: Path | None = None,
-    data: Source | None = None,
-    data_dir: Path | None = None,
-    limit: int = 0,
-    size: int = 64,
-    stream: bool = False,
-    maps: bool = False,
     link: Link | None = None,
     device: str = "cpu",
     on_batch: Callable[[int, int], None] = lambda done, all: None,
 ) -> Predictions:
-    """Test samples of `data` (default: the plan's) through the network in `folder`, in their order.
-
-    `folder` is one of `cutlayer train`, or of `cutlayer join` together with the `server` that has the body. With
-    `stream` each sample is a message of its own, sent when the answer to the one before has come. `maps`: refuse a
-    network that gives no label maps. `link`: also say how long it would take over that.
-    """
-    plan = load_plan(folder, given)
-    if stream:
-        refuse_stream(plan)
-    loaded = (data or plan.data).load(data_dir)
-    refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
-    if maps and loaded.test.y.dim() == 1:
-        raise ValueError(f"--masks are label maps, and {plan.net} gives one class a sample: leave it out")
-    samples = loaded.test if not limit else loaded.test[torch.arange(min(limit, len(loaded.test)))]
-    ledger = Ledger()
-    with _client(plan, folder, loaded, ledger, server, name, identity, data_dir, device) as client:
+    """Samples through the network in `folder`: one of `cutlayer train`, or of `cutlayer join` together with the
+    server that has the body. `given`: the plan, where a recipe's own network is in it. `link`: also say how long it
+    would take over that."""
+    plan, inputs = load_plan(folder, given), inputs or Inputs()
+    loaded, samples = inputs.load(plan)
+    ledger, stream = Ledger(), inputs.stream
+    with (
+        _here(plan, folder, ledger, inputs.data_dir, device)
+        if over is None
+        else _there(plan, folder, ledger, task_of(loaded.train, len(loaded.classes)), over, device)
+    ) as client:
         # Noise is drawn anew by every process: the same image twice must not meet the same noise.
         secret = derive(plan.private_seed or 0, "predict", secrets.token_hex(8))
-        size = plan.batch_size if plan.guard.mixes_samples else 1 if stream else size
+        size = plan.batch_size if plan.guard.mixes_samples else 1 if stream else inputs.size
         found, confidence, seconds, up, down = [], [], [], [], []
         batches = in_batches(torch.arange(len(samples)), size, 1 if stream else plan.least_batch)
         for number, index in enumerate(batches):
@@ -184,36 +205,28 @@ def refuse_stream(plan: Plan) -> None:
 
 
 @contextmanager
-def _client(
-    plan: Plan,
-    folder: Path,
-    loaded: Any,
-    ledger: Ledger,
-    server: str | None,
-    name: str,
-    identity: Path | None,
-    data_dir: Path | None,
-    device: str,
-) -> Iterator[ClientNetwork]:
-    if server is None:
-        run = start.ready(plan, data_dir, device)
-        which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
-        run.restore(*checkpoint.load(which))
-        client = run.networks[0]
-        if run.shared:
-            load(client, run.shared)
-        client = replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
-        yield client
-        return
+def _here(plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str) -> Iterator[ClientNetwork]:
+    """The client of a run whose body is in this process."""
+    run = start.ready(plan, data_dir, device)
+    which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
+    run.restore(*checkpoint.load(which))
+    client = run.networks[0]
+    if run.shared:
+        load(client, run.shared)
+    yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
+
+
+@contextmanager
+def _there(plan: Plan, folder: Path, ledger: Ledger, task: Task, over: Over, device: str) -> Iterator[ClientNetwork]:
+    """A client that took part in a run, with the body at the server."""
     path = folder / "client.safetensors"
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
     state, facts = checkpoint.load(path)
-    task = task_of(loaded.train, len(loaded.classes))
-    address = Address(server, certs.read_identity(identity, "client") if identity else None)
-    with PredictOnlyClient(plan, task, name, address, ledger) as visitor:
+    address = Address(over.server, certs.read_identity(over.identity, "client") if over.identity else None)
+    with PredictOnlyClient(plan, task, over.name, address, ledger) as visitor:
         client = build_client(plan, task, visitor.number, visitor.ask, device)
         if visitor.number != facts["number"]:
-            raise ValueError(f"{folder} is client {facts['number']}'s, {name} is client {visitor.number}")
+            raise ValueError(f"{folder} is client {facts['number']}'s, {over.name} is client {visitor.number}")
         load(client, {key: tensor.to(device) for key, tensor in state.items()})
         yield client

@@ -45,7 +45,6 @@ from .subset import Subset as Subset
 from .topk import RandTopK as RandTopK
 from .topk import TopK as TopK
 from .wcc import WCC as WCC
-from .wcc import scatter_ratio as scatter_ratio
 from .wcc import within_class_scatter as within_class_scatter
 
 __all__ = plug_ins(globals(), Guard)

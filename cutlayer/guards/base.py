@@ -61,6 +61,9 @@ class Guard(Spec):
     holds_back: ClassVar[bool] = False
     # Meant to be fitted to a network that is trained and frozen; an audit starts it from the unguarded one.
     post_hoc: ClassVar[bool] = False
+    # It does to a sample what it would do to it alone, without a penalty over the batch: DP-SGD's bound on one
+    # sample's share of the gradient holds beside it.
+    acts_alone: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
 
@@ -68,6 +71,10 @@ class Guard(Spec):
     def usual(cls) -> Self:
         """The setting that `--guard all` takes: the paper's where it names one."""
         return cls()
+
+    def stages(self) -> tuple["Guard", ...]:
+        """The guards that act one after another: this one, or the parts of a chain."""
+        return (self,)
 
     @property
     def least_batch(self) -> int:
@@ -99,12 +106,20 @@ class Guard(Spec):
         raise NotImplementedError
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
-        """The server's module: from what was sent back to the shape the body reads. It trains with the body."""
+        """The server's module: from what was sent back to the shape the body reads. It trains with the body.
+
+        A module in it that does what `GuardModule.unmixed` does marks itself `takes_apart = True`: rows that an
+        attacker was given apart already do not go through it again.
+        """
         return nn.Identity()
 
     def undo(self, shape: Shape, public: int) -> nn.Module | None:
         """The public map back to the shape of the cut that an attacker would use; None: read what was sent."""
         return None
+
+    def without(self, module: GuardModule, place: int) -> GuardModule:
+        """The client's module, with the stage at `place` replaced by one that changes nothing."""
+        return GuardModule()
 
     def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:
         """Called once, when the client's optimizer exists: for guards that change how the client learns."""
@@ -122,6 +137,11 @@ class Guard(Spec):
         return Bound(
             why=f"nothing is known of how far {self} lets one sample move what leaves: put Clip(norm=...) behind it"
         )
+
+    def releases_weights(self) -> Release | None:
+        """The noise in one epoch of the client's learning, over how far replacing one record moves its gradients;
+        None: this guard leaves them as they are."""
+        return None
 
     def calibrated(self, before: Bound) -> "Guard":
         """This guard with every number settled: noise that was asked for as an ε gets its scale here."""
@@ -142,6 +162,7 @@ def behind(guard: Guard, before: Bound) -> tuple[Guard, Bound]:
 class NoGuard(Guard):
     """Nothing: the activation leaves as it is. The row every guard is compared with."""
 
+    acts_alone: ClassVar[bool] = True
     in_suite: ClassVar[bool] = False  # an audit has this row anyway
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:

@@ -64,6 +64,7 @@ class Unbind(nn.Module):
     """The server's half: correlation with each key in turn makes `ratio` rows of one, in the order of samples."""
 
     keys: Tensor
+    takes_apart = True
 
     def __init__(self, ratio: int, shape: Shape, public: int):
         super().__init__()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive
-from .base import Bound, Guard, NoGuard, behind
+from .base import Bound, Guard, NoGuard, Release, behind
 
 
 class _Step(NamedTuple):
@@ -30,7 +30,7 @@ class Chain(Guard):
         strange = [part for part in parts if not isinstance(part, Guard)]
         if strange or not parts:
             raise ValueError(f"Chain takes guards, e.g. Chain(LightSplit(ratio=8), WCC(weight=0.01)); got {parts}")
-        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Chain) else (part,))]
+        flat = [inner for part in parts for inner in part.stages()]
         object.__setattr__(self, "parts", tuple(flat))
         self._refuse_what_cannot_work()
         self._calibrated()  # an ε that nothing bounds is refused now, not after an hour
@@ -42,7 +42,14 @@ class Chain(Guard):
     def usual(cls) -> "Chain":
         raise NotImplementedError("a chain has no usual parts")
 
+    def stages(self) -> tuple[Guard, ...]:
+        return self.parts
+
     # What a chain is follows from its parts. (Class variables elsewhere, so the type checker objects.)
+    @property
+    def acts_alone(self) -> bool:  # type: ignore[override]
+        return all(part.acts_alone for part in self.parts)
+
     @property
     def mixes_samples(self) -> bool:  # type: ignore[override]
         return any(part.mixes_samples for part in self.parts)
@@ -118,6 +125,11 @@ class Chain(Guard):
                 return None  # what this part did to the shape cannot be undone
         return nn.Sequential(*reversed(undos)) if undos else None
 
+    def without(self, module: GuardModule, place: int) -> GuardModule:
+        assert isinstance(module, _InTurn)
+        module.inner[place] = GuardModule()
+        return module
+
     def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:
         for part in self.parts:
             part.attach(optimizer, client)
@@ -126,6 +138,9 @@ class Chain(Guard):
         claims = [(part, part.claim(before)) for part, before, _ in self._steps(shape, 0)]
         said = [f"{type(part).__name__}: {claim}" for part, claim in claims if not claim.startswith("none")]
         return "; ".join(said) or "none: empirical"
+
+    def releases_weights(self) -> Release | None:
+        return next((release for part in self.parts if (release := part.releases_weights()) is not None), None)
 
     def bound(self, before: Bound) -> Bound:
         for part in self.parts:

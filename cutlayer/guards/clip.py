@@ -1,6 +1,7 @@
 """Clipping: no row that leaves is longer than a given norm, so replacing one sample moves it by a known distance."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ class Clip(Guard):
 
     norm: float = 1.0
     p: int = 2
+    acts_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.norm, int | float) or not 0 < self.norm < float("inf"):

@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
-from .base import Guard
+from .base import Guard, Release
 from .parts.noise import draw
 
 
@@ -30,6 +30,7 @@ class DPSGD(Guard):
     noise: float = 1.0
     client_only: ClassVar[bool] = True
     reads_gradients: ClassVar[bool] = True
+    acts_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, int | float) or not 0 < self.clip < float("inf"):
@@ -50,6 +51,10 @@ class DPSGD(Guard):
             unit.register_forward_hook(watchers[0].watch, with_kwargs=True)
         step = _Step(self, client, watchers[0])
         optimizer.register_step_pre_hook(step)
+
+    def releases_weights(self) -> Release:
+        # Replacing a record takes one clipped gradient out of the sum and puts another in: 2·clip at most.
+        return Release("gaussian", self.noise / 2)
 
     def claim(self, shape: Shape) -> str:
         return "none for what leaves: only the client's weights are learnt with clipped and noised gradients"

@@ -25,6 +25,7 @@ class LightSplit(Guard):
     hidden: int = 0
     projection: Dense | Fast = Fast()
     fills_zeros: ClassVar[bool] = True
+    acts_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, int) or self.hidden < 0:

@@ -27,6 +27,7 @@ class Gaussian(Guard):
     epsilon: float | None = None
     delta: float = 1e-5
     fills_zeros: ClassVar[bool] = True
+    acts_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
@@ -70,6 +71,7 @@ class Laplace(Guard):
     scale: float | None = None
     epsilon: float | None = None
     fills_zeros: ClassVar[bool] = True
+    acts_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
@@ -118,6 +120,7 @@ class Noise(Guard):
 
     scale: float = 1.0
     fills_zeros: ClassVar[bool] = True
+    acts_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_number(self, "scale", self.scale)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ class Subset(Guard):
     """A fixed random subset of the coordinates, 1/ratio of them (baseline: same rank, no arithmetic)."""
 
     ratio: float
+    acts_alone: ClassVar[bool] = True
 
     @classmethod
     def usual(cls) -> "Subset":

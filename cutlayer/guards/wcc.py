@@ -56,13 +56,3 @@ def within_class_scatter(seen: Tensor, y: Tensor) -> Tensor:
     share = member / member.sum(0)  # 1/|S_c| for members of c, 0 elsewhere
     means = share.T @ rows
     return (share.sum(1) * (rows - means[index]).square().sum(1)).sum()
-
-
-def scatter_ratio(seen: Tensor, y: Tensor) -> float:
-    """tr(S_within) / tr(S_total), 0 to 1: unlike the penalty it does not fall when everything merely shrinks."""
-    rows = seen.detach().flatten(1).double()
-    _, index = torch.unique(y, return_inverse=True)
-    member = one_hot(index).to(rows.dtype)
-    means = (member / member.sum(0)).T @ rows
-    within = (rows - means[index]).square().sum()
-    return float(within / (rows - rows.mean(0)).square().sum().clamp_min(1e-30))

@@ -52,6 +52,15 @@ class Rule(Spec):
         """A fresh client's half of the rule, one for every client; None for rules of the server alone."""
         return None
 
+    def refuse_unfit_state(self, state: Mapping[str, Tensor]) -> None:
+        """A ValueError where an order brings a client something under `travels` that is nothing of this rule's.
+
+        `state` has "net." and "stat." as the client's own network has them; the rest may be anybody's.
+        """
+        for name in state:
+            if name.startswith(CONTROL):
+                raise ValueError(f"{name!r}, which is nothing of this rule's")
+
     @staticmethod
     def memory(current: Mapping[str, Tensor]) -> int:
         """Bytes the server keeps for the rule, beside the weights."""

@@ -49,6 +49,13 @@ class Scaffold(Merging):
                 after[control] = like(now, c)
         return after
 
+    def refuse_unfit_state(self, state: Mapping[str, Tensor]) -> None:
+        for name, tensor in state.items():
+            if name.startswith(CONTROL):
+                of = state.get(NET + name.removeprefix(CONTROL))
+                if of is None or (of.shape, of.dtype) != (tensor.shape, tensor.dtype):
+                    raise ValueError(f"{name!r}, which is nothing of this rule's")
+
     def among(self, heard: int, clients: int) -> "Scaffold":
         return replace(self, share=heard / clients)
 

@@ -291,12 +291,13 @@ def test_the_unaligned_decoder_learns_from_a_head_that_is_not_the_victims(monkey
 def test_in_an_audit_the_control_is_held_against_the_class_mean(monkeypatch):
     row = {**on_the_open_cut(ncc=0.45), "tries": 1}
     monkeypatch.setattr(auditing, "judge", lambda *args: (row, None))
-    scene = SimpleNamespace(victim=None, data=None, facts={}, plan=SimpleNamespace(data="unknown", net="any"))
+    plan = SimpleNamespace(data="unknown", net="any", seed=0)
+    scene = SimpleNamespace(victim=None, shared=SimpleNamespace(data=None), facts={}, plan=plan)
     marks = {"blank": {"ncc": 0.0}, "mean": {"ncc": 0.2}, "class_mean": {"ncc": 0.4}}
-    made, _ = auditing._cell(scene, Decoder(), 0, marks, None, None)
+    made, _ = auditing._cell(scene, Decoder(), marks, None, None)
     assert not made["valid"] and "below its bar of 0.500" in made["why_control_failed"]
     del marks["class_mean"]  # where images have no class
-    assert auditing._cell(scene, Decoder(), 0, marks, None, None)[0]["valid"]
+    assert auditing._cell(scene, Decoder(), marks, None, None)[0]["valid"]
 
 
 def test_floors_of_several_seeds_are_averaged():

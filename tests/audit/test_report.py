@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from test_schema import strays
 from toys import samples, tiny_plan
 
 from cutlayer.attacks import Decoder
@@ -34,6 +35,7 @@ def test_an_audit_becomes_four_files(result, tmp_path):
     }
     assert list(tmp_path.iterdir()) == [tmp_path / "a"], "nothing is left beside it"
     data = json.loads((tmp_path / "a" / "audit.json").read_text())
+    assert strays(data) == []
     assert data["rows"] == json.loads(json.dumps(result.rows)) and data["command"] == "cutlayer audit --guard x"
     page = (tmp_path / "a" / "report.html").read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", page), "nothing is loaded from elsewhere"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_docs import fields
+from test_schema import strays
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 import cutlayer.audit.matrix as room
@@ -21,7 +22,7 @@ from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.core.seeds import derive
 from cutlayer.data.base import Loaded, parts
-from cutlayer.data.poisons import BadNets
+from cutlayer.data.poisons import BadNets, LabelFlip
 from cutlayer.detectors import ConsensusCosine, LeakMeter, OutlierGradients
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Gaussian, LightSplit, NoGuard, Shredder
@@ -143,6 +144,13 @@ def test_who_was_not_noticed_is_said(spoiled):
     assert f"{BLIND!r} noticed no malicious client of {POISONED.poison!r}" in unseen
     assert page(spoiled).count("not detected") == 1
     assert [one["poisoned"]["detected"] for one in servers(spoiled.rows, spoiled.poisoned)] == [True, False, True]
+
+
+def test_the_rate_without_a_patch_is_said_where_there_is_a_patch(spoiled):
+    (row,) = spoiled.poisoned
+    assert row["has_trigger"] is BadNets.has_trigger is True and LabelFlip.has_trigger is False
+    assert all("without the patch" in one for one in noticed_poison([], [row]))
+    assert not any("without the patch" in one for one in noticed_poison([], [{**row, "has_trigger": False}]))
 
 
 def test_what_malicious_clients_achieve_is_said_even_if_nobody_watches(spoiled):
@@ -336,6 +344,7 @@ def test_every_field_is_documented(spoiled, measured):
     described = set(re.findall(r"`([\w ]+)`", text))
     for found in (spoiled, measured):
         data = report.as_data(found, "x")
+        assert strays(data) == []
         told = [{name: row[name] for name in row if "detectors" in name} for row in data["rows"]]
         assert fields([told, data["poisoned"], data["leak_meters"], list(data)]) - described == set()
         assert set(data) - described == set() and data["noticed"]

@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 from functools import lru_cache
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from cutlayer.attacks.base import IN_WORDS
 from cutlayer.audit.hijack import Training, hijack
 from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
+from cutlayer.audit.rows import Row
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec
@@ -110,6 +112,7 @@ def test_it_is_reproducible_and_leaves_the_random_state_and_the_victim_alone(att
     one, _ = judged(attack, open_cut)
     other, _ = judged(attack, open_cut)
     assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    assert one.keys() <= get_type_hints(Row).keys(), "what an attacker remarks is in the schema of audit.json"
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(t, before[name]) for name, t in open_cut.tensors().items())
 

@@ -2,6 +2,7 @@
 
 import pickle
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,22 @@ from cutlayer.core.message import Kind
 from cutlayer.core.seeds import derive
 from cutlayer.core.spec import spec
 from cutlayer.core.split import each
-from cutlayer.guards import WCC, Chain, LightSplit, NoGuard
+from cutlayer.guards import (
+    BF16,
+    DCT,
+    HEVC,
+    JPEG,
+    SEAL,
+    WCC,
+    Bottleneck1x1,
+    Chain,
+    LightSplit,
+    NoGuard,
+    Quantize,
+    RandTopK,
+    Shredder,
+    TopK,
+)  # fmt: skip
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
@@ -132,3 +148,38 @@ def test_it_says_what_may_be_claimed(guard):
     claim = guard.claim(cut_of(guard))
     assert claim and "\n" not in claim
     assert not guard.client_only or claim.startswith("none"), "a penalty bounds nothing"
+
+
+# What these do to a sample may hang on it alone too, in some settings. They do not say so: nobody has shown it for
+# all of them, and the ledger of DP-SGD may build on what was shown only.
+NOT_SHOWN = {BF16, DCT, HEVC, JPEG, Bottleneck1x1, Quantize, RandTopK, SEAL, Shredder, TopK}
+
+
+@all_guards
+def test_it_says_whether_it_treats_every_sample_alone(guard, monkeypatch):
+    """DP-SGD's bound holds beside guards that do. One that says nothing would be left out of the ledger silently."""
+    # Fresh noise for each content: its numbers move with other samples, but tell nothing of them.
+    monkeypatch.setattr("cutlayer.guards.noise.draw", lambda kind, hidden, *names: torch.ones_like(hidden))
+    alone = _treats_every_sample_alone(guard, cut_of(guard))
+    if guard.acts_alone or not any(type(part) in NOT_SHOWN for part in guard.stages()):
+        assert guard.acts_alone == alone
+    assert guard.acts_alone == all(part.acts_alone for part in guard.stages())
+
+
+def _treats_every_sample_alone(guard, shape):
+    """All samples but the first are others: neither its row nor its gradient, nor any part of the loss, may move."""
+    batch, found = batches(1)[0], []
+    for others in (1, 2):
+        torch.manual_seed(others)
+        z = torch.rand(len(batch), *shape)
+        z[0] = torch.linspace(0, 1, z[0].numel()).reshape(shape)
+        x = torch.cat([batch.x[:1], torch.rand_like(batch.x[1:])])
+        z.requires_grad_()
+        torch.manual_seed(0)
+        seen, penalty, rows, _ = guard.build(shape, public=1, private=2, task=TASK).train()(z, replace(batch, x=x))
+        if penalty or rows is not None or len(seen) != len(z):
+            return False
+        seen[0].square().sum().backward()
+        found.append((seen[0].detach(), z.grad))
+    (one, own), (other, theirs) = found
+    return torch.equal(one, other) and torch.equal(own[0], theirs[0]) and not (own[1:].any() or theirs[1:].any())

@@ -296,3 +296,17 @@ def test_what_a_rule_remembers_takes_so_many_copies_of_the_parameters(rule, copi
     now = rounds(rule, START, clients(rule), 2)
     assert rule.memory(now) == copies * START["net.w"].numel() * 8
     assert rule.memory(START) == 0
+
+
+@all_rules
+def test_a_client_is_brought_nothing_that_is_not_the_rules_own(rule):
+    """Whoever merges is the client's adversary too: what an order brings beside the weights must be this rule's."""
+    own = {name: t for name, t in state(1).items() if name.startswith(rule.travels)}
+    rule.refuse_unfit_state(own)
+    like = {"control.w": state(1)["net.w"]}
+    if "control." in rule.travels:
+        rule.refuse_unfit_state(own | like)
+        like = {"control.w": state(1)["net.w"][:1]}
+    for strange in (like, {"control.unknown": torch.zeros(3)}):
+        with pytest.raises(ValueError, match="nothing of this rule's"):
+            rule.refuse_unfit_state(own | strange)

@@ -13,7 +13,7 @@ from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data import Digits, Npz
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
-from cutlayer.engines.predict import Predictions, predict, refuse_stream
+from cutlayer.engines.predict import Inputs, Over, Predictions, predict, refuse_stream
 from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, Quantize, SplitFC
 from cutlayer.nets import LeNet, Segmenter
 from cutlayer.training.facts.link import Link
@@ -36,7 +36,7 @@ def rows(found):
 
 
 def test_a_stream_finds_what_batches_find_and_says_what_each_took(trained):
-    one, many = predict(trained, limit=9, stream=True), predict(trained, limit=9, size=4)
+    one, many = (predict(trained, Inputs(limit=9, **way)) for way in ({"stream": True}, {"size": 4}))
     assert torch.equal(one.found, many.found) and torch.allclose(one.confidence, many.confidence, atol=1e-5)
     told = one.summary()
     assert told["mode"] == "stream" and told["samples"] == told["batches"] == 9
@@ -134,8 +134,8 @@ def test_a_served_network_streams_label_maps(protocol, tmp_path):
     address = f"127.0.0.1:{service.network.port}"
     try:
         result = join(plan, "a", tmp_path / "a", server=address, identity=None)
-        found = predict(tmp_path / "a", server=address, name="a", stream=True)
-        together = predict(tmp_path / "a", server=address, name="a")
+        found = predict(tmp_path / "a", Inputs(stream=True), Over(address, "a"))
+        together = predict(tmp_path / "a", over=Over(address, "a"))
     finally:
         service.stop()
         served.join(30)

@@ -5,7 +5,8 @@ import torch
 
 from cutlayer.core.batch import Batch
 from cutlayer.guards import WCC, Chain, Subset
-from cutlayer.guards.wcc import scatter_ratio, within_class_scatter
+from cutlayer.guards.wcc import within_class_scatter
+from cutlayer.metrics import scatter_ratio
 
 
 def slow(seen, y):

@@ -15,7 +15,7 @@ from cutlayer.data.base import parts
 from cutlayer.data.partitions import IID, Dirichlet, Labels
 from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.engines.predict import predict
+from cutlayer.engines.predict import Inputs, predict
 from cutlayer.guards import LFQ, WCC, Chain, KAnonymous, LightSplit, NoGuard, Quantize
 from cutlayer.nets import LeNet, Segmenter
 from cutlayer.training.evaluation import confusion, mean_iou, mean_iou_of_each
@@ -129,7 +129,7 @@ def test_training_finds_the_maps(protocol, tmp_path):
 def test_the_result_is_what_prediction_finds(tmp_path):
     data = small(tmp_path)
     result = start.train(plan_for(data, val_share=0.0), tmp_path / "run")
-    told = predict(tmp_path / "run", size=2).summary()
+    told = predict(tmp_path / "run", Inputs(size=2)).summary()
     assert told["mean_iou"] == pytest.approx(result["mean_iou"], abs=1e-4)
     assert told["accuracy"] == pytest.approx(result["accuracy"], abs=1e-4)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...core.batch import Batch, Task
 from ...core.guard import GuardModule, Shape
 from ...core.seeds import derive
-from ...guards import SEAL, Chain, Guard
+from ...guards import SEAL, Guard
 from ..base import EVERY, Attack, Knowledge, smashed
 from .seal_keys import install, recover, recoverable
 
@@ -113,9 +113,8 @@ def _copies(knowledge: Knowledge, seed: int, count: int) -> list[GuardModule]:
 def _put_recovered(knowledge: Knowledge, seed: int, copies: Sequence[GuardModule]) -> float | None:
     """Give the copies the key that the messages show, if they do."""
     assert knowledge.guard is not None and knowledge.observed is not None
-    spec = knowledge.guard.spec
-    parts = spec.parts if isinstance(spec, Chain) else (spec,)
-    seal = next((part for part in parts if isinstance(part, SEAL) and part.has_key), None)
+    stages = knowledge.guard.spec.stages()
+    seal = next((part for part in stages if isinstance(part, SEAL) and part.has_key), None)
     key = recover(smashed(knowledge.observed), seal, derive(seed, "recovery")) if seal is not None else None
     if key is None:
         return None

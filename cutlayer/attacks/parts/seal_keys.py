@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.guard import Shape
-from ...guards import SEAL, Chain, Clip, Guard
+from ...guards import SEAL, Clip, Guard
 from ...guards.parts.periodic import HARMONICS, Transform, Unfit, orthonormal, sampled, series, sides, zigzag
 from ...guards.seal import LowPass
 
@@ -48,7 +48,7 @@ class Key(NamedTuple):
 
 def recoverable(guard: Guard, shape: Shape) -> bool:
     """Whether the maps of a secret transform reach the server as they are, or merely scaled."""
-    parts = guard.parts if isinstance(guard, Chain) else (guard,)
+    parts = guard.stages()
     keyed = [place for place, part in enumerate(parts) if part.has_key]
     if len(keyed) != 1 or not isinstance(parts[keyed[0]], SEAL):
         return False

@@ -254,10 +254,10 @@ def _client_chart(rows: Sequence[Row]) -> bytes:
     canvas, (left, right) = plt.subplots(
         1, 2, figsize=(sum(wide) + 3.0, tall), gridspec_kw={"width_ratios": wide}, sharey=True
     )
-    heat(left, canvas, held, "samples of each class", "Blues", write=len(clients) <= 20 and len(held[0]) <= 20)
+    heat(left, held, "samples of each class", "Blues", write=len(clients) <= 20 and len(held[0]) <= 20)
     left.set_xlabel("class")
     left.set_ylabel("client")
-    heat(right, canvas, served, "expected accuracy", "RdYlGn", low=0.0, high=1.0)
+    heat(right, served, "expected accuracy", "RdYlGn", high=1.0)
     right.set_xticks(range(len(rows)), [_short(row["variant"]) for row in rows], rotation=90, fontsize=8)
     if all(one["accuracy"] is None for row in rows for one in row["clients"]):
         right.text(0.5, 0.5, "unknown", transform=right.transAxes, ha="center", color=SOFT)

@@ -119,12 +119,10 @@ def compare_cells(
     seeds: Sequence[int],
     data_dir: Path | None,
     device: str,
-    folder: Path,
-    identity: str,
+    cells: ResultStore,
 ) -> None:
     """One of several processes that fill the cells."""
     torch.set_num_threads(threads)
-    cells = ResultStore(folder, identity)
     compare(chosen, seeds=seeds, data_dir=data_dir, device=device, cells=cells, claim=claimer(claims))
 
 

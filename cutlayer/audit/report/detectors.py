@@ -1,33 +1,54 @@
 """What the detectors of an audit noticed, as tables and in words: pure functions from its rows."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from ..verdicts import Floors, Row, strongest
+from ..rows import DetectorRow, Floors, Leak, MeterRow, PoisonRow, Row
+from ..verdicts import strongest
 from .plots import INK, SOFT, png, pyplot
 
 NAMED = 3  # trainings in a sentence, at most
 TOO_LOW = -0.05  # SSIM below the best attack, down to which a LeakMeter keeps its promise
 
 
+class Watched(DetectorRow, total=False):
+    """A client's detector in one training, for the report."""
+
+    guard: str
+    seed: int
+    attack: str | None
+    end_ssim: float | None  # of the attack's pictures in the end, if nobody stops
+    end_ncc: float | None
+
+
+class ServerWatched(DetectorRow, total=False):
+    """A detector of the server in one training, for the report."""
+
+    guard: str
+    seed: int
+    poisoned: DetectorRow | None  # the same with malicious clients
+
+
 # ------------------------------------------------------------------ clients that watch the server
-def watchdogs(rows: Sequence[Row]) -> list[Row]:
+def watchdogs(rows: Sequence[Row]) -> list[Watched]:
     """A row for each guard, seed and detector: how it did in honest training, and under each active attack."""
-    found: dict[tuple[Any, ...], Row] = {}
+    found: dict[tuple[Any, ...], Watched] = {}
     for row in rows:
-        active = row.get("detectors_attacked") or [{"detected": False}] * len(row.get("detectors_honest", ()))
-        for honest, evil in zip(row.get("detectors_honest", ()), active, strict=True):
+        silent: list[DetectorRow] = [{"detected": False}] * len(row.get("detectors_honest", []))
+        active = row.get("detectors_attacked") or silent
+        for honest, evil in zip(row.get("detectors_honest", []), active, strict=True):
             if _meters(honest):
                 continue
             attack = row["attack"] if row.get("detectors_attacked") else None
             key = (row["guard"], row["seed"], honest["detector"], attack)
-            end = {"end_ssim": row["ssim"], "end_ncc": row["ncc"]}
-            found[key] = {**honest, "guard": row["guard"], "seed": row["seed"], "attack": attack, **end, **evil}
+            of: Watched = {"guard": row["guard"], "seed": row["seed"], "attack": attack}
+            end: Watched = {"end_ssim": row["ssim"], "end_ncc": row["ncc"]}
+            found[key] = {**honest, **of, **end, **evil}
     under_attack = {key[:3] for key in found if key[3] is not None}
     return [one for key, one in found.items() if key[3] is not None or key[:3] not in under_attack]
 
 
-def _meters(watched: Row) -> bool:
+def _meters(watched: DetectorRow) -> bool:
     """Whether this detector says how much leaks, and nothing of the server."""
     return "leak" in watched
 
@@ -47,9 +68,9 @@ def picture_floor(floors: Floors) -> Floor:
 
 def missed(rows: Sequence[Row], floors: Floors) -> list[str]:
     """Which detectors missed which active attack, and whether its pictures were worth anything."""
-    floor, by_attack = picture_floor(floors), dict[str, list[list[Row]]]()
+    floor, by_attack = picture_floor(floors), dict[str, list[list[Watched]]]()
     for told in _trainings(watchdogs(rows)):
-        by_attack.setdefault(told[0]["attack"], []).append(told)
+        by_attack.setdefault(str(told[0]["attack"]), []).append(told)
     said = []
     for attack, trainings in by_attack.items():
         silent = [told for told in trainings if not any(one["detected"] for one in told)]
@@ -72,38 +93,36 @@ def missed(rows: Sequence[Row], floors: Floors) -> list[str]:
     return said
 
 
-def _trainings(shown: Sequence[Row]) -> list[list[Row]]:
+def _trainings(shown: Sequence[Watched]) -> list[list[Watched]]:
     """What all detectors said of the same training with an attacker."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[tuple[Any, ...], list[Watched]] = {}
     for one in shown:
         if one["attack"] is not None:
             found.setdefault((one["guard"], one["seed"], one["attack"]), []).append(one)
     return list(found.values())
 
 
-def _ssim_at_first(told: Sequence[Row]) -> float:
+def _ssim_at_first(told: Sequence[Watched]) -> float:
     """What the pictures were worth when the first of these called."""
-    first: Row = min((one for one in told if one["detected"]), key=lambda one: one["delay"])
+    first = min((one for one in told if one["detected"]), key=lambda one: one["delay"])
     return float(first["ssim"])
 
 
-def called_for_nothing(honest: Sequence[Row], unit: str) -> list[str]:
+def called_for_nothing(honest: Sequence[Watched] | Sequence[ServerWatched], unit: str) -> list[str]:
     """Detectors that raised alarms about an honest side, the worst of their trainings."""
-    worst: dict[str, Row] = {}
+    worst: dict[str, Watched | ServerWatched] = {}
     for one in honest:
-        if (
-            one["false_alarms"]
-            and one["false_alarms"] > worst.get(one["detector"], {"false_alarms": 0})["false_alarms"]
-        ):
+        before = worst.get(one["detector"])
+        if one["false_alarms"] > (0 if before is None else before["false_alarms"]):
             worst[one["detector"]] = one
     return [
         f"{name} called for nothing, {one['false_alarms_per_1000']:.0f} times in 1,000 honest {unit} "
-        f"({_where({**one, 'hijacked_by': None})})."
+        f"({_where(one['guard'], one['seed'])})."
         for name, one in worst.items()
     ]
 
 
-def _some_missed(attack: str, heard: Sequence[Sequence[Row]]) -> list[str]:
+def _some_missed(attack: str, heard: Sequence[Sequence[Watched]]) -> list[str]:
     """Of trainings in which somebody called: who did not."""
     names = list(dict.fromkeys(one["detector"] for told in heard for one in told))
     count = {name: sum(not one["detected"] for told in heard for one in told if one["detector"] == name)
@@ -113,9 +132,9 @@ def _some_missed(attack: str, heard: Sequence[Sequence[Row]]) -> list[str]:
     return [f"{_and(silent)} missed {attack}; {_and(called)} noticed it."] if silent else []
 
 
-def _worth(trainings: Sequence[Sequence[Row]], floor: Floor) -> str:
+def _worth(trainings: Sequence[Sequence[Watched]], floor: Floor) -> str:
     """What was made of trainings that nobody stopped."""
-    best = max((told[0]["end_ssim"] for told in trainings if told[0]["end_ssim"] is not None), default=None)
+    best = max((end for told in trainings if (end := told[0]["end_ssim"]) is not None), default=None)
     if best is None:
         return "which makes no pictures"
     if best > floor.ssim:
@@ -132,13 +151,12 @@ def _and(names: Sequence[str]) -> str:
 
 
 # --------------------------------------------------------------------- clients that measure the leak
-def meters(rows: Sequence[Row]) -> list[Row]:
+def meters(rows: Sequence[Row]) -> list[MeterRow]:
     """A row for each training and LeakMeter: its estimate, beside the best attack on that same training."""
-    found: dict[tuple[Any, ...], Row] = {}
+    found: dict[tuple[Any, ...], MeterRow] = {}
     for row in rows:
-        told = [(None, one) for one in row.get("detectors_honest", ())] + [
-            (row, one) for one in row.get("detectors_attacked", ())
-        ]
+        told: list[tuple[Row | None, DetectorRow]] = [(None, one) for one in row.get("detectors_honest", [])]
+        told += [(row, one) for one in row.get("detectors_attacked", [])]
         for active, one in told:
             key = (row["guard"], row["seed"], None if active is None else row["attack"], one["detector"])
             if _meters(one) and key not in found:
@@ -148,12 +166,12 @@ def meters(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _metered(key: tuple[Any, ...], told: Row, attack: Row | None) -> Row:
+def _metered(key: tuple[Any, ...], told: DetectorRow, attack: Row | None) -> MeterRow:
     estimate = _highest(told["leak"])
     names = ("step", "reader", "ssim", "ncc", "plus_minus", "floor", "accuracy", "accuracy_plus_minus", "chance")
     shown = {name: None if estimate is None else estimate.get(name) for name in names}
     best = None if attack is None else attack["ssim"]
-    return {
+    found = {
         **dict(zip(("guard", "seed", "hijacked_by", "detector"), key, strict=True)),
         **shown,
         "attack": None if attack is None else attack["attack"],
@@ -163,9 +181,10 @@ def _metered(key: tuple[Any, ...], told: Row, attack: Row | None) -> Row:
         "exceeded": told["exceeded"],
         "course": [[one["step"], one["ssim"], one["plus_minus"], one["floor"]] for one in told["leak"]],
     }
+    return cast(MeterRow, found)
 
 
-def _highest(leak: Sequence[Row]) -> Row | None:
+def _highest(leak: Sequence[Leak]) -> Leak | None:
     """The one that counts: what was sent cannot be taken back. Those before the guard was changed tell of another."""
     changed = max((place + 1 for place, one in enumerate(leak) if "guard" in one), default=0)
     return max(leak[changed:] or leak, key=lambda one: one["ssim"], default=None)
@@ -192,17 +211,18 @@ def metered(rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def _in(some: Sequence[Row], of: Sequence[Row]) -> str:
+def _in(some: Sequence[MeterRow], of: Sequence[MeterRow]) -> str:
     """In which trainings; where it is not all of them, by name."""
     if len(some) == len(of):
         return "in every training"
+    named = [_where(one["guard"], one["seed"], one["hijacked_by"]) for one in some[:NAMED]]
     more = f"; and {len(some) - NAMED} more" if len(some) > NAMED else ""
-    return f"in {len(some)} of {len(of)} trainings ({'; '.join(map(_where, some[:NAMED]))}{more})"
+    return f"in {len(some)} of {len(of)} trainings ({'; '.join(named)}{more})"
 
 
-def _where(one: Row) -> str:
-    guard = "no guard" if one["guard"] == "none" else one["guard"]
-    return f"{guard}, seed {one['seed']}" + (f", hijacked by {one['hijacked_by']}" if one["hijacked_by"] else "")
+def _where(guard: str, seed: int, hijacked_by: str | None = None) -> str:
+    name = "no guard" if guard == "none" else guard
+    return f"{name}, seed {seed}" + (f", hijacked by {hijacked_by}" if hijacked_by else "")
 
 
 def _signed(value: float) -> str:
@@ -232,26 +252,26 @@ def leak_plot(rows: Sequence[Row]) -> bytes | None:
 
 
 # ------------------------------------------------------------------ a server that watches clients
-def servers(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[Row]:
+def servers(rows: Sequence[Row], poisoned: Sequence[PoisonRow]) -> list[ServerWatched]:
     """A row for each guard, seed and detector of the server: honest training, and that with malicious clients."""
-    found: dict[tuple[Any, ...], Row] = {}
+    found: dict[tuple[Any, ...], ServerWatched] = {}
     evil = {
         (one["guard"], one["seed"], told["detector"]): told for one in poisoned for told in one["detectors_attacked"]
     }
     for row in rows:
-        for honest in row.get("server_detectors", ()):
+        for honest in row.get("server_detectors", []):
             key = (row["guard"], row["seed"], honest["detector"])
             found[key] = {"guard": row["guard"], "seed": row["seed"], **honest, "poisoned": evil.get(key)}
     return list(found.values())
 
 
-def noticed_poison(rows: Sequence[Row], poisoned: Sequence[Row]) -> list[str]:
+def noticed_poison(rows: Sequence[Row], poisoned: Sequence[PoisonRow]) -> list[str]:
     """Whether the server noticed malicious clients, and what they had achieved by then; and whom else it flagged."""
     said = called_for_nothing(servers(rows, poisoned), "rounds")
     for one in poisoned:
         guard = "Without a guard" if one["guard"] == "none" else f"With {one['guard']}"
         end = f"success rate {_number(one['success_rate'])} in the end"
-        if not one["attack"].startswith("LabelFlip"):  # which shows nothing to the network
+        if one["has_trigger"]:
             end += f", {_number(one['success_without'])} without the patch"
         for told in one["detectors_attacked"]:
             said.append(f"{guard}, seed {one['seed']}: " + (
@@ -269,6 +289,6 @@ def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2f}"
 
 
-def in_words(rows: Sequence[Row], poisoned: Sequence[Row], floors: Floors) -> list[str]:
+def in_words(rows: Sequence[Row], poisoned: Sequence[PoisonRow], floors: Floors) -> list[str]:
     """All of it, for who reads no tables."""
     return [*missed(rows, floors), *metered(rows), *noticed_poison(rows, poisoned)]

@@ -14,8 +14,8 @@ from ... import __version__
 from ...training.facts.compression import RATES, compared, crossing
 from ...training.facts.privacy import lines
 from ..matrix import Audit
-from ..rows import picture_key
-from ..verdicts import WIDE_GAP, Row, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
+from ..rows import AuditFile, Row, picture_key
+from ..verdicts import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .sweep import figure, points, table
@@ -50,7 +50,7 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
             (Path(beside) / name).replace(folder / name)
 
 
-def as_data(audit: Audit, command: str) -> dict[str, Any]:
+def as_data(audit: Audit, command: str) -> AuditFile:
     """What audit.json holds."""
     return {
         **audit.as_dict(),

@@ -41,12 +41,9 @@ def _drawn(figure: Any, format: str, tight: bool) -> bytes:
     return buffer.getvalue()
 
 
-def heat(
-    axes: Any, figure: Any, rows: Any, label: str, colours: str, *,
-    low: float = 0.0, high: float | None = None, write: bool = False,
-) -> None:  # fmt: skip
-    """A table of numbers as colours, with its scale beside it."""
-    image = axes.imshow(rows, cmap=colours, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
+def heat(axes: Any, rows: Any, label: str, colours: str, *, high: float | None = None, write: bool = False) -> None:
+    """A table of numbers from 0 up as colours, with its scale beside it."""
+    image = axes.imshow(rows, cmap=colours, aspect="auto", vmin=0.0, vmax=high, interpolation="nearest")
     axes.spines[:].set_visible(False)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.yaxis.get_major_locator().set_params(integer=True)
@@ -56,6 +53,6 @@ def heat(
             if value:
                 shade = "white" if value > 0.6 * most else INK
                 axes.text(column, place, f"{value:g}", ha="center", va="center", size=6.5, color=shade)
-    bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=30)
     bar.outline.set_visible(False)
     bar.set_label(label)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 from typing import Any
 
-from ..verdicts import Floors, Row, guards_of, total_bytes, verdict
+from ..rows import Floors, Row
+from ..verdicts import guards_of, total_bytes, verdict
 from .plots import INK, SOFT, png_and_svg, pyplot
 
 # What is swept where nothing was asked for: fewer bits, fewer numbers, fewer of them sent, and two of these together.

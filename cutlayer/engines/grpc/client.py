@@ -15,6 +15,7 @@ from ...core.errors import Halt, NonFinite, ProtocolError
 from ...core.message import Kind, Message
 from ...data.base import Parts
 from ...nets.base import scores_shape
+from ...rules.base import OPTIMIZER
 from ...training import checkpoint
 from ...training.batches import refuse_too_few
 from ...training.checkpoint import Snapshots
@@ -209,14 +210,13 @@ class DeployedClient:
         net = _form(weights, "net.", "stat.")
         if net != _form(own, "net.", "stat."):
             raise ProtocolError(f"{order} brings weights of another network")
-        control = _form(weights, "control.")
-        alike = {name.replace("control.", "net.", 1): form for name, form in control.items()}
-        if control and ("control." not in self.plan.rule.travels or not alike.items() <= net.items()):
-            raise ProtocolError(f"{order} brings {next(iter(control))!r}, which is nothing of this rule's")
-        weights = {name: t for name, t in weights.items() if name not in control}
+        try:
+            self.plan.rule.refuse_unfit_state(weights)
+        except ValueError as error:
+            raise ProtocolError(f"{order} brings {error}") from error
         optimizer = self._party.network.optimizer
         kept = [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
-        for name in weights.keys() - net.keys():
+        for name in (name for name in weights if name.startswith(OPTIMIZER)):
             _, place, _ = (*name.split(".", 2), "", "")[:3]
             of = kept[int(place)] if place.isdecimal() and int(place) < len(kept) else None
             if of is None or weights[name].shape not in (of.shape, ()):

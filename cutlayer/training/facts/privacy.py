@@ -18,7 +18,7 @@ from ...core.batch import Task
 from ...core.guard import Shape
 from ...core.seeds import seeded
 from ...core.split import Split
-from ...guards import DPSGD, Chain, Clip, Gaussian, Guard, Laplace, LightSplit, NoGuard, Noise, Subset
+from ...guards import Gaussian, Guard, Laplace, Noise
 from ...guards.base import Bound, Release, behind
 from ...guards.noise import gaussian_epsilon
 from ..build import build_client, build_server
@@ -28,10 +28,6 @@ from ..plan.shapes import cut_shapes
 DELTA = 1e-5
 NO_ACCOUNTANT = "adding up releases needs dp-accounting: pip install 'cutlayer[dp]'"
 FINEST, CELLS = 1e-4, 10_000  # of the accountant's grid: its width, unless that would take more cells than this
-
-# Guards that do to a sample what they would do to it alone, without a penalty over the batch. DP-SGD's bound on one
-# sample's share of the gradient holds beside these; of others it is not known.
-SAMPLE_BY_SAMPLE = (NoGuard, Clip, Gaussian, Laplace, Noise, LightSplit, Subset, DPSGD)
 
 
 class Spent(NamedTuple):
@@ -143,7 +139,7 @@ def _roughly(spent: Sequence[Spent], delta: float) -> float:
 def _along(guard: Guard, shape: Shape) -> tuple[list[dict[str, str]], Bound, list[float]]:
     """(each part's claim, what holds behind the last, the δ that was asked for)"""
     claims, bound, deltas = [], Bound(), []
-    for part in guard.parts if isinstance(guard, Chain) else (guard,):
+    for part in guard.stages():
         settled, bound = behind(part, bound)
         claims.append({"guard": repr(part), "claim": settled.claim(shape)})
         shape = settled.out_shape(shape)
@@ -188,7 +184,7 @@ def _messages(
 
 
 def _why_no_release(guard: Guard, bound: Bound) -> str:
-    parts = guard.parts if isinstance(guard, Chain) else (guard,)
+    parts = guard.stages()
     if any(isinstance(part, Gaussian | Laplace) for part in parts):
         return bound.why
     if any(isinstance(part, Noise) for part in parts):
@@ -229,13 +225,14 @@ def _inference(plan: Plan, bound: Bound, delta: float) -> dict[str, Any] | None:
 def _weights(plan: Plan, task: Task, parties: _Parties, delta: float) -> tuple[dict[str, Any] | None, str | None]:
     """DP-SGD over all epochs. Replacing a record moves the sum of clipped gradients by at most 2·clip, once an epoch;
     batches are shuffled, not drawn at random, so nothing is gained by sampling."""
-    parts = plan.guard.parts if isinstance(plan.guard, Chain) else (plan.guard,)
-    own = next((part for part in parts if isinstance(part, DPSGD)), None)
-    if own is None:
+    parts = plan.guard.stages()
+    own = next((part for part in parts if part.releases_weights() is not None), None)
+    release = plan.guard.releases_weights()
+    if own is None or release is None:
         return None, None
-    if not own.noise:
+    if not release.multiplier:
         return None, f"{own} adds no noise"
-    if other := next((part for part in parts if not isinstance(part, SAMPLE_BY_SAMPLE)), None):
+    if other := next((part for part in parts if not part.acts_alone), None):
         return None, f"{other} may let one sample change the gradients of others, which no clip bounds: leave it out"
     split, cut = parties.split, cut_shapes(plan, task)
     for name, part, shape in (
@@ -245,7 +242,7 @@ def _weights(plan: Plan, task: Task, parties: _Parties, delta: float) -> tuple[d
     ):
         if why := _mixes(name, part, shape):
             return None, why
-    spent = [Spent(Release("gaussian", own.noise / 2), plan.epochs)]
+    spent = [Spent(release, plan.epochs)]
     if _learns(parties.body):
         return _price(spent, delta, None), (
             "the body learns from the same records without noise, and later gradients of all samples come through "
