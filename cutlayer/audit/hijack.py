@@ -10,6 +10,7 @@ import torch
 
 from ..attacks import Attack, Attacker
 from ..core.batch import Task
+from ..core.outside import plain
 from ..core.seeds import derive, generator, seeded
 from ..data.base import Parts
 from ..engines.local.run import LocalRun, Progress
@@ -48,7 +49,7 @@ def hijack(
     plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
     first alarm the attacker's pictures of `images` samples are judged."""
     began = time.perf_counter()
-    with seeded(derive(seed, "attack", repr(attack), again), device):
+    with seeded(derive(seed, "attack", plain(attack), again), device):
         knowledge = before_training(plan, task, data, device).only(attack.needs)
         attacker = attack.attacker(knowledge, derive(seed, "attacker", again))
     once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).steps

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -201,6 +202,7 @@ def _audit(
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
     from ..training.facts.forecast import in_words
     from ..training.facts.link import Link
+    from ..training.plan.code import outside
 
     over = Link.parse(link) if link is not None else None
     if over is not None:
@@ -229,6 +231,8 @@ def _audit(
         "link": over,
     }
     identity = f"{plan} {images} {auxiliary and auxiliary.without}" + (f" {over}" if over else "")
+    if code := outside([*options["guards"], *options["attacks"], *(getattr(plan, one.name) for one in fields(plan))]):
+        identity += " " + ", ".join(f"{name} {source.digest}" for name, source in code.items())
     try:
         with Bar() as bar:
             if jobs > 1:

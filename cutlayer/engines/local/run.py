@@ -21,8 +21,8 @@ from ...training.coordinator import Best as Best
 from ...training.coordinator import Coordinator
 from ...training.coordinator import Progress as Progress
 from ...training.fused_wave import FUSED, Fusion
-from ...training.micro_batches import Ring
 from ...training.laws import refuse_broken_net
+from ...training.micro_batches import Ring
 from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn, Wave
 from ...training.step import ClientNetwork, load
