@@ -10,6 +10,7 @@ import torch
 
 from ..attacks import Attack, Attacker
 from ..core.batch import Task
+from ..core.outside import plain
 from ..core.seeds import derive, generator, seeded
 from ..data.base import Parts
 from ..engines.local.run import LocalRun, Progress
@@ -55,7 +56,7 @@ def hijack(
     numbers of the attacker's."""
     plan, data, task, device, start = training
     began = time.perf_counter()
-    with seeded(derive(plan.seed, "attack", repr(attack), again), device):
+    with seeded(derive(plan.seed, "attack", plain(attack), again), device):
         knowledge = before_training(plan, task, data, device).only(attack.needs)
         attacker = attack.attacker(knowledge, derive(plan.seed, "attacker", again))
     once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).steps

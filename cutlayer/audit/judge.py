@@ -12,6 +12,7 @@ from torch.nn.functional import cosine_similarity
 from ..attacks import Attack, Attacker
 from ..attacks.labels import named
 from ..core.message import Message
+from ..core.outside import plain
 from ..core.seeds import derive, seeded
 from ..core.split import each
 from ..data.base import Parts
@@ -46,7 +47,7 @@ def judge(
     knowledge = knowledge.only(attack.needs)
     victim = victim.fewer(attack.most_images)
     began = time.perf_counter()
-    with seeded(derive(seed, "attack", repr(attack), again), victim.truth.device):
+    with seeded(derive(seed, "attack", plain(attack), again), victim.truth.device):
         attacker = attacker or attack.attacker(knowledge, derive(seed, "attacker", again))
         figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
     row = {

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..attacks import Attack
 from ..core.batch import Task
 from ..core.guard import Shape
+from ..core.outside import is_outside
 from ..core.seeds import derive
 from ..data.base import Loaded, Parts
 from ..data.poisons import Poison
@@ -22,8 +23,10 @@ from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
 from ..training.build import build_client, build_server
 from ..training.labels import why_unfit_labels
+from ..training.laws import hold, refuse_broken
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
+from .check.attacks import says_what_it_knows
 from .control import why_control_failed, why_invalid
 from .detector_trial import on_trial
 from .facts import refuse_overlap, shared_out
@@ -290,6 +293,9 @@ def _average(per_seed: list[Floors]) -> Floors:
 def _refuse_attacks(attacks: Sequence[Attack], plan: Plan, data: Parts, task: Task, images: int) -> None:
     """What an attack lacks is said now, and not after the first hour of training."""
     for attack in attacks:
+        refuse_broken([attack], (), task)
+        if is_outside(type(attack)):
+            hold(attack, (says_what_it_knows,))
         reason = attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
         if reason is not None:
             raise ValueError(reason)

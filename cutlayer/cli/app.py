@@ -9,6 +9,7 @@ import typer
 
 from ..training.device import prepare
 from . import audit as cli_audit
+from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
 from .options import (
@@ -256,6 +257,7 @@ def list_things(
             print(f"{'':{width}}    {line}")
 
 
+cli_check.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 

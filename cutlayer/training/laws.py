@@ -130,8 +130,8 @@ def the_server_builds_the_same_lift(guard: Guard, shape: Shape, task: Task) -> N
         ours = guard.lift(shape, 1)
     with seeded(2):
         theirs = guard.public_part().lift(shape, 1)
-    mine, yours = ours.state_dict(), theirs.state_dict()
-    same = mine.keys() == yours.keys() and all(torch.equal(mine[name], yours[name]) for name in mine)
+    mine, yours = [*ours.state_dict().values()], [*theirs.state_dict().values()]
+    same = len(mine) == len(yours) and all(torch.equal(a, b) for a, b in zip(mine, yours, strict=True))
     need(
         same and torch.equal(ours.eval()(seen), theirs.eval()(seen)),
         "two machines build different lifts: draw everything in lift from generator(public), or under seeded(public)",
@@ -272,19 +272,19 @@ def refuse_broken(parts: Sequence[Any], cut: Shape, task: Task) -> None:
     for part in parts:
         for one in _from_outside(part):
             if ":" in written(type(one)):  # else nobody could type it: a class of a notebook, or of a test
-                _hold(one, (its_text_is_itself,))
+                hold(one, (its_text_is_itself,))
         if isinstance(part, Guard) and any(_from_outside(part)):
-            _hold(part, CHEAP_GUARD, tuple(cut), _Task(task))
+            hold(part, CHEAP_GUARD, tuple(cut), _Task(task))
         elif is_outside(type(part)):
             for kind, laws in ((Rule, CHEAP_RULE), (Partition, CHEAP_PARTITION)):
                 if isinstance(part, kind) and getattr(part, "merges", True):
-                    _hold(part, laws)
+                    hold(part, laws)
 
 
 def refuse_broken_net(net: Net, task: Task) -> None:
     """Only where one process plays both sides: elsewhere a server builds no tail, and a client no body."""
     if is_outside(type(net)):
-        _hold(net, CHEAP_NET, _Task(task))
+        hold(net, CHEAP_NET, _Task(task))
 
 
 def _from_outside(value: Any) -> Iterator[Spec]:
@@ -311,7 +311,8 @@ class _Task:
         return isinstance(other, _Task) and repr(self.task) == repr(other.task)
 
 
-def _hold(part: Any, laws: tuple[Law, ...], *given: Any) -> None:
+def hold(part: Any, laws: tuple[Law, ...], *given: Any) -> None:
+    """A ValueError for the first of these laws that `part` breaks."""
     try:
         why = _known_broken(part, laws, *given)
     except TypeError:  # it has a list among its fields, and no hash: the first law is about that

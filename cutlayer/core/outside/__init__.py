@@ -9,5 +9,6 @@ from .files import load_module as load_module
 from .files import load_named as load_named
 from .files import named as named
 from .origin import is_outside as is_outside
+from .origin import plain as plain
 from .origin import plain_names as plain_names
 from .origin import written as written

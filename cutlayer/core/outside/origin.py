@@ -29,6 +29,12 @@ def written(thing: type) -> str:
     return f"{module}:{name}" if importable and getattr(sys.modules[module], name, None) is thing else name
 
 
+def plain(thing: object) -> str:
+    """The text of a spec without origins: the same wherever its file lies, so random numbers may hang on it."""
+    with plain_names():
+        return repr(thing)
+
+
 @contextmanager
 def plain_names() -> Iterator[None]:
     """Names without their origin: where a file lies is not what two machines agree on."""

@@ -13,6 +13,7 @@ from .grid import Grid as Grid
 from .half import Half as Half
 from .image_file import Pictures as Pictures
 from .latents import Latents as Latents
+from .parts.gridded import Gridded as Gridded
 from .prefix import Prefix as Prefix
 from .raw import Raw as Raw
 from .sparse import Sparse as Sparse

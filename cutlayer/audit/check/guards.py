@@ -1,0 +1,186 @@
+"""Laws of guards."""
+
+import pickle
+
+import torch
+
+from ...core.guard import Shape
+from ...core.seeds import derive, seeded
+from ...core.split import Bypass, UShaped, Vanilla
+from ...guards.base import Guard, NoGuard
+from ...nets.base import Net
+from ...nets.whole import Whole
+from ...training.build import build_client, build_server
+from ...training.laws import (
+    TASK,
+    is_a_function_of_its_seeds,
+    lift_undoes_the_shape,
+    need,
+    sends_what_it_promises,
+    the_server_builds_the_same_lift,
+    toy_batch,
+)
+from ...training.plan.plan import Plan
+from ...training.plan.shapes import cut_shapes
+from ...wire import frames
+from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
+
+NETS: tuple[Net, ...] = (ToyNet(), ToyNet(norm="group"), Whole(net=ToyNet()))  # maps; samples apart; at the input
+
+
+def plan_for(guard: Guard) -> tuple[Plan, Shape]:
+    """A toy plan that the guard fits, and the shape it reads there."""
+    refused: list[str] = []
+    for net in NETS:
+        try:
+            plan = toy_plan(net=net, guard=guard, batch_size=max(6, 2 * guard.least_batch))
+            z = cut_shapes(toy_plan(net=net), TASK).z
+            guard.out_shape(z)
+            server = build_server(plan.public(), TASK)
+            build_client(plan, TASK, 0, server.handle)
+            return plan, z
+        except ValueError as error:
+            refused.append(str(error))
+    raise AssertionError(f"it fits no toy cut; the first one, of 4 x 5 x 5, it refuses: {refused[0]}")
+
+
+def _cut(guard: Guard) -> Shape:
+    for shape in ((4, 5, 5), (1, 12, 12), (12,)):
+        try:
+            guard.out_shape(shape)
+            return shape
+        except ValueError:
+            continue
+    raise AssertionError("it refuses cuts of 4 x 5 x 5, of 1 x 12 x 12 and of 12 numbers")
+
+
+def promises(guard: Guard) -> None:
+    """what leaves has the shape that out_shape promises"""
+    sends_what_it_promises(guard, _cut(guard), TASK)
+
+
+def lifts(guard: Guard) -> None:
+    """the server's half (lift) gives the body the shape that it reads"""
+    lift_undoes_the_shape(guard, _cut(guard), TASK)
+
+
+def public_half(guard: Guard) -> None:
+    """the server's half follows from the public part and the public seed alone"""
+    the_server_builds_the_same_lift(guard, _cut(guard), TASK)
+
+
+def by_seeds(guard: Guard) -> None:
+    """what leaves follows from its seeds and the step: a replayed step is the same step"""
+    is_a_function_of_its_seeds(guard, _cut(guard), TASK)
+
+
+def split_is_unsplit(guard: Guard) -> None:
+    """split training is the unsplit one, bit for bit"""
+    plan, _ = plan_for(guard)
+    tried = 0
+    for protocol in (UShaped, Vanilla, Bypass):
+        try:
+            one = toy_plan(net=plan.net, guard=guard, protocol=protocol, batch_size=plan.batch_size)
+            cut_shapes(one, TASK)
+        except ValueError:
+            continue
+        split_equals_whole(one, TASK)
+        tried += 1
+    need(tried, "it fits no protocol")
+
+
+def bytes_are_frames(guard: Guard) -> None:
+    """what is counted as sent is what travels, and arrives bit for bit"""
+    plan, _ = plan_for(guard)
+    _, _, up, down = trained(plan, TASK, 2)
+    for message in [*up, *down]:
+        frame = frames.encode(message)
+        need(len(frame) == frames.size(message), f"{frames.size(message)} bytes are counted, {len(frame)} travel")
+        back = frames.decode(frame)
+        for name, tensor in message.tensors.items():
+            need(
+                torch.equal(back[name], tensor),
+                f"{name} arrives as other numbers: `packed` must be the bytes of exactly what `seen` is",
+            )
+
+
+def tells_no_secret(guard: Guard) -> None:
+    """nothing the server gets holds inputs, labels or the client's seeds"""
+    plan, _ = plan_for(guard)
+    _, server, up, _ = trained(plan, TASK, 2)
+    names = {name for message in up for name in message.tensors}
+    need(names <= {"z", "du"}, f"{', '.join(sorted(names - {'z', 'du'}))} leave beside z and du")
+    held = pickle.dumps([server.body.state_dict(), plan.public(), up])
+    own = derive(SECRET, "client", 0)
+    for what, secret in {"private seed": SECRET, "client's seed": own, "guard's seed": derive(own, "guard")}.items():
+        found = secret.to_bytes(8, "little") in held or str(secret).encode() in held
+        need(not found, f"the {what} is in what the server has: keep keys in non-persistent buffers")
+    need(
+        not guard.client_only or type(guard).__name__.encode() not in pickle.dumps(plan.public()),
+        "the server's plan names a guard that is the client's alone",
+    )
+
+
+def acts_in_service(guard: Guard) -> None:
+    """it does in service what it does in training, and client_only says whether what leaves is left alone"""
+    shape, batch = _cut(guard), toy_batch(TASK, max(6, 2 * guard.least_batch))
+    z = torch.rand(len(batch), *shape, generator=torch.Generator().manual_seed(3))
+    module = guard.build(shape, 1, 2, TASK).eval()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with torch.no_grad(), seeded(4):
+        seen = module(z, batch).seen
+    learnt = [name for name, tensor in module.state_dict().items() if not torch.equal(tensor, before[name])]
+    need(not learnt, f"a prediction changes {', '.join(learnt)}: change weights and statistics in training alone")
+    alone = seen.shape == z.shape and torch.equal(seen, z)
+    need(alone or not guard.client_only, "it says client_only, and what leaves is not what came in")
+    need(
+        not alone or guard.client_only or isinstance(guard, NoGuard),
+        "what leaves in service is what came in: act in eval(), too, or say client_only = True where it is a penalty",
+    )
+
+
+def says_what_may_be_claimed(guard: Guard) -> None:
+    """its claim is one line, and a guard that leaves what is sent alone claims nothing"""
+    claim = guard.claim(_cut(guard))
+    need(isinstance(claim, str) and claim and "\n" not in claim, f"claim() is one line; got {claim!r}")
+    need(not guard.client_only or claim.startswith("none"), "a penalty bounds nothing: let claim() begin with none")
+
+
+def hands_on(guard: Guard) -> None:
+    """what one client hands on fits another client's guard"""
+    plan, _ = plan_for(guard)
+    two = toy_plan(net=plan.net, guard=guard, clients=2, batch_size=plan.batch_size)
+    one, other = (build_client(two, TASK, number, lambda message: message) for number in (0, 1))
+    other.split.load_state_dict(one.split.state_dict())
+
+
+def refuses_in_words(guard: Guard) -> None:
+    """a cut it cannot read is refused with a ValueError that names it"""
+    refused = 0
+    for shape in ((1,), (3,), (2, 3), (1, 1, 1)):
+        try:
+            guard.out_shape(shape)
+        except ValueError as error:
+            refused += 1
+            need(len(str(error)) > 15, f"{shape} is refused with {str(error)!r}: say what would fit")
+        except Exception as error:  # anything else is a trace to a user
+            raise AssertionError(
+                f"out_shape({shape}) raises {type(error).__name__}: raise a ValueError that says what would fit"
+            ) from error
+    if not refused:
+        raise Skipped("it reads every cut that was tried")
+
+
+LAWS = (
+    promises,
+    lifts,
+    public_half,
+    by_seeds,
+    split_is_unsplit,
+    bytes_are_frames,
+    tells_no_secret,
+    acts_in_service,
+    says_what_may_be_claimed,
+    hands_on,
+    refuses_in_words,
+)

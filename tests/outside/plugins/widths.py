@@ -1,0 +1,3 @@
+"""What two_layers.py imports from beside itself."""
+
+MIDDLE = 6
