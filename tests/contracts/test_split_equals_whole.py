@@ -63,8 +63,8 @@ def check_or_refuse(protocol, guard, **changes):
             check(plan, steps=1)
 
 
-# Every guard as it is listed; every kind of guard in every protocol, and with every part frozen. Twins of doubles once
-# a guard, protocols in turn. `make campaign` has all the others.
+# Every guard as it is listed; every kind of guard in every protocol, and with every part frozen. In doubles every
+# guard once, protocols in turn. `make campaign` has all the others.
 SLICE = rotation(ALL_GUARDS, PROTOCOLS, FROZEN)
 DOUBLES = [(guard, PROTOCOLS[turn % len(PROTOCOLS)]) for turn, guard in enumerate(ALL_GUARDS)]
 

@@ -38,7 +38,7 @@ PLAIN = NoGuard()
 SMALL, COLOUR = Task((1, 28, 28), 10), Task((3, 32, 32), 10)
 SCENE, SIGNAL, TABLE = Task((3, 16, 24), 4), Task((2, 40), 3), Task((9,), 3)
 
-# At least one line a network; every one that normalises with both norms.
+# At least one line a network; every one that normalises with both norms. Other levels and depths are campaign.
 EVERY = [
     (SimpleCNN(depth=2), SMALL),
     (SimpleCNN(depth=2, norm="group"), SMALL),
