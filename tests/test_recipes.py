@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch import nn
 
 from cutlayer.cli.demo import demo_guards, demo_plan
 from cutlayer.core.split import UShaped, Vanilla

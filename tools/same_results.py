@@ -162,7 +162,8 @@ PLANS: dict[str, dict[str, str]] = {
         "clients_per_round": "2", "guard": "Chain(Clip(norm=2.0), Gaussian(scale=0.3))", "local_steps": "2",
     },
     "bypass-relay-prism": {
-        "protocol": "Bypass(home=0.5, fusion='residual')", "guard": "Prism(keep=0.2)", "clients": "2",
+        "protocol": "Bypass(home=0.5, fusion='residual')", "guard": "Prism(keep=0.2, privacy='adversary')",
+        "clients": "2",
     },
     "vanilla-splitfed2-seal": {
         "protocol": "Vanilla", "rounds": "SplitFed(version=2, fresh=True)", "rule": "FedAdam()", "guard": "SEAL()",

@@ -1,12 +1,15 @@
 """Many runs in one table: victims, attackers, judges, verdicts and reports.
 
-`audit(...)` fills the table, `report.write` makes files of it, `compare` puts variants of one plan side by side.
+`audit(AuditSpec(plan, guards=[...]), loaded)` fills the table, `report.write` makes files of it, `compare` puts
+variants of one plan side by side.
 """
 
 from ..core.lazy import lazy
 
 _HOMES = {
     "audit": "matrix",
+    "AuditSpec": "spec",
+    "Resources": "spec",
     "strongest": "verdicts",
     "verdict": "verdicts",
     "compare": "",

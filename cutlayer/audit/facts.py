@@ -37,7 +37,11 @@ def run_facts(run: LocalRun, victim: Victim) -> dict[str, Any]:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
     batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch_size, len(run.samples[0]))))
-    maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
+    maps = [
+        mean_iou(one.confusion)
+        for one in (client.scored for client in run.clients)
+        if one and one.confusion is not None
+    ]
     memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
     return {
         "guard": shown(run.plan.guard),

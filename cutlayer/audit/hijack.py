@@ -30,27 +30,34 @@ class Hijacked(NamedTuple):
     trial: DetectorTrial  # of the plan's detectors
 
 
+class Training(NamedTuple):
+    """The training that an attacker hijacks."""
+
+    plan: Plan
+    data: Parts
+    task: Task
+    device: str = "cpu"
+    start: LocalRun | None = None  # what it goes on from, for guards that are fitted to a finished network
+
+
 def hijack(
     attack: Attack,
-    plan: Plan,
-    data: Parts,
-    task: Task,
-    seed: int,
+    training: Training,
     *,
-    device: str = "cpu",
     again: int = 0,
-    start: LocalRun | None = None,
     images: int = 128,
     on_step: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[DetectorTrial], bool] = lambda trial: False,
 ) -> Hijacked:
-    """The plan once more, with an active attacker at the server: for as many epochs as the attack needs, at least the
-    plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
-    first alarm the attacker's pictures of `images` samples are judged."""
+    """That training again, with an active attacker at the server: for as many epochs as the attack needs, at least
+    the plan's, and to the end, for no epoch of it is the best. Detectors are on trial: they stop nobody, and at their
+    first alarm the attacker's pictures of `images` samples are judged. `again` counts repetitions with other random
+    numbers of the attacker's."""
+    plan, data, task, device, start = training
     began = time.perf_counter()
-    with seeded(derive(seed, "attack", repr(attack), again), device):
+    with seeded(derive(plan.seed, "attack", repr(attack), again), device):
         knowledge = before_training(plan, task, data, device).only(attack.needs)
-        attacker = attack.attacker(knowledge, derive(seed, "attacker", again))
+        attacker = attack.attacker(knowledge, derive(plan.seed, "attacker", again))
     once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).steps
     longer = replace(plan, epochs=max(plan.epochs, ceil(attack.least_steps() / once)), patience=0)
     run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])

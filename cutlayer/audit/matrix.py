@@ -3,7 +3,7 @@
 A row counts only if the same attack succeeded on the unguarded cut in the same run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import mean
@@ -15,14 +15,13 @@ from ..attacks import Attack
 from ..core.batch import Task
 from ..core.guard import Shape
 from ..core.seeds import derive
-from ..data.auxiliary import Auxiliary
 from ..data.base import Loaded, Parts
+from ..data.poisons import Poison
 from ..detectors import ClientContext
 from ..engines.local.run import task_of
 from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
 from ..training.build import build_client, build_server
-from ..training.facts.link import Link
 from ..training.labels import why_unfit_labels
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
@@ -32,9 +31,9 @@ from .facts import refuse_overlap, shared_out
 from .floors import floors
 from .judge import judge
 from .knowledge import why_untold
-from .rows import Event, Scores, picture_key, shown
-from .scene import Scene, Shown
-from .store import ResultStore
+from .rows import Row, Scores, picture_key, shown
+from .scene import Scene, SceneContext, Shown
+from .spec import AuditSpec, Resources
 from .victim import Victim
 
 SCHEMA = 1
@@ -49,13 +48,20 @@ class Audit:
 
     plan: Plan
     floors: dict[str, Scores]
-    truth: Tensor
+    truth: Tensor  # private images of the first seed
     labels: Tensor
     lpips_missing: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # guards that do not fit this plan, and why
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    pictures: dict[str, Tensor] = field(default_factory=dict)  # by `picture_key`: reconstructions of `truth`
+    rows: list[Row] = field(default_factory=list)
+    pictures: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # by `picture_key`: what the first seed's rows made of `truth`
     poisoned: list[dict[str, Any]] = field(default_factory=list)  # a row a training with malicious clients
+
+    @property
+    def seed(self) -> int:
+        """The one whose truth and pictures are kept."""
+        return self.rows[0]["seed"]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -70,106 +76,131 @@ class Audit:
 
 
 @on_trial()
-def audit(
-    plan: Plan,
-    loaded: Loaded,
-    *,
-    guards: Sequence[Guard],
-    attacks: Sequence[Attack],
-    if_they_fit: Sequence[Guard] = (),
-    seeds: Sequence[int] = (0,),
-    images: int = 256,
-    device: str = "cpu",
-    auxiliary: Auxiliary | None = None,
-    cells: ResultStore | None = None,
-    claim: Callable[[str], bool] = lambda name: True,
-    lpips: LPIPS | None = None,
-    lpips_missing: str | None = None,
-    link: Link | None = None,
-    on_event: Callable[[Event], None] = lambda event: None,
-) -> Audit:
+def audit(spec: AuditSpec, loaded: Loaded, resources: Resources | None = None) -> Audit:
     """Every guard against every attack, the unguarded cut first: it is the control of all others.
-
-    A guard that cannot work with this plan is an error, except those of `if_they_fit`: they are left out and named.
-    What is in `cells` already is not computed again. Where several processes fill them, `claim` says what is this
-    one's to do: single attacks on the open cut, whole guards otherwise. `link`: also say how long training with each
-    guard would take over that.
 
     All clients are honest here. Where the plan has a poison, each guard is trained once more with malicious ones.
     """
-    plan = _checked(replace(plan, client_detectors=tuple(one.on_trial() for one in plan.client_detectors)), loaded)
-    task = task_of(loaded.train, len(loaded.classes))
-    if plan.poison is not None:
-        plan.poison.refuse_unfit(task)
-    y = loaded.train.y
-    left_out = {repr(guard): why for guard in if_they_fit if (why := why_unfit(plan, task, guard, y))}
-    wanted = dict.fromkeys([NoGuard(), *guards, *(guard for guard in if_they_fit if repr(guard) not in left_out)])
-    guards = list(wanted)
-    for guard in guards:
-        if why := why_unfit(plan, task, guard, y):
-            raise ValueError(why)
-    aside = auxiliary or Auxiliary()
-    _refuse_attacks(attacks, plan, aside.apply(shared_out(plan, loaded, seeds[0]), task), task, images)
-    # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
-    shape = cut_shapes(plan, task).shared
-    forms = {guard: _forms(attacks, plan, guard, shape) for guard in guards}
-    spoils = {guard: plan.poison for guard in guards if plan.poison is not None and not guard.post_hoc}
-    show = Shown(on_event, len(seeds) * (len(spoils) + sum(1 + len(against) for against in forms.values())))
-    claim = cache(claim)  # what is this process's stays so
-    cells = cells or ResultStore()
-    result: Audit | None = None
-    per_seed: list[dict[str, Scores]] = []
-    for seed in seeds:
+    matrix = _Matrix(spec, loaded, resources or Resources())
+    for seed in spec.seeds:
+        matrix.fill(seed)
+    return matrix.result()
+
+
+class _Matrix:
+    """The table while it is filled, a seed at a time. What cannot be audited is refused before any training."""
+
+    def __init__(self, spec: AuditSpec, loaded: Loaded, resources: Resources):
+        plan = replace(spec.plan, client_detectors=tuple(one.on_trial() for one in spec.plan.client_detectors))
+        self.spec, self.loaded, self.resources, self.plan = spec, loaded, resources, _checked(plan, loaded)
+        self.task = task_of(loaded.train, len(loaded.classes))
+        if plan.poison is not None:
+            plan.poison.refuse_unfit(self.task)
+        unfit = {guard: why for guard in spec.optional_guards if (why := self._why_unfit(guard))}
+        fitting = (guard for guard in spec.optional_guards if guard not in unfit)
+        self.guards = list(dict.fromkeys([NoGuard(), *spec.guards, *fitting]))
+        for guard in self.guards:
+            if why := self._why_unfit(guard):
+                raise ValueError(why)
+        _refuse_attacks(spec.attacks, self.plan, self._data(self.plan, spec.seeds[0]), self.task, spec.images)
+        # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
+        shape = cut_shapes(self.plan, self.task).shared
+        self.forms = {guard: _forms(spec.attacks, self.plan, guard, shape) for guard in self.guards}
+        self.spoils = {guard: plan.poison for guard in self.guards if plan.poison is not None and not guard.post_hoc}
+        cells = len(self.spoils) + sum(1 + len(against) for against in self.forms.values())
+        self.show = Shown(resources.on_event, len(spec.seeds) * cells)
+        self.store, self.claim = resources.store, cache(resources.claim)  # what is this process's stays so
+        self.left_out = {repr(guard): why for guard, why in unfit.items()}
+        self._floors: list[dict[str, Scores]] = []
+        self._result: Audit | None = None
+
+    def fill(self, seed: int) -> None:
         # The judge plays every party, so the private seed may be fixed: the table can be made again.
-        own = replace(plan, seed=seed, private_seed=derive(seed, "audit"), poison=None)
-        data = aside.apply(shared_out(own, loaded, seed), task)
+        own = replace(self.plan, seed=seed, private_seed=derive(seed, "audit"), poison=None)
+        data = self._data(own, seed)
         refuse_overlap(data)
-        records = any("history" in attack.needs for attack in attacks)
-        open_cut = Scene(replace(own, guard=NoGuard()), data, task, images, device, None, show, records, link)
-        marks = _marks(cells, open_cut, seed, lpips)
-        per_seed.append(marks)
-        if result is None:
-            truth = _truth(cells, open_cut, seed)
-            result = Audit(plan, {}, truth["images"], truth["labels"], lpips_missing, left_out)
-        controls: dict[str, dict[str, Any]] = {}
-        for guard in guards:
-            scene = (
-                open_cut
-                if guard == NoGuard()
-                else Scene(replace(own, guard=guard), data, task, images, device, open_cut, show, records, link)
-            )
-            if guard != NoGuard() and not claim(f"{seed} | {shown(guard)}"):
-                continue
-            for attack in forms[guard]:
-                name = f"{seed} | {shown(guard)} | {attack}"
-                if (cell := cells.get(name)) is None:
-                    # Together with its control, without which it cannot be judged.
-                    if guard == NoGuard() and not claim(f"{seed} | none | {attack.base()}"):
-                        continue
-                    show(f"{attack} against {shown(guard)}")
-                    cell = _cell(scene, attack, seed, marks, controls.get(repr(attack.base())), lpips)
-                    cells.put(name, cell[0], **cell[1])
-                row, pictures = cell
-                if guard == NoGuard() and attack == attack.base():
-                    controls[repr(attack.base())] = row
-                result.rows.append(row)
-                if "pictures" in pictures:
-                    result.pictures.setdefault(picture_key(row), pictures["pictures"])
-                show.done += 1
-            if guard in spoils:
-                name = f"{seed} | {shown(guard)} | {spoils[guard]}"
-                if (cell := cells.get(name)) is None:
-                    if guard == NoGuard() and not claim(name):
-                        continue
-                    cells.put(name, scene.spoiled(spoils[guard]))
-                    cell = cells.get(name)
-                assert cell is not None
-                result.poisoned.append(cell[0])
-                show.done += 1
-            show.done += not scene.trained  # all of its cells were there already
-    assert result is not None
-    result.floors = _average(per_seed)
-    return result
+        records = any("history" in attack.needs for attack in self.spec.attacks)
+        shared = SceneContext(
+            data, self.task, self.spec.images, self.resources.device, self.show, records, self.spec.link
+        )
+        open_cut = Scene(replace(own, guard=NoGuard()), shared)
+        marks = self._marks(open_cut)
+        self._floors.append(marks)
+        if self._result is None:
+            truth = self._truth(open_cut)
+            missing = self.resources.lpips_missing
+            self._result = Audit(self.plan, {}, truth["images"], truth["labels"], missing, self.left_out)
+        controls: dict[str, Row] = {}
+        for guard in self.guards:
+            if guard == NoGuard():
+                self._attacked(open_cut, marks, controls)
+            elif self.claim(f"{seed} | {shown(guard)}"):
+                self._attacked(Scene(replace(own, guard=guard), shared, open_cut), marks, controls)
+
+    def result(self) -> Audit:
+        assert self._result is not None
+        self._result.floors = _average(self._floors)
+        return self._result
+
+    def _attacked(self, scene: Scene, marks: dict[str, Scores], controls: dict[str, Row]) -> None:
+        """All cells of one guard. The open cut comes first, and leaves its rows in `controls`."""
+        guard, seed = scene.plan.guard, scene.plan.seed
+        assert self._result is not None
+        for attack in self.forms[guard]:
+            name = f"{seed} | {shown(guard)} | {attack}"
+            if (cell := self.store.get(name)) is None:
+                # Together with its control, without which it cannot be judged.
+                if guard == NoGuard() and not self.claim(f"{seed} | none | {attack.base()}"):
+                    continue
+                self.show(f"{attack} against {shown(guard)}")
+                cell = _cell(scene, attack, marks, controls.get(repr(attack.base())), self.resources.lpips)
+                self.store.put(name, cell[0], **cell[1])
+            row, pictures = cell
+            if guard == NoGuard() and attack == attack.base():
+                controls[repr(attack.base())] = row
+            self._result.rows.append(row)
+            if "pictures" in pictures and seed == self.spec.seeds[0]:
+                self._result.pictures[picture_key(row)] = pictures["pictures"]
+            self.show.done += 1
+        if guard in self.spoils and not self._spoiled(scene, self.spoils[guard]):
+            return
+        self.show.done += not scene.trained  # all of its cells were there already
+
+    def _spoiled(self, scene: Scene, poison: Poison) -> bool:
+        """The same guard with malicious clients; False: another process's to do."""
+        guard = scene.plan.guard
+        name = f"{scene.plan.seed} | {shown(guard)} | {poison}"
+        if (cell := self.store.get(name)) is None:
+            if guard == NoGuard() and not self.claim(name):
+                return False
+            cell = scene.spoiled(poison), {}
+            self.store.put(name, cell[0])
+        assert self._result is not None
+        self._result.poisoned.append(cell[0])
+        self.show.done += 1
+        return True
+
+    def _data(self, plan: Plan, seed: int) -> Parts:
+        return self.spec.auxiliary.apply(shared_out(plan, self.loaded, seed), self.task)
+
+    def _why_unfit(self, guard: Guard) -> str | None:
+        return why_unfit(self.plan, self.task, guard, self.loaded.train.y)
+
+    def _marks(self, open_cut: Scene) -> dict[str, Scores]:
+        name = f"{open_cut.plan.seed} | floors"
+        if (cell := self.store.get(name)) is None:
+            marks = floors(open_cut.victim, open_cut.shared.data, open_cut.plan.seed, self.resources.lpips)
+            self.store.put(name, marks)
+            return marks
+        return cell[0]
+
+    def _truth(self, open_cut: Scene) -> dict[str, Tensor]:
+        name = f"{open_cut.plan.seed} | truth"
+        if (cell := self.store.get(name)) is None:
+            truth = {"images": open_cut.victim.truth.cpu(), "labels": open_cut.victim.y.cpu()}
+            self.store.put(name, {}, **truth)
+            return truth
+        return cell[1]
 
 
 def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) -> list[Attack]:
@@ -185,20 +216,15 @@ def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) ->
 
 
 def _cell(
-    scene: "Scene",
-    attack: Attack,
-    seed: int,
-    marks: dict[str, Scores],
-    control: dict[str, Any] | None,
-    lpips: LPIPS | None,
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    scene: Scene, attack: Attack, marks: dict[str, Scores], control: Row | None, lpips: LPIPS | None
+) -> tuple[Row, dict[str, Tensor]]:
     """One attack on one guard. On the open cut an attack that fails is tried again with other random numbers."""
     tries = range(CONTROL_TRIES) if control is None else [control["tries"] - 1]
     for again in tries:
         if attack.active:
-            row, pictures = _active_row(scene, attack, seed, lpips, again)
+            row, pictures = _active_row(scene, attack, lpips, again)
         else:
-            row, pictures = judge(attack, scene.victim, scene.data, seed, lpips, again)
+            row, pictures = judge(attack, scene.victim, scene.shared.data, scene.plan.seed, lpips, again)
         failed = control["why_control_failed"] if control is not None else None
         if control is None:
             failed = why_control_failed(attack, row, marks.get("class_mean", marks["mean"]), scene.plan)
@@ -209,32 +235,16 @@ def _cell(
     return whole, {} if pictures is None else {"pictures": pictures}
 
 
-def _active_row(
-    scene: "Scene", attack: Attack, seed: int, lpips: LPIPS | None, again: int
-) -> tuple[dict[str, Any], Tensor | None]:
+def _active_row(scene: Scene, attack: Attack, lpips: LPIPS | None, again: int) -> tuple[Row, Tensor | None]:
     """An active attack has a run of its own. What the guard costs is still told by the honest one."""
-    run, attacker, seconds, trial = scene.hijacked(attack, seed, again)
-    row, pictures = judge(attack, Victim(run, scene.images), scene.data, seed, lpips, again, attacker)
+    run, attacker, seconds, trial = scene.hijacked(attack, again)
+    victim = Victim(run, scene.shared.images)
+    row, pictures = judge(attack, victim, scene.shared.data, scene.plan.seed, lpips, again, attacker)
     row["seconds"] = round(row["seconds"] + seconds, 2)
     row["hijacked"] = {"accuracy": mean(run.evaluate(run.parts.test)), "steps": run.step, "epochs": run.epoch}
     if run.plan.client_detectors:
         row["detectors_attacked"] = trial.attacked()
     return row, pictures
-
-
-def _marks(cells: ResultStore, open_cut: "Scene", seed: int, lpips: LPIPS | None) -> dict[str, Scores]:
-    if (cell := cells.get(f"{seed} | floors")) is None:
-        cells.put(f"{seed} | floors", marks := floors(open_cut.victim, open_cut.data, seed, lpips))
-        return marks
-    return cell[0]
-
-
-def _truth(cells: ResultStore, open_cut: "Scene", seed: int) -> dict[str, Tensor]:
-    if (cell := cells.get(f"{seed} | truth")) is None:
-        truth = {"images": open_cut.victim.truth.cpu(), "labels": open_cut.victim.y.cpu()}
-        cells.put(f"{seed} | truth", {}, **truth)
-        return truth
-    return cell[1]
 
 
 def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:

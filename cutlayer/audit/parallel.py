@@ -6,19 +6,26 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from ..data.base import Loaded
+from .spec import AuditSpec, Resources
 from .store import ResultStore
 
 
 def spread(
-    count: int, threads: int, folder: Path, identity: str, show: Callable[[int], None], **options: Any
+    spec: AuditSpec, loaded: Loaded, resources: Resources, count: int, threads: int, show: Callable[[int], None]
 ) -> None:
-    """Fill the cells of `audit(**options)` with `count` processes. The open cut comes first: it is the control."""
-    for phase in ("open", "guarded"):
-        share(count, folder, show, _work, threads, folder, identity, phase, options)
+    """Fill the store of `audit(spec, loaded, resources)` with `count` processes of so many threads each."""
+    folder = resources.store.folder
+    assert folder is not None, "processes meet in a folder"
+    # Each process opens the store itself, and what it is doing it shows nobody.
+    handed = Resources(resources.device, resources.lpips)
+    for part in (replace(spec, guards=(), optional_guards=()), spec):  # the open cut comes first: it is the control
+        share(count, folder, show, _work, threads, folder, part, loaded, handed)
 
 
 def share(
@@ -82,14 +89,13 @@ def _quietly(work: Callable[..., None], given: tuple[Any, ...]) -> None:
         os._exit(130)
 
 
-def _work(claims: Path, threads: int, folder: Path, identity: str, phase: str, options: dict[str, Any]) -> None:
+def _work(claims: Path, threads: int, folder: Path, spec: AuditSpec, loaded: Loaded, resources: Resources) -> None:
     import torch
 
     from .matrix import audit
 
     torch.set_num_threads(threads)
-    own = {**options, "guards": [], "if_they_fit": []} if phase == "open" else options
-    audit(**own, cells=ResultStore(folder, identity), claim=claimer(claims))
+    audit(spec, loaded, replace(resources, store=ResultStore(folder, spec.identity), claim=claimer(claims)))
 
 
 def threads_each(threads: int | None, jobs: int) -> int:

@@ -14,11 +14,14 @@ class Event:
     done: float  # share of the whole audit
 
 
+Row = dict[str, Any]
+
+
 def shown(guard: Guard) -> str:
     return "none" if guard == NoGuard() else repr(guard)
 
 
-def picture_key(row: dict[str, Any]) -> str:
+def picture_key(row: Row) -> str:
     return f"{row['guard']} | {row['attack']}"
 
 

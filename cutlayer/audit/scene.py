@@ -17,7 +17,7 @@ from ..training.plan.plan import PARTS, Plan
 from ..wire.ledger import TRAINING
 from .detector_trial import DetectorTrial
 from .facts import run_facts
-from .hijack import Hijacked, hijack
+from .hijack import Hijacked, Training, hijack
 from .poison_trial import PoisonTrial, honest
 from .rows import Event, shown
 from .victim import Victim
@@ -33,19 +33,26 @@ class Shown:
         self.on_event(Event(what, (self.done + share) / self.count))
 
 
+@dataclass(frozen=True)
+class SceneContext:
+    """What all guards under one seed have in common."""
+
+    data: Parts
+    task: Task
+    images: int
+    device: str
+    show: Shown
+    records: bool = False  # whether an attack wants the messages of the training
+    link: Link | None = None
+
+
 @dataclass
 class Scene:
     """One guard under one seed. It is trained when a cell first needs it, and never if all are there already."""
 
     plan: Plan
-    data: Parts
-    task: Task
-    images: int
-    device: str
-    open_cut: "Scene | None"
-    show: Shown
-    records: bool = False  # whether an attack wants the messages of the training
-    link: Link | None = None
+    shared: SceneContext
+    open_cut: "Scene | None" = None  # None: this is it
     told: dict[str, Any] | None = None  # what is foretold of the training over the link
     trained: bool = False
     watched: list[dict[str, Any]] = field(default_factory=list)  # how the plan's detectors did in honest training
@@ -56,54 +63,56 @@ class Scene:
     def run(self) -> LocalRun:
         """A guard made for finished networks is fitted to the unguarded one, frozen."""
         plan, fitted = self._start()
-        watch = Stopwatch()
-        heard: list[Watcher] = [*([self._listen] if self.records else []), *([watch] if self.link else [])]
-        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device, at_server=heard)
+        shared, watch = self.shared, Stopwatch()
+        heard: list[Watcher] = [*([self._listen] if shared.records else []), *([watch] if shared.link else [])]
+        run = LocalRun(plan, shared.data, classes=shared.task.classes, device=shared.device, at_server=heard)
         if fitted is not None:
             run.start_from(fitted)
         trial = DetectorTrial(run)
 
         def after(progress: Progress) -> None:
             trial()
-            self.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
+            shared.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
 
         run.train(on_step=after)
         trial.finish()
         self.watched, self.server_watched = trial.honest(), honest(run)
-        if self.link is not None:
+        if shared.link is not None:
             per_epoch = run.steps // run.plan.epochs
             self.told = forecast(
-                self.link, run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=per_epoch
+                shared.link, run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=per_epoch
             )
         run.use_best()
         self.trained = True
-        self.show.done += 1
+        shared.show.done += 1
         return run
 
-    def hijacked(self, attack: Attack, seed: int, again: int) -> Hijacked:
+    def hijacked(self, attack: Attack, again: int) -> Hijacked:
         """The same training with an active attacker at the server."""
         plan, fitted = self._start()
         plan = replace(plan, server_detectors=())  # the attacker would be watching
         what = f"{attack} trains with {shown(self.plan.guard)}"
         return hijack(
-            attack, plan, self.data, self.task, seed, device=self.device, again=again, start=fitted,
-            images=min(self.images, 128),
-            on_step=lambda p: self.show(what, p.step / max(1, p.steps)),
-        )  # fmt: skip
+            attack,
+            Training(plan, self.shared.data, self.shared.task, self.shared.device, fitted),
+            again=again,
+            images=min(self.shared.images, 128),
+            on_step=lambda p: self.shared.show(what, p.step / max(1, p.steps)),
+        )
 
     def spoiled(self, poison: Poison) -> dict[str, Any]:
         """The same training with malicious clients. The server is honest here, so no client watches it."""
         plan = replace(self.plan, poison=poison, client_detectors=())
-        run = LocalRun(plan, self.data, classes=self.task.classes, device=self.device)
+        run = LocalRun(plan, self.shared.data, classes=self.shared.task.classes, device=self.shared.device)
         trial, what = PoisonTrial(run), f"{poison} trains with {shown(self.plan.guard)}"
 
         def between_turns() -> bool:
             trial()
             return False
 
-        self.show(what)
+        self.shared.show(what)
         run.train(
-            on_step=lambda progress: self.show(what, progress.step / max(1, progress.steps)),
+            on_step=lambda progress: self.shared.show(what, progress.step / max(1, progress.steps)),
             on_epoch=trial,
             stop=between_turns,
         )
@@ -124,12 +133,12 @@ class Scene:
 
     @cached_property
     def victim(self) -> Victim:
-        victim = Victim(self.run, self.images)
-        victim.history = self.history if self.records else None
+        victim = Victim(self.run, self.shared.images)
+        victim.history = self.history if self.shared.records else None
         return victim
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        found = run_facts(self.run, self.victim) | ({} if self.link is None else {"link": self.told})
+        found = run_facts(self.run, self.victim) | ({} if self.shared.link is None else {"link": self.told})
         found |= {"server_detectors": self.server_watched} if self.server_watched else {}
         return found | ({"detectors_honest": self.watched} if self.watched else {})

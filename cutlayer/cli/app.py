@@ -13,6 +13,7 @@ from . import compare as cli_compare
 from . import deploy as cli_deploy
 from .options import (
     AsJson,
+    Code,
     DataDir,
     Device,
     LinkOption,
@@ -24,6 +25,7 @@ from .options import (
     Resume,
     Threads,
     plan_options,
+    refuse_old_options,
 )
 from .terminal import Bar, Stop, figures, halt_told, say
 
@@ -56,6 +58,7 @@ def train(
     data_dir: DataDir = None,
     out: Out = None,
     resume: Resume = None,
+    code: Code = None,
     record: Record = 0,
     link: LinkOption = None,
     as_json: AsJson = False,
@@ -68,6 +71,7 @@ def train(
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
     prepare(threads, device)
+    from ..core.outside import load_named
     from ..engines.folder import load_plan, new_folder
     from ..engines.local import start
     from ..training.facts import compression as rates
@@ -77,6 +81,7 @@ def train(
     from ..training.plan.plan_text import change, read_plan
 
     over = Link.parse(link) if link is not None else None
+    load_named(code or [])
     if resume is not None:
         # Who watches the server is the client's own business: that alone may be another from here on.
         named = "client_detectors"
@@ -210,23 +215,42 @@ def list_things(
     as_json: AsJson = False,
 ) -> None:
     """What can be typed where a spec is asked for, with one line about each."""
-    from ..core.spec import HOMES, names, summary
+    from ..core.outside.announced import announced
+    from ..core.spec import BASES, HOMES, bases, names, summary
 
+    origins: dict[str, str] = {}
     if kind == "bench":
         from ..bench.run import ENTRIES
 
         things: dict[str, Any] = dict(ENTRIES)
     elif kind in HOMES:
         things = names(kind)
+        offers, broken = announced() if kind in BASES else ([], {})
+        for offer in offers:
+            try:
+                thing = offer.load()
+            except ValueError as error:
+                broken[offer.package] = str(error)
+                continue
+            if isinstance(thing, type) and issubclass(thing, bases(kind)):
+                # A name that is there twice works with its origin in front, and nowhere else.
+                name = offer.origin if offer.name in things else offer.name
+                things[name], origins[name] = thing, offer.origin
+        for package, why in broken.items():
+            say(f"{package} announces plug-ins, but {why}")
     else:
         raise ValueError(f"there is no list of {kind!r}; there is {', '.join([*HOMES, 'bench'])}")
-    rows = [{"name": name, "summary": summary(thing)} for name, thing in things.items()]
+    rows = [
+        {"name": name, "summary": summary(thing), **({"origin": origins[name]} if name in origins else {})}
+        for name, thing in things.items()
+    ]
     if as_json:
         print(json.dumps(rows))
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
-        print(f"{row['name']:{width}}  {row['summary']}")
+        origin = f" [{row['origin']}]" if "origin" in row else ""
+        print(f"{row['name']:{width}}  {row['summary']}{origin}")
         about = getattr(things[row["name"]], "about", None)
         for line in about.lines() if about is not None else ():
             print(f"{'':{width}}    {line}")
@@ -271,6 +295,7 @@ def main() -> None:
     from ..core.errors import USER_ERRORS
 
     try:
+        refuse_old_options(sys.argv[1:])
         app()
     except KeyboardInterrupt:
         say("interrupted; nothing was left half-written")

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from .options import (
     AuxData,
     AuxWithout,
     Budget,
+    Code,
     DataDir,
     Device,
     GoOn,
@@ -32,7 +34,7 @@ from .options import (
 from .terminal import Bar, as_typed, say
 
 if TYPE_CHECKING:
-    from ..training.plan.plan import Plan
+    from ..audit.spec import AuditSpec
 
 
 def demo(out: Out = None, as_json: AsJson = False, threads: Threads = None) -> None:
@@ -40,11 +42,11 @@ def demo(out: Out = None, as_json: AsJson = False, threads: Threads = None) -> N
 
     Needs no data and no network: it uses 5,000 MNIST digits that come inside an installed package.
     """
+    from ..audit.spec import AuditSpec
     from .demo import demo_attacks, demo_guards, demo_plan
 
-    _audit(
-        demo_plan(), demo_guards(), demo_attacks(), out=out, as_json=as_json, threads=threads, command="cutlayer demo"
-    )
+    wanted = AuditSpec(demo_plan(), demo_guards(), demo_attacks())
+    _audit(wanted, out=out, as_json=as_json, threads=threads, command="cutlayer demo")
 
 
 def _typed_audit(
@@ -72,9 +74,11 @@ def _typed_audit(
     prepare(threads, device)
     from ..attacks import suite
     from ..audit.report.sweep import USUAL
+    from ..audit.spec import AuditSpec
     from ..core.spec import spec
     from ..data.auxiliary import Auxiliary
     from ..guards import every
+    from ..training.facts.link import Link
     from ..training.plan.plan_text import change, read_guards, read_plan
 
     if (seeds is not None and seeds < 1) or images < 2:
@@ -84,12 +88,17 @@ def _typed_audit(
     attacks = [spec(text, "attacks") for text in attack or []]
     usual = read_guards(USUAL) if is_sweep and not guard else []
     other = spec(aux_data, "data").load(data_dir) if aux_data else None
+    count = seeds or (3 if budget == "standard" else 1)
+    wanted = AuditSpec(
+        chosen, guards, attacks, usual + (every() if "all" in (guard or []) else []),
+        seeds=range(chosen.seed, chosen.seed + count), images=images,
+        auxiliary=Auxiliary(other, tuple(aux_without or ()), aux_data or ""),
+        link=Link.parse(link) if link is not None else None,
+    )  # fmt: skip
     _audit(
-        chosen, guards, attacks, if_they_fit=usual + (every() if "all" in (guard or []) else []),
-        more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
-        seeds=seeds or (3 if budget == "standard" else 1), images=images, device=device, threads=threads,
-        data_dir=data_dir, out=out, resume=resume, jobs=jobs, link=link, as_json=as_json, is_sweep=is_sweep,
-        auxiliary=Auxiliary(other, tuple(aux_without or ())), command=as_typed(),
+        wanted, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
+        device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, jobs=jobs, as_json=as_json,
+        is_sweep=is_sweep, command=as_typed(),
     )  # fmt: skip
 
 
@@ -124,6 +133,7 @@ def sweep(**typed: Any) -> None:
 def attack(
     run: Annotated[Path, typer.Argument(help="A folder of `cutlayer train --record`.")],
     attack: Attacks = None,
+    code: Code = None,
     images: Annotated[int, typer.Option(help="Newest recorded samples to attack and score.")] = 256,
     device: Device = "cpu",
     threads: Threads = None,
@@ -141,10 +151,12 @@ def attack(
     from ..audit.recording import attack_recording
     from ..audit.report import files as report
     from ..audit.verdicts import blind_guess
+    from ..core.outside import load_named
     from ..core.spec import spec
     from ..engines.folder import new_folder
     from ..metrics.lpips import find_weights, load_lpips
 
+    load_named(code or [])
     chosen = [spec(text, "attacks") for text in attack or []] or [Decoder()]
     folder = new_folder(out, "attack")
     weights = find_weights(data_dir)
@@ -166,83 +178,59 @@ def attack(
 
 
 def _audit(
-    plan: "Plan",
-    guards: list[Any],
-    attacks: list[Any],
+    wanted: "AuditSpec",
     *,
     command: str,
     out: Path | None,
     as_json: bool,
-    if_they_fit: list[Any] | None = None,
     more: "Callable[[Any], list[Any]] | None" = None,
-    seeds: int = 1,
-    images: int = 256,
     device: str = "cpu",
     threads: int | None = None,
     data_dir: Path | None = None,
     resume: Path | None = None,
     jobs: int = 1,
-    auxiliary: Any = None,
     is_sweep: bool = False,
-    link: str | None = None,
 ) -> None:
+    """`more`: attacks of a suite for the task, beside those that were asked for by name."""
     prepare(threads, device)
     from ..attacks import Decoder
     from ..audit.matrix import audit as run_audit
     from ..audit.report import files as report
+    from ..audit.spec import Resources
     from ..audit.store import ResultStore
     from ..engines.folder import new_folder
     from ..engines.local import start
     from ..engines.local.run import task_of
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
     from ..training.facts.forecast import in_words
-    from ..training.facts.link import Link
 
-    over = Link.parse(link) if link is not None else None
-    if over is not None:
-        start.refuse_side_by_side(plan)
-    folder = resume or new_folder(out, "sweep" if is_sweep else "audit")
-    loaded = plan.data.load(data_dir)
-    maps = loaded.train.y.dim() > 1
-    weights = find_weights(data_dir)
-    found = more(task_of(loaded.train, len(loaded.classes))) if more else []
-    # Of a suite, what has nothing to find in labels of pixels is left out; what was asked for by name is refused.
-    attacks = attacks + [one for one in found if not (maps and one.reads_classes)]
+    if wanted.link is not None:
+        start.refuse_side_by_side(wanted.plan)
     if jobs < 1:
         raise ValueError(f"--jobs is at least 1; got {jobs}")
-    options: dict[str, Any] = {
-        "plan": plan,
-        "loaded": loaded,
-        "guards": guards,
-        "if_they_fit": if_they_fit or [],
-        "attacks": attacks or [Decoder()],
-        "seeds": range(plan.seed, plan.seed + seeds),
-        "images": images,
-        "device": device,
-        "auxiliary": auxiliary,
-        "lpips": load_lpips(weights).to(device) if weights else None,
-        "lpips_missing": None if weights else why_no_lpips(),
-        "link": over,
-    }
-    identity = f"{plan} {images} {auxiliary and auxiliary.without}" + (f" {over}" if over else "")
+    folder = resume or new_folder(out, "sweep" if is_sweep else "audit")
+    loaded = wanted.plan.data.load(data_dir)
+    maps = loaded.train.y.dim() > 1
+    found = more(task_of(loaded.train, len(loaded.classes))) if more else []
+    # Of a suite, what has nothing to find in labels of pixels is left out; what was asked for by name is refused.
+    attacks = [*wanted.attacks, *(one for one in found if not (maps and one.reads_classes))]
+    wanted = replace(wanted, attacks=attacks or [Decoder()])
+    weights = find_weights(data_dir)
     try:
         with Bar() as bar:
+            resources = Resources(
+                device,
+                lpips=load_lpips(weights).to(device) if weights else None,
+                lpips_missing=None if weights else why_no_lpips(),
+                store=ResultStore(folder / CELLS, wanted.identity),
+                on_event=lambda event: bar.show(event.what, event.done),
+            )
             if jobs > 1:
                 from ..audit.parallel import spread, threads_each
 
-                spread(
-                    jobs,
-                    threads_each(threads, jobs),
-                    folder / CELLS,
-                    identity,
-                    lambda n: bar.show(f"{n} cells", 0.0),
-                    **options,
-                )
-            result = run_audit(
-                **options,
-                cells=ResultStore(folder / CELLS, identity),
-                on_event=lambda event: bar.show(event.what, event.done),
-            )
+                each = threads_each(threads, jobs)
+                spread(wanted, loaded, resources, jobs, each, lambda n: bar.show(f"{n} cells", 0.0))
+            result = run_audit(wanted, loaded, resources)
     except KeyboardInterrupt:
         say(f"interrupted; finished cells are kept: the same command with --resume {folder} goes on")
         sys.exit(130)

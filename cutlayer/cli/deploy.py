@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..training.device import prepare
-from .options import AsJson, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
+from .options import AsJson, Code, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
 from .terminal import Bar, figures, halt_told, say
 
 if TYPE_CHECKING:
@@ -260,6 +260,7 @@ def predict(
     stream: Annotated[
         bool, typer.Option("--stream", help="One sample after the other, each when the answer to the last has come.")
     ] = False,
+    code: Code = None,
     link: LinkOption = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -277,6 +278,7 @@ def predict(
     [bold]cutlayer predict runs/a --stream[/bold] sends one sample at a time and says how long each takes.
     """
     prepare(threads, device)
+    from ..core.outside import load_named
     from ..core.spec import spec
     from ..engines.predict import predict
     from ..training import checkpoint
@@ -293,6 +295,7 @@ def predict(
     if masks is not None:
         refuse_masks(masks)
     over = Link.parse(link) if link is not None else None
+    load_named(code or [])
     if server is not None and not name:
         raise ValueError("--server needs --as NAME: who this client is")
     with Bar() as bar:

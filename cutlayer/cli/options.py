@@ -1,13 +1,13 @@
 """The options of the command line, each written once: name, help and type."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..training.plan.fields import FIELDS
+from ..training.plan.fields import FIELDS, RENAMED
 
 # ------------------------------------------------------------------ options that are fields of a Plan
 _PLAN = "The plan"
@@ -59,6 +59,13 @@ Resume = Annotated[
     Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
 ]
 
+Code = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A file (my.py) or module outside the package that the plan of a run's folder is made of: such a plan "
+        "imports nothing that was not named here. Repeatable."
+    ),
+]
 LinkOption = Annotated[
     str | None,
     typer.Option(
@@ -93,6 +100,15 @@ CELLS = "cells"  # the folder in a folder of results where finished parts are ke
 
 # An audit takes several guards, so `guard` is each command's own.
 PLAN_OPTIONS = {name: _plan_option(name) for name in FIELDS if name != "guard"}
+
+
+def refuse_old_options(words: Sequence[str]) -> None:
+    """Options of version 0.1 that were renamed with the plan's fields; "--own" was the other half of "--shared"."""
+    old = {f"--{name.replace('_', '-')}": f"--{new.replace('_', '-')}" for name, new in RENAMED.items()}
+    old["--own"] = FIELDS["shared_client_network"].off
+    for word in words:
+        if (typed := word.partition("=")[0]) in old:
+            raise ValueError(f"{typed} is called {old[typed]} since version 0.2")
 
 
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:

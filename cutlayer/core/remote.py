@@ -25,7 +25,6 @@ class Remote:
         """`watchers` see what is sent first. `refuse_non_finite`: send nothing that is not a number, where others
         would have to live with it."""
         self.client, self._send, self._watchers, self._refuses = client, send, tuple(watchers), refuse_non_finite
-        self._way = through(self._watchers, send)
         self._forward_only = False
         self.continue_at(0)
 
@@ -70,11 +69,11 @@ class Remote:
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
         """For a while, `watcher` stands last before the way to the server, or takes another one."""
-        before, self._way = self._way, through([*self._watchers, watcher], self._send)
+        before, self._watchers = self._watchers, (*self._watchers, watcher)
         try:
             yield
         finally:
-            self._way = before
+            self._watchers = before
 
     def next_step(self) -> int:
         return next(self._steps)
@@ -87,7 +86,7 @@ class Remote:
         """Send one message and return the answer, which must belong to it."""
         bare = {name: tensor.detach() for name, tensor in tensors.items()}
         ready = {name: one for name, one in packed.items() if one is not None}
-        return self._way(Message(kind, self.client, step, bare, ready))
+        return through(self._watchers, self._send)(Message(kind, self.client, step, bare, ready))
 
     def gradient(self, step: int, du: Tensor) -> Tensor | None:
         """dz for du; a frozen client owes du and gets nothing back."""

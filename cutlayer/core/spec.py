@@ -1,7 +1,9 @@
 """Objects as text: `spec("LightSplit(ratio=8)")` and `repr(...)` are each other's inverse.
 
 The command line, recipes, reports and test ids all use this one form. Names come from the `__all__` of the
-plug-in folders, arguments are literals or further specs; nothing is ever evaluated.
+plug-in folders and from what installed packages announce; `path/to/file.py:SignBit(scale=2)` and
+`package.module:SignBit(scale=2)` name a class by where it is. Arguments are literals or further specs; nothing is
+ever evaluated.
 """
 
 import ast
@@ -9,8 +11,14 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
+
+from .outside import load_file, load_module, named, written
+from .outside.announced import announced
+from .outside.placeholders import Origin, rewritten
 
 # Every folder or module whose `__all__` names things a person may type.
 HOMES = {
@@ -31,6 +39,22 @@ HOMES = {
     "protocols": "cutlayer.core.split",
     "plans": "cutlayer.training.plan.plan",
 }
+# What a class from outside has to descend from, by kind: a folder of this package and names in it.
+BASES = {
+    "guards": ("cutlayer.guards", "Guard"),
+    "attacks": ("cutlayer.attacks", "Attack"),
+    "rules": ("cutlayer.rules", "Rule"),
+    "rounds": ("cutlayer.training.plan.schedule", "Rounds"),
+    "detectors": ("cutlayer.detectors", "Detector", "ServerDetector"),
+    "poisons": ("cutlayer.data", "Poison"),
+    "roles": ("cutlayer.training.plan.roles", "Roles"),
+    "nets": ("cutlayer.nets", "Net"),
+    "data": ("cutlayer.data", "Source"),
+    "partitions": ("cutlayer.data", "Partition"),
+    "optimizers": ("cutlayer.training.plan.optimizers", "Optimizer"),
+    "schedules": ("cutlayer.training.plan.lr_schedules", "Schedule"),
+    "plans": ("cutlayer.training.plan.plan", "Plan"),
+}
 
 
 class Spec:
@@ -46,18 +70,40 @@ class Spec:
             usual = _default(field) is not dataclasses.MISSING and value == _default(field)
             if field.repr and (not usual or (place < self.always_shown and value is not None)):
                 shown.append(f"{field.name}={_text(value)}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{written(type(self))}({', '.join(shown)})"
 
 
-def spec(text: str, kind: str | None = None) -> Any:
-    """The object that `text` names. `kind` (a key of `HOMES`) restricts the outermost name."""
+def spec(text: str, kind: str | None = None, *, imports: bool = True) -> Any:
+    """The object that `text` names. `kind` (a key of `HOMES`) restricts the outermost name.
+
+    `imports=False` is for texts that nobody typed here (a run's folder): what they name outside the package must
+    have been imported already, because the person at this machine has named it.
+    """
+    tree, origins = parsed(text)
+    return _Reader(text, origins, imports).build(tree, kind)
+
+
+def parsed(text: str) -> tuple[ast.expr, dict[str, Origin]]:
+    """The syntax tree of a spec, and what the names in it stand for that were written with their origin."""
+    plain, origins = rewritten(text.strip())
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        return ast.parse(plain, mode="eval").body, origins
     except SyntaxError as error:
-        raise ValueError(
-            f"cannot read {text!r}: write it as Name(argument=value), e.g. LightSplit(ratio=8)"
-        ) from error
-    return _build(tree, text, kind)
+        form = "write it as Name(argument=value), e.g. LightSplit(ratio=8)"
+        if ".py:" in text:
+            form += "; a path with spaces or other signs stands in quotes: 'my files/sign.py':SignBit(scale=2)"
+        raise ValueError(f"cannot read {text!r}: {form}") from error
+
+
+def bases(kind: str) -> tuple[type, ...]:
+    """The classes that everything of a kind descends from."""
+    home, *classes = BASES[kind]
+    return tuple(getattr(importlib.import_module(home), name) for name in classes)
+
+
+def kind_of(thing: type) -> str | None:
+    """Which kind a class is of."""
+    return next((kind for kind in BASES if issubclass(thing, bases(kind))), None)
 
 
 def names(kind: str) -> dict[str, Any]:
@@ -90,51 +136,127 @@ def signature(thing: Any) -> str:
     )
 
 
-def _build(node: ast.expr, text: str, kind: str | None = None) -> Any:
-    if isinstance(node, ast.Call):
-        thing = _find(node.func, text, kind)
-        if any(keyword.arg is None for keyword in node.keywords):
-            raise ValueError(f"cannot read {text!r}: ** is not allowed in a spec")
-        arguments = [_build(argument, text) for argument in node.args]
-        keywords = {keyword.arg: _build(keyword.value, text) for keyword in node.keywords if keyword.arg}
+class _Reader:
+    """From the tree of one text to the object it names."""
+
+    def __init__(self, text: str, origins: Mapping[str, Origin], imports: bool):
+        self.text, self.origins, self.imports = text, origins, imports
+
+    def build(self, node: ast.expr, kind: str | None = None) -> Any:
+        text = self.text
+        if isinstance(node, ast.Call):
+            thing = self._find(node.func, kind)
+            if any(keyword.arg is None for keyword in node.keywords):
+                raise ValueError(f"cannot read {text!r}: ** is not allowed in a spec")
+            arguments = [self.build(argument) for argument in node.args]
+            keywords = {keyword.arg: self.build(keyword.value) for keyword in node.keywords if keyword.arg}
+            try:
+                inspect.signature(thing).bind(*arguments, **keywords)
+            except TypeError as error:
+                takes = signature(thing) or "no arguments"
+                raise ValueError(f"{thing.__name__} takes {takes}; got {text!r}") from error
+            try:
+                return thing(*arguments, **keywords)
+            except TypeError as error:
+                raise ValueError(f"{text!r} has a value of the wrong type: {error}") from error
+        if isinstance(node, ast.Name):
+            thing = self._find(node, kind)
+            # A protocol is a module that needs its parts; a plan names the class. Everything else is made.
+            if dataclasses.is_dataclass(thing) or node.id in self.origins:
+                return self.build(ast.Call(func=node, args=[], keywords=[]), kind)
+            return thing
+        if isinstance(node, ast.Tuple | ast.List):
+            return tuple(self.build(element) for element in node.elts)
         try:
-            inspect.signature(thing).bind(*arguments, **keywords)
-        except TypeError as error:
-            raise ValueError(f"{thing.__name__} takes {signature(thing) or 'no arguments'}; got {text!r}") from error
-        try:
-            return thing(*arguments, **keywords)
-        except TypeError as error:
-            raise ValueError(f"{text!r} has a value of the wrong type: {error}") from error
-    if isinstance(node, ast.Name):
-        thing = _find(node, text, kind)
-        # A protocol is a module that needs its parts; a plan names the class. Everything else is made.
-        if dataclasses.is_dataclass(thing):
-            return _build(ast.Call(func=node, args=[], keywords=[]), text, kind)
+            return ast.literal_eval(node)
+        except ValueError as error:
+            shown = ast.unparse(node)
+            for placeholder, origin in self.origins.items():
+                shown = shown.replace(placeholder, str(origin))
+            raise ValueError(
+                f"cannot read {text!r}: arguments are numbers, strings or other specs, not {shown!r}"
+            ) from error
+
+    def _find(self, node: ast.expr, kind: str | None) -> Any:
+        if not isinstance(node, ast.Name):
+            raise ValueError(f"cannot read {self.text!r}: write it as Name(argument=value), e.g. LightSplit(ratio=8)")
+        if node.id in self.origins:
+            origin = self.origins[node.id]
+            return _fit(self._load(origin), str(origin), kind)
+        known: dict[str, Any] = {}
+        for home in [kind] if kind else HOMES:
+            known |= names(home)
+        offers, _ = announced(node.id, self.imports)
+        if len(offers) + (node.id in known) > 1:
+            there = [f"{known[node.id].__module__}:{node.id} of cutlayer"] if node.id in known else []
+            everywhere = " and as ".join([*there, *map(str, offers)])
+            raise ValueError(
+                f"{node.id} is there twice, as {everywhere}: write which one, e.g. {offers[-1].origin}(...)"
+            )
+        if node.id in known:
+            return known[node.id]
+        if offers:
+            self._refuse_import(Origin(offers[0].origin.partition(":")[0], node.id, is_file=False))
+            return _fit(offers[0].load(), offers[0].origin, kind)
+        known |= {one.name: None for one in announced(imports=False)[0]}
+        near = difflib.get_close_matches(node.id, known, n=3, cutoff=0.4)
+        lower = {name.lower(): name for name in known}
+        if node.id.lower() in lower:
+            near = [lower[node.id.lower()]]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+        raise ValueError(f"there is no {node.id!r} among the {kind or 'known names'}; {hint}")
+
+    def _load(self, origin: Origin) -> Any:
+        if not origin.is_file and origin.place.partition(".")[0] == __name__.partition(".")[0]:
+            raise ValueError(f"{origin} is in the package itself: write {origin.name}(...)")
+        if self.imports:
+            home = load_file(origin.place) if origin.is_file else load_module(origin.place)
+        else:
+            home = self._refuse_import(origin)
+        if not hasattr(home, origin.name):
+            offers = [n for n, thing in vars(home).items() if _is_own(thing, home.__name__)]
+            raise ValueError(
+                f"{origin.place} has no {origin.name!r}; it has {', '.join(offers) or 'no class for a spec'}"
+            )
+        return getattr(home, origin.name)
+
+    def _refuse_import(self, origin: Origin) -> Any:
+        """The module of `origin`, if somebody here has named it; a text that came from elsewhere imports nothing."""
+        if not self.imports and not origin.is_file and origin.place not in sys.modules:
+            raise NotNamed(origin)
+        if not origin.is_file:
+            return load_module(origin.place)
+        there = {Path(file.path): name for name, file in named().items()}
+        path = Path(origin.place).expanduser().resolve()
+        # The folder a run was started from may be another one: its digests tell whether it is the same file.
+        alike = [path] if path in there else [one for one in there if one.name == path.name]
+        if len(alike) != 1:
+            raise NotNamed(origin)
+        return load_module(there[alike[0]])
+
+
+class NotNamed(ValueError):
+    """A text that came from elsewhere names code that nobody here has named."""
+
+    def __init__(self, origin: Origin):
+        self.origin = origin
+        super().__init__(
+            f"{origin} is not part of cutlayer, and a plan from a folder or another machine imports nothing by itself"
+        )
+
+
+def _is_own(thing: Any, module: str) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Spec) and thing.__module__ == module
+
+
+def _fit(thing: Any, origin: str, kind: str | None) -> Any:
+    """A class from outside, if it is one that a spec may name here."""
+    wanted = bases(kind) if kind in BASES else (Spec,)
+    if isinstance(thing, type) and issubclass(thing, wanted):
         return thing
-    if isinstance(node, ast.Tuple | ast.List):
-        return tuple(_build(element, text) for element in node.elts)
-    try:
-        return ast.literal_eval(node)
-    except ValueError as error:
-        raise ValueError(
-            f"cannot read {text!r}: arguments are numbers, strings or other specs, not {ast.unparse(node)!r}"
-        ) from error
-
-
-def _find(node: ast.expr, text: str, kind: str | None) -> Any:
-    if not isinstance(node, ast.Name):
-        raise ValueError(f"cannot read {text!r}: write it as Name(argument=value), e.g. LightSplit(ratio=8)")
-    known: dict[str, Any] = {}
-    for home in [kind] if kind else HOMES:
-        known |= names(home)
-    if node.id in known:
-        return known[node.id]
-    near = difflib.get_close_matches(node.id, known, n=3, cutoff=0.4)
-    lower = {name.lower(): name for name in known}
-    if node.id.lower() in lower:
-        near = [lower[node.id.lower()]]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
-    raise ValueError(f"there is no {node.id!r} among the {kind or 'known names'}; {hint}")
+    home = BASES[kind][0] if kind in BASES else __name__
+    needed = " or ".join(f"{home}.{base.__name__}" for base in wanted)
+    raise ValueError(f"{origin} cannot stand among the {kind or 'specs'}: it is no class that descends from {needed}")
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:
@@ -147,4 +269,4 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         inside = ", ".join(_text(element) for element in value)
         return f"({inside},)" if len(value) == 1 else f"({inside})"
-    return value.__name__ if isinstance(value, type) else repr(value)
+    return written(value) if isinstance(value, type) else repr(value)

@@ -1,6 +1,6 @@
 """The attacker's own data as an axis: how much, which classes are missing, and from which other set."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.nn.functional import interpolate
@@ -13,8 +13,9 @@ from .base import Loaded, Parts, Samples
 class Auxiliary:
     """What becomes of the auxiliary images a plan sets aside (`aux_samples` says how many)."""
 
-    other: Loaded | None = None  # another data set in their place
+    other: Loaded | None = field(default=None, repr=False)  # another data set in their place
     without: tuple[int, ...] = ()  # labels the attacker has no images of
+    name: str = ""  # of the other set: an audit that was interrupted goes on with the same one only
 
     def apply(self, data: Parts, task: Task) -> Parts:
         aux = data.aux if self.other is None else _like(self.other.train, task, len(data.aux))

@@ -16,7 +16,7 @@ def by_client(run: LocalRun) -> dict[str, Any]:
         return {}  # maps of pixels
     alike = run.alike  # then only the first client was asked
     asked = run.clients[:1] if alike else run.clients
-    scored = [client.by_class for client in asked if client.by_class is not None]
+    scored = [client.scored.by_class for client in asked if client.scored and client.scored.by_class is not None]
     if len(scored) < len(asked):
         return {}  # no test data
     shares = [counts] if alike else counts.split(1)

@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 from .. import __version__
-from ..core.spec import spec
+from ..core.spec import NotNamed, spec
 from ..training import checkpoint
+from ..training.plan.code import refuse_other_code
 from ..training.plan.plan import Plan
 
 TRANSCRIPT = "transcript.bin"
@@ -37,24 +38,38 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     except (ValueError, KeyError, OSError) as error:
         raise ValueError(f"{folder} cannot be resumed: {error}") from error
     checkpoint.refuse_other_version(told.get("version"), folder)
-    if given is not None and repr(given) != text:
+    if given is not None and repr(given) != text and not _is_text_of(given, text):
         raise ValueError(f"{folder} was started with another plan: {text}")
     try:
-        return replace(given or spec(text, "plans"), private_seed=secret)
+        # Nobody typed this text here: it may name code outside the package, and imports none.
+        plan = replace(given or spec(text, "plans", imports=False), private_seed=secret)
+    except NotNamed as error:
+        place = error.origin.place
+        raise ValueError(f"{folder}: {error}; if you trust {place}, type --code {place} beside it") from error
     except ValueError as error:
         raise ValueError(
             f"{folder} was started by a recipe: give the same recipe and options beside --resume ({error})"
         ) from error
+    refuse_other_code(told.get("code", {}), plan.code(), str(folder))
+    return plan
+
+
+def _is_text_of(plan: Plan, text: str) -> bool:
+    """Whether `text` is this plan: the same file may be named by another path."""
+    try:
+        return bool(spec(text, "plans", imports=False) == plan)
+    except ValueError:
+        return False
 
 
 def typable(plan: Plan) -> bool:
-    """Whether the text of a plan is enough to build it again; a recipe's own network is not."""
+    """Whether the text of a plan is enough to build it again; code from outside the package must be named, too."""
     try:
-        return bool(spec(repr(plan), "plans") == plan)
+        return bool(spec(repr(plan), "plans") == plan) and not plan.code()
     except ValueError:
         return False
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
-    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
+    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))

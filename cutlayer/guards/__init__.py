@@ -24,8 +24,8 @@ from .disco import Disco as Disco
 from .dpsgd import DPSGD as DPSGD
 from .entropic import EntropicStudent as EntropicStudent
 from .fedlite import FedLite as FedLite
-from .image_files import HEVC as HEVC
-from .image_files import JPEG as JPEG
+from .jpeg_hevc import HEVC as HEVC
+from .jpeg_hevc import JPEG as JPEG
 from .kanonymous import KAnonymous as KAnonymous
 from .lfq import LFQ as LFQ
 from .lightsplit import LightSplit as LightSplit

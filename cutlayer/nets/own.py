@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from ..core.outside.source import called
 from .base import Net, Shape, out_shape
 from .cut import Parts, cut
 
@@ -22,9 +23,7 @@ class Own(Net):
     tail_name: ClassVar[str | None] = ""  # the parts keep the model's names
 
     def __repr__(self) -> str:
-        # A function's repr holds its address; two processes have to agree on a plan's text.
-        make = getattr(self.make, "__qualname__", type(self.make).__name__)
-        return f"Own(make={make}, at={self.at!r}, back={self.back!r})"
+        return f"Own(make={called(self.make)}, at={self.at!r}, back={self.back!r})"
 
     def head(self, shape: Shape) -> nn.Module:
         return self._parts().head
@@ -38,6 +37,10 @@ class Own(Net):
         if found != (classes,):
             raise ValueError(f"{self!r} gives {found} for a sample; {classes} classes need ({classes},)")
         return parts.tail
+
+    def whole_tail(self) -> nn.Module:
+        """The tail, whatever number of classes it was made for."""
+        return self._parts().tail
 
     def check(self, shape: Shape) -> None:
         self._out_shape(nn.Sequential(*self._parts()), shape)

@@ -1,5 +1,6 @@
 """How samples are cut into steps."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from ..core.batch import Batch, Task
 from ..core.seeds import generator
 from ..data.base import Samples
+from .plan.plan import Plan
 
 
 def epoch_batches(count: int, size: int, seed: int, least: int = 2) -> list[Tensor]:
@@ -41,3 +43,14 @@ def on(samples: Samples, device: torch.device) -> Samples:
         return samples
     moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
     return Samples(samples.x.to(device), samples.y.to(device), moved, samples.identity)
+
+
+def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
+    """A guard that needs several samples at a time must find them in every set; a client may not be empty then."""
+    least = plan.guard.least_batch
+    for whose, count in counts.items():
+        if 0 < count < least or (count == 0 and whose.startswith("client") and least > 1):
+            raise ValueError(
+                f"{whose} has {count} samples, {plan.guard} needs {least} at a time: "
+                "fewer clients, more data, or a smaller k"
+            )

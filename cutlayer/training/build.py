@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.compress import compressing
+from ..core.compressor import compressing
 from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded

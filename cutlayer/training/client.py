@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import prod
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,15 +16,16 @@ from ..data.base import Samples
 from ..detectors import ClientAssets, SentBatch, swap_guard
 from ..guards import Guard, NoGuard
 from ..rules import Latest
-from ..rules.base import CONTROL, NET, OPTIMIZER, STAT
-from ..wire.codecs.parts.bits import on_host, values
+from ..rules.base import NET, OPTIMIZER
 from ..wire.ledger import Ledger
+from .asleep import Asleep, Layout
 from .batches import as_batch, epoch_batches, in_batches, on
 from .build import build_client, build_remote, build_server
 from .detection import KEPT, ClientDetection
-from .evaluation import confusion
+from .evaluation import Score, score
 from .labels import refuse_unfit_labels
 from .micro_batches import Post, learn_in_micro_batches
+from .orders import PURPOSES, numbers, weights_in
 from .plan.optimizers import set_rate
 from .plan.plan import Plan
 from .plan.schedule import Relay
@@ -34,7 +33,6 @@ from .plan.shapes import cut_shapes, steps_per_epoch
 from .step import NO_HOOKS, ClientNetwork, StepHooks, export, feed, learn, load, predict
 
 EVALUATION_BATCH = 500
-PURPOSES = ("validate", "test")  # what an evaluation is for, by its number in an order
 
 
 class Client:
@@ -59,8 +57,7 @@ class Client:
         if plan.poison is not None:
             plan.poison.refuse_unfit(task)
         self.plan, self.device, self.ledger = plan, torch.device(device), ledger
-        self.confusion: Tensor | None = None  # of the last evaluation, where every pixel has a class
-        self.by_class: Tensor | None = None  # of the last evaluation otherwise: right and all samples of each class
+        self.scored: Score | None = None  # of the last evaluation
         self.number, self._task, self._send = number, task, send
         self._network: ClientNetwork | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
@@ -144,7 +141,7 @@ class Client:
     def peaks(self) -> dict[str, float]:
         return self._peaks if self._network is None else self._network.peaks
 
-    def sleep(self, layout: "Layout", keeps: bool) -> None:
+    def sleep(self, layout: Layout, keeps: bool) -> None:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
         if self._network is not None:
             self._steps, self._peaks = self._network.steps, self._network.peaks
@@ -356,12 +353,8 @@ class Client:
             ]
         )
         self.ledger.samples["predicting"] += len(seen)
-        if found.dim() > 1:
-            self.confusion = confusion(found, seen.y, self._task.classes)
-        else:
-            hits = seen.y[found == seen.y]
-            self.by_class = torch.stack([y.bincount(minlength=self._task.classes) for y in (hits, seen.y)]).cpu()
-        return int((found == seen.y).sum()), found.numel()
+        self.scored = score(found, seen.y, self._task.classes)
+        return self.scored.right, self.scored.samples
 
     def secret(self, *names: object) -> int:
         assert self.plan.private_seed is not None
@@ -382,38 +375,6 @@ class Client:
             self._network.remote.continue_at(steps * self.plan.micro_batches)
 
 
-class Layout:
-    """Names, shapes and types of one client's state: alike for all clients of a plan, so it is kept once."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-
-    def of(self, state: Mapping[str, Tensor]) -> tuple[Any, ...]:
-        found = tuple((name, tuple(t.shape), t.dtype) for name, t in state.items())
-        return self.known.setdefault(found, found)
-
-
-class Asleep(NamedTuple):
-    """What a client keeps while its network is given up: all its numbers in one array."""
-
-    numbers: bytes = b""
-    layout: tuple[Any, ...] = ()
-
-    @classmethod
-    def of(cls, state: Mapping[str, Tensor], layout: Layout) -> "Asleep":
-        return cls(b"".join([on_host(t).data for t in state.values()]), layout.of(state))
-
-    def state(self, device: torch.device) -> State:
-        found, place = {}, 0
-        for name, shape, dtype in self.layout:
-            count = prod(shape)
-            # Copies: what lies here stays as it is, and tensors of their own are aligned as kernels want them.
-            found[name] = torch.empty(shape, dtype=dtype)
-            on_host(found[name])[:] = values(self.numbers, dtype, count, place)
-            place += count * dtype.itemsize
-        return found if device.type == "cpu" else {name: t.to(device) for name, t in found.items()}
-
-
 def _at_once(send: Handler) -> Post:
     """In one process there is nothing to wait for."""
 
@@ -422,27 +383,3 @@ def _at_once(send: Handler) -> Post:
         return lambda: answer
 
     return post
-
-
-def weights_in(message: Message) -> State:
-    """The client weights and optimizer state that travel with an order or its answer."""
-    return {name: t for name, t in message.tensors.items() if name.startswith((NET, STAT, OPTIMIZER, CONTROL))}
-
-
-def numbers(message: Message, name: str, count: int) -> list[int]:
-    """The whole numbers an order carries under `name`."""
-    found = message[name]
-    if found.dtype != torch.int64 or found.shape != (count,):
-        raise ProtocolError(f"{message} should carry {count} whole numbers as {name!r}")
-    return [int(value) for value in found]
-
-
-def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
-    """A guard that needs several samples at a time must find them in every set; a client may not be empty then."""
-    least = plan.guard.least_batch
-    for whose, count in counts.items():
-        if 0 < count < least or (count == 0 and whose.startswith("client") and least > 1):
-            raise ValueError(
-                f"{whose} has {count} samples, {plan.guard} needs {least} at a time: "
-                "fewer clients, more data, or a smaller k"
-            )

@@ -21,7 +21,7 @@ from ..rules import Update, sound
 from ..rules.base import CONTROL, MEMORY, NET, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import RoundBodies
-from .client import weights_in
+from .orders import weights_in
 from .plan.optimizers import set_rate
 from .plan.plan import Plan
 from .plan.roles import Frozen, Role

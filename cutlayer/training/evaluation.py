@@ -1,7 +1,27 @@
 """How well a network does: accuracy by class, and labels of pixels by intersection over union."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Score(NamedTuple):
+    """How many of how many were right, and which: by class, or of pixels what was taken for what."""
+
+    right: int
+    samples: int
+    by_class: Tensor | None = None  # right and all samples of each class, where a sample has one
+    confusion: Tensor | None = None  # where every pixel has a class
+
+
+def score(found: Tensor, truth: Tensor, classes: int) -> Score:
+    hit = found == truth
+    right, count = int(hit.sum()), found.numel()
+    if found.dim() > 1:
+        return Score(right, count, confusion=confusion(found, truth, classes))
+    by_class = torch.stack([y.bincount(minlength=classes) for y in (truth[hit], truth)])
+    return Score(right, count, by_class=by_class.cpu())
 
 
 def confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:

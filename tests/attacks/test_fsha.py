@@ -9,9 +9,10 @@ from torch import nn
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FSHA, Knowledge, KnownGuard
-from cutlayer.audit.hijack import hijack
+from cutlayer.audit.hijack import Training, hijack
 from cutlayer.audit.judge import judge
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import Bypass, UShaped, Vanilla
@@ -140,7 +141,7 @@ def test_a_head_that_follows_these_gradients_becomes_readable():
 def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
     run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     for form in SMALL.against(guard, CUT):
-        hijacked, attacker, *_ = hijack(form, run.plan, run.parts, TASK, 0)
+        hijacked, attacker, *_ = hijack(form, Training(run.plan, run.parts, TASK))
         assert attacker.count == hijacked.step >= SMALL.steps
         row, pictures = judge(form, Victim(hijacked, 16), run.parts, 0, attacker=attacker)
         assert pictures.shape == (16, *TASK.shape) and pictures.min() >= 0 and pictures.max() <= 1
@@ -150,14 +151,14 @@ def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
 @pytest.mark.parametrize("protocol", [Vanilla, Bypass])
 def test_it_hijacks_every_protocol(protocol):
     run = LocalRun(tiny_plan(protocol=protocol, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
-    hijacked, attacker, *_ = hijack(SMALL, run.plan, run.parts, TASK, 0)
+    hijacked, attacker, *_ = hijack(SMALL, Training(run.plan, run.parts, TASK))
     assert attacker.count == hijacked.step
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
 
 
 def test_float64(double):
     run = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
-    hijacked, attacker, *_ = hijack(SMALL, run.plan, run.parts, TASK, 0)
+    hijacked, attacker, *_ = hijack(SMALL, Training(run.plan, run.parts, TASK))
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
 
 
@@ -171,10 +172,10 @@ def test_the_inverse_behind_a_projection_is_fully_connected():
 
 def test_a_hijacked_run_is_as_long_as_the_attack_needs_and_has_no_best_epoch():
     plan = tiny_plan(epochs=1, batch_size=8, patience=1)
-    runs = [hijack(replace(SMALL, steps=steps), plan, tiny_parts(), TASK, 0).run for steps in (1, 7, 13)]
+    runs = [hijack(replace(SMALL, steps=steps), Training(plan, tiny_parts(), TASK)).run for steps in (1, 7, 13)]
     assert [run.epoch for run in runs] == [1, 2, 3]
     assert all(run.plan.patience == 0 for run in runs)
-    assert hijack(SMALL, replace(plan, epochs=5), tiny_parts(), TASK, 0).run.epoch == 5
+    assert hijack(SMALL, Training(replace(plan, epochs=5), tiny_parts(), TASK)).run.epoch == 5
 
 
 def test_what_is_over_cannot_be_hijacked():
@@ -186,7 +187,7 @@ def test_what_is_over_cannot_be_hijacked():
 def test_an_audit_gives_it_a_run_of_its_own_and_keeps_the_honest_figures():
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=2, batch_size=16)
-    result = audit(plan, loaded, guards=[LightSplit(ratio=4)], attacks=[SMALL], images=16)
+    result = audit(AuditSpec(plan, [LightSplit(ratio=4)], [SMALL], images=16), loaded)
     assert [row["attack"] for row in result.rows] == [
         repr(a) for a in (SMALL, *SMALL.against(LightSplit(ratio=4), CUT))
     ]
@@ -279,5 +280,5 @@ def test_disguises_that_cannot_be_are_refused(changes):
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
 def test_batches_in_pieces_are_answered_piece_by_piece(protocol):
     plan = tiny_plan(epochs=1, batch_size=8, micro_batches=3, aux_samples=40, protocol=protocol, private_seed=1)
-    found = hijack(SMALL, plan, tiny_parts(), TASK, 0, images=8)
+    found = hijack(SMALL, Training(plan, tiny_parts(), TASK), images=8)
     assert found.run.step > 3

@@ -25,6 +25,7 @@ from cutlayer.attacks.labels import (
 )
 from cutlayer.audit.judge import judge
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import Bypass, Vanilla
@@ -172,7 +173,7 @@ def test_where_labels_travel_there_is_nothing_to_infer():
         assert type(attack).sized("quick") in type(attack).suite("quick", TASK, labels_stay_home=True)
     loaded = Loaded(samples(60), samples(20, 1), ("a", "b", "c"))
     with pytest.raises(ValueError, match=r"LabelClustering.* leave it out"):
-        audit(tiny_plan(protocol=Vanilla), loaded, guards=[LightSplit(ratio=4)], attacks=BOTH)
+        audit(AuditSpec(tiny_plan(protocol=Vanilla), [LightSplit(ratio=4)], BOTH), loaded)
 
 
 def test_gradients_are_paired_with_their_uploads():

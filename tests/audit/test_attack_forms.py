@@ -25,6 +25,7 @@ from cutlayer.audit.judge import Substituting, judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.verdicts import by_form, verdict
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import derive, seeded
@@ -110,7 +111,7 @@ def untrained(monkeypatch, attack, protocol=None, **changes):
     monkeypatch.setattr(scene, "LocalRun", never)
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16, **({"protocol": protocol} if protocol else {}))
-    audit(plan, loaded, guards=[], attacks=[attack], **{"images": 20, **changes})
+    audit(AuditSpec(plan, attacks=[attack], **{"images": 20, **changes}), loaded)
 
 
 OTHER = Loaded(Samples(torch.rand(90, 1, 12, 12), torch.zeros(90).long()), samples(3, 4), ("a", "b", "c"))
@@ -199,7 +200,7 @@ def test_it_is_silent_where_knowing_is_worth_little_or_the_attack_is_no_attack()
 def test_the_report_has_a_table_of_it():
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16)
-    result = audit(plan, loaded, guards=[LightSplit(ratio=4)], attacks=[TINY], images=8)
+    result = audit(AuditSpec(plan, [LightSplit(ratio=4)], [TINY], images=8), loaded)
     shown = {"oblivious": 0.123, "lift": 0.314, "matched": 0.877}
     rows = [{**row, "why_control_failed": None, "ssim": shown.get(row["form"], 0.9)} for row in result.rows]
     page = report.html(replace(result, rows=rows), {"tradeoff.png": b"", "reconstructions.png": b""}, "x")

@@ -9,6 +9,7 @@ from toys import TASK, samples, tiny_plan
 
 from cutlayer.attacks import Attack, Attacker, Decoder
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.verdicts import ceiling, leak_share, strongest, verdict
 from cutlayer.audit.victim import WhiteBox
 from cutlayer.data.base import Loaded
@@ -52,7 +53,7 @@ class Noise(Attack):
 def result():
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16)
-    return audit(plan, loaded, guards=[GUARD], attacks=[READER, Same(), Noise()], images=40)
+    return audit(AuditSpec(plan, [GUARD], [READER, Same(), Noise()], images=40), loaded)
 
 
 def test_rows_have_the_promised_fields_and_the_control_is_there(result):
@@ -86,13 +87,13 @@ def test_the_attackers_data_is_disjoint_from_the_private_data(result):
         loaded.classes,
     )
     with pytest.raises(ValueError, match="auxiliary images are also private"):
-        audit(tiny_plan(epochs=1, batch_size=16), twice, guards=[], attacks=[READER], images=8)
+        audit(AuditSpec(tiny_plan(epochs=1, batch_size=16), attacks=[READER], images=8), twice)
 
 
 def test_a_guard_that_does_not_fit_is_refused_before_training():
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     with pytest.raises(ValueError, match="1 to 100 here"):
-        audit(tiny_plan(epochs=1000), loaded, guards=[LightSplit(ratio=200)], attacks=[READER])
+        audit(AuditSpec(tiny_plan(epochs=1000), [LightSplit(ratio=200)], [READER]), loaded)
 
 
 def test_the_row_of_a_guard_is_its_strongest_valid_attacker():

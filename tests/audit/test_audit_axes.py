@@ -10,11 +10,13 @@ import cutlayer.audit.matrix as room
 import cutlayer.audit.scene as scene
 from cutlayer.attacks import FORA, Decoder, suite
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.core.batch import Task
 from cutlayer.data.auxiliary import Auxiliary
 from cutlayer.data.base import Loaded, Samples
 from cutlayer.guards import LightSplit
+from cutlayer.training.facts.link import Link
 
 READER = Decoder(steps=60, width=8, hidden=32)
 LOADED = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
@@ -23,9 +25,9 @@ ROWS = Samples(torch.rand(9, 5), torch.zeros(9).long())
 TABLE = Loaded(ROWS, ROWS, ("a",))
 
 
-def ran(**changes):
+def ran(resources=None, **changes):
     given = {"guards": [LightSplit(ratio=4)], "attacks": [READER], "images": 30, **changes}
-    return audit(tiny_plan(epochs=1, batch_size=16), LOADED, **given)
+    return audit(AuditSpec(tiny_plan(epochs=1, batch_size=16), **given), LOADED, resources)
 
 
 # ------------------------------------------------------------------ the attacker's data
@@ -75,11 +77,11 @@ def test_a_resumed_audit_is_the_undisturbed_one_and_repeats_nothing(tmp_path, mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ran(cells=ResultStore(tmp_path / "cells", "this one"), on_event=stop)
+        ran(Resources(store=ResultStore(tmp_path / "cells", "this one"), on_event=stop))
     trained = []
     real = scene.LocalRun
     monkeypatch.setattr(scene, "LocalRun", lambda plan, *a, **k: trained.append(plan.guard) or real(plan, *a, **k))
-    resumed = ran(cells=ResultStore(tmp_path / "cells", "this one"))
+    resumed = ran(Resources(store=ResultStore(tmp_path / "cells", "this one")))
     assert trained == [LightSplit(ratio=4)], "the open cut was finished: neither trained nor attacked again"
     assert comparable(resumed) == comparable(whole) and resumed.floors == whole.floors
     assert resumed.pictures.keys() == whole.pictures.keys()
@@ -91,6 +93,17 @@ def test_cells_of_another_audit_are_refused(tmp_path):
     ResultStore(tmp_path / "cells", "one").put("a cell", {})
     with pytest.raises(ValueError, match="other options"):
         ResultStore(tmp_path / "cells", "two")
+
+
+def test_what_all_cells_hang_on_tells_audits_apart():
+    """Guard, attack and seed are in the name of a cell: an audit may go on without a guard that failed."""
+    spec = AuditSpec(tiny_plan(), [LightSplit(ratio=4)], [READER])
+    assert replace(spec, guards=[], attacks=[FORA()], seeds=range(3)).identity == spec.identity
+    changes = [
+        {"plan": tiny_plan(epochs=9)}, {"images": 30}, {"link": Link.parse("1mbit,10ms")},
+        {"auxiliary": Auxiliary(without=(1,))}, {"auxiliary": Auxiliary(LOADED, name="CIFAR10()")},
+    ]  # fmt: skip
+    assert len({spec.identity, *(replace(spec, **change).identity for change in changes)}) == 6
 
 
 # ------------------------------------------------------------------ controls and budgets

@@ -1,6 +1,7 @@
 """Several processes share an audit: each cell is made once, and the table is that of one process."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from toys import TASK, samples, tiny_plan
@@ -8,16 +9,21 @@ from toys import TASK, samples, tiny_plan
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.parallel import _work, spread
+from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
 
 
-def options():
+def wanted():
     attacks = [Decoder(steps=3, width=4, hidden=8), Decoder(steps=4, width=4, hidden=8)]
     loaded = Loaded(samples(120, 1), samples(30, 2), tuple(map(str, range(TASK.classes))))
     plan = tiny_plan(epochs=1, batch_size=8, private_seed=None)
-    return {"plan": plan, "loaded": loaded, "guards": [LightSplit(ratio=4)], "attacks": attacks, "images": 8}
+    return AuditSpec(plan, [LightSplit(ratio=4)], attacks, images=8), loaded
+
+
+def kept(folder):
+    return Resources(store=ResultStore(folder, wanted()[0].identity))
 
 
 def without_times(rows):
@@ -28,33 +34,34 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
     """Workers run one after the other here: what the first has claimed, the second leaves alone."""
     folder, claims = tmp_path / "cells", tmp_path / "claims"
     made = []
-    for phase in ("open", "guarded"):
+    spec, loaded = wanted()
+    for part in (replace(spec, guards=()), spec):
         claims.mkdir()
         for _ in range(2):
             before = set(folder.glob("*")) if folder.exists() else set()
-            _work(claims, 1, folder, "x", phase, options())
+            _work(claims, 1, folder, part, loaded, Resources())
             made.append(len(set(folder.glob("*.safetensors")) - before))
         for path in claims.iterdir():
             path.unlink()
         claims.rmdir()
     # The first worker takes all: floors, truth and two cells; then all of the guard's.
     assert made[0] == 4 and made[1] == 0 and made[2] > 0 and made[3] == 0
-    shared = audit(**options(), cells=ResultStore(folder, "x"))
-    alone = audit(**options())
+    shared = audit(spec, loaded, kept(folder))
+    alone = audit(spec, loaded)
     assert without_times(shared.rows) == without_times(alone.rows) and len(alone.rows) > 2
 
 
 def test_two_processes_fill_the_cells(tmp_path):
     shown = []
-    spread(2, 1, tmp_path / "cells", "x", shown.append, **options())
+    spread(*wanted(), kept(tmp_path / "cells"), 2, 1, shown.append)
     made = set((tmp_path / "cells").iterdir())
-    shared = audit(**options(), cells=ResultStore(tmp_path / "cells", "x"))
+    shared = audit(*wanted(), kept(tmp_path / "cells"))
     assert set((tmp_path / "cells").iterdir()) == made  # nothing was left to do
-    assert without_times(shared.rows) == without_times(audit(**options()).rows)
+    assert without_times(shared.rows) == without_times(audit(*wanted()).rows)
     assert not (tmp_path / "cells.claims").exists() and shown
 
 
 def test_what_cannot_be_handed_over_is_said(tmp_path):
     with pytest.raises(ValueError, match="cannot be handed to them"):
-        spread(2, 1, tmp_path / "cells", "x", print, **options(), lock=threading.Lock())
+        spread(*wanted(), replace(kept(tmp_path / "cells"), lpips=threading.Lock()), 2, 1, print)
     assert not (tmp_path / "cells").exists()

@@ -10,6 +10,7 @@ from toys import samples, tiny_plan
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.data.base import Loaded
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import LightSplit
@@ -19,9 +20,8 @@ from cutlayer.guards import LightSplit
 def result():
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16)
-    return audit(
-        plan, loaded, guards=[LightSplit(ratio=4)], attacks=[Decoder(steps=60, width=16, hidden=64)], images=24
-    )
+    reader = Decoder(steps=60, width=16, hidden=64)
+    return audit(AuditSpec(plan, [LightSplit(ratio=4)], [reader], images=24), loaded)
 
 
 def test_an_audit_becomes_four_files(result, tmp_path):
@@ -65,7 +65,7 @@ def test_the_first_pictures_show_every_class_once(result):
 def test_clients_that_fare_differently_are_in_the_report(tmp_path):
     loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=8, clients=3, partition=Dirichlet(alpha=0.5))
-    found = audit(plan, loaded, guards=[], attacks=[Decoder(steps=10, width=8, hidden=16)], images=24)
+    found = audit(AuditSpec(plan, attacks=[Decoder(steps=10, width=8, hidden=16)], images=24), loaded)
     fair = found.rows[0]["fairness"]
     assert 0 <= fair["worst"] <= fair["mean"] <= fair["best"] <= 1
     page = report.html(found, {"tradeoff.png": b"", "reconstructions.png": b""}, "x")

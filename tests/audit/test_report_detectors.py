@@ -17,6 +17,7 @@ from cutlayer.audit.matrix import audit
 from cutlayer.audit.poison_trial import first_true
 from cutlayer.audit.report import files as report
 from cutlayer.audit.report.detectors import leak_plot, metered, meters, missed, noticed_poison, servers, watchdogs
+from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.core.seeds import derive
 from cutlayer.data.base import Loaded, parts
@@ -59,7 +60,7 @@ def measured(cheap):
 
 
 def audited(plan, attacks=(READER,), guards=(), **more):
-    return audit(plan, LOADED, guards=guards, attacks=attacks, images=16, **more)
+    return audit(AuditSpec(plan, guards, attacks, images=16), LOADED, Resources(**more))
 
 
 def page(found):
@@ -158,12 +159,12 @@ def test_a_poison_that_does_not_fit_is_refused_before_any_training(monkeypatch):
 
 def test_a_poisoned_training_is_a_cell_like_others(tmp_path, monkeypatch):
     seen = []
-    whole = audited(POISONED, cells=ResultStore(tmp_path / "cells", "x"), on_event=lambda event: seen.append(event))
+    whole = audited(POISONED, store=ResultStore(tmp_path / "cells", "x"), on_event=lambda event: seen.append(event))
     assert any(event.what.startswith("BadNets") for event in seen) and max(event.done for event in seen) <= 1
-    taken = audited(POISONED, cells=ResultStore(tmp_path / "others", "x"), claim=lambda name: "BadNets" not in name)
+    taken = audited(POISONED, store=ResultStore(tmp_path / "others", "x"), claim=lambda name: "BadNets" not in name)
     assert taken.poisoned == [] and taken.rows
     monkeypatch.setattr(scene, "LocalRun", None)
-    assert audited(POISONED, cells=ResultStore(tmp_path / "cells", "x")).poisoned == whole.poisoned
+    assert audited(POISONED, store=ResultStore(tmp_path / "cells", "x")).poisoned == whole.poisoned
 
 
 # ------------------------------------------------------------------ attackers in disguise

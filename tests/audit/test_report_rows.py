@@ -13,6 +13,7 @@ from cutlayer.attacks import Attack, Attacker
 from cutlayer.audit.matrix import Audit, audit
 from cutlayer.audit.report import files as report
 from cutlayer.audit.rows import picture_key
+from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
@@ -106,6 +107,22 @@ def test_a_guard_whose_attacks_all_failed_is_shown_as_such_with_its_pictures(mon
     assert greys == pytest.approx([float(found.pictures["g | A"].mean())] * 3)
 
 
+def test_of_several_seeds_pictures_and_figure_are_those_of_the_one_whose_originals_are_shown(monkeypatch):
+    """The originals are one seed's: another seed's figure, or another attack's pictures, would be false there."""
+    found = audited(
+        row("none", 0.8, "A"), row("none", 0.6, "B"), row("g", 0.5, "A"), row("g", 0.3, "B"),
+        row("none", 0.7, "A", seed=1), row("none", 0.9, "B", seed=1), row("g", 0.95, "B", seed=1),
+    )  # fmt: skip
+    lines = drawn(monkeypatch, report.reconstructions, found)
+    assert [label.split("\n") for label, _ in lines] == [
+        ["original, seed 0"], ["none", "SSIM 0.80"], ["g", "SSIM 0.50"],
+    ]  # fmt: skip
+    for (_, greys), key in zip(lines[1:], ("none | A", "g | A"), strict=True):
+        assert greys == pytest.approx([float(found.pictures[key].mean())] * 3)
+    assert "of seed 0" in section(page_of(found), "Reconstructions")
+    assert "of seed 0" not in section(page_of(audited(row("none", 0.8))), "Reconstructions")
+
+
 @dataclass(frozen=True, repr=False)
 class Grey(Attack):
     """Returns the auxiliary images, less bright: what it scores hangs on its field alone."""
@@ -129,12 +146,25 @@ def test_the_pictures_that_an_audit_keeps_of_a_row_are_those_its_figures_are_of(
     loaded = Loaded(samples(80, 1), samples(30, 2), ("a", "b", "c"))
     attacks = [Grey(bright=0.2), Grey(bright=0.9)]
     plan = tiny_plan(epochs=1, batch_size=16)
-    made = audit(plan, loaded, guards=[LightSplit(ratio=4)], attacks=attacks, images=24, cells=cells)
+    made = audit(AuditSpec(plan, [LightSplit(ratio=4)], attacks, images=24), loaded, Resources(store=cells))
     assert len(made.rows) == len(made.pictures) == 4
     for one in made.rows:
         again = scores(made.truth, made.pictures[picture_key(one)])
         assert (again["ssim"], again["psnr"]) == (one["ssim"], one["psnr"])
     assert len({one["psnr"] for one in made.rows}) > 1, "else nothing could be confused"
+
+
+def test_an_audit_keeps_the_pictures_of_its_first_seed_alone():
+    cells = ResultStore()
+    for seed in (3, 4):
+        cells.put(f"{seed} | floors", FLOORS)
+    loaded = Loaded(samples(80, 1), samples(30, 2), ("a", "b", "c"))
+    plan = tiny_plan(epochs=1, batch_size=16)
+    made = audit(AuditSpec(plan, attacks=[Grey(bright=0.9)], seeds=(3, 4), images=24), loaded, Resources(store=cells))
+    first, second = made.rows
+    assert made.seed == first["seed"] == 3 and second["seed"] == 4
+    again = scores(made.truth, made.pictures[picture_key(first)])
+    assert again["psnr"] == first["psnr"] != second["psnr"]
 
 
 def test_each_column_shows_one_image_and_what_was_made_of_it(monkeypatch):

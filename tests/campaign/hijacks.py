@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from cutlayer.audit.detector_trial import DetectorTrial
-from cutlayer.audit.hijack import hijack
+from cutlayer.audit.hijack import Training, hijack
 from cutlayer.audit.judge import judge
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import generator
@@ -57,7 +57,7 @@ def honest(plan, data, device="cpu"):
 def hijacked(attack, plan, data, device="cpu"):
     """A training with a hijacker, to its end: who noticed, and what it could read in spite of that."""
     plan = replace(plan, epochs=1)
-    found = hijack(attack, plan, data, task_of(data.private, 10), plan.seed, device=device, images=IMAGES)
+    found = hijack(attack, Training(plan, data, task_of(data.private, 10), device), images=IMAGES)
     row, _ = judge(attack, Victim(found.run, IMAGES), data, plan.seed, attacker=found.attacker)
     return {
         "plan": repr(plan),

@@ -8,6 +8,7 @@ import torch
 
 from cutlayer.attacks import FORA, FSHA, Decoder, UnSplit
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.guards import LightSplit
 from cutlayer.nets import MnistNet
 from cutlayer.training.plan.plan import Plan
@@ -24,7 +25,7 @@ def attacked(cut, *attacks, guards=()):
     """Two thousand auxiliary images, 200 private ones scored, one thread: the figures are the same on any machine."""
     torch.set_num_threads(1)
     plan = Plan(net=MnistNet(cut=cut), aux_samples=2000)
-    return audit(plan, plan.data.load(), guards=guards, attacks=attacks, images=200)
+    return audit(AuditSpec(plan, guards, attacks, images=200), plan.data.load())
 
 
 def record(name, bar, result, **more):

@@ -12,6 +12,7 @@ from toys import GUARDS, tiny_plan
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report.files import as_data
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.guards import LightSplit, Subset
 from cutlayer.nets import MnistNet
 from cutlayer.training.plan.plan import Plan
@@ -26,7 +27,7 @@ def test_the_reference_decoder_passes_its_bar_and_reads_projections(cut):
     torch.set_num_threads(2)
     plan = Plan(net=MnistNet(cut=cut), epochs=10, aux_samples=2000)
     guards = [LightSplit(ratio=8), Subset(ratio=8), LightSplit(ratio=32), Subset(ratio=32)]
-    result = audit(plan, plan.data.load(), guards=guards, attacks=[Decoder()], images=400)
+    result = audit(AuditSpec(plan, guards, [Decoder()], images=400), plan.data.load())
     torch.set_num_threads(1)
     (EVIDENCE / f"mnistnet-cut{cut}.json").write_text(json.dumps(as_data(result, "make campaign"), indent=1) + "\n")
     ssim = {row["guard"]: row["ssim"] for row in result.rows}

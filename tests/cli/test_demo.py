@@ -37,7 +37,7 @@ def shown(request, tmp_path_factory):
             for name, value in smaller.items():
                 patch.setattr(demo, name, lambda value=value: value)
             patch.setattr(sys, "argv", ["cutlayer", *words])
-            with pytest.raises(SystemExit, match="0"):
+            with pytest.raises(SystemExit, match=r"^0$"):
                 main()
         written = (out / "audit.json").read_text()
     guards = smaller["demo_guards"] if request.param == "smaller" else demo.demo_guards()

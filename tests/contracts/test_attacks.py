@@ -2,7 +2,7 @@
 
 import pickle
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from cutlayer.attacks import (
     UnSplit,
 )
 from cutlayer.attacks.base import IN_WORDS
-from cutlayer.audit.hijack import hijack
+from cutlayer.audit.hijack import Training, hijack
 from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.victim import Victim
@@ -60,9 +60,8 @@ all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 all_short = pytest.mark.parametrize("attack", SHORT, ids=repr)
 
 
-@cache
+@lru_cache(maxsize=8)  # by law an attack leaves its victim alone, so several may meet the same one
 def trained(guard):
-    """Attacks leave a run as it was: a law below says so."""
     run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     run.train()
     return run
@@ -72,7 +71,7 @@ def judged(attack, run, images=32):
     """A row and its pictures. An active attack trains the same plan once more, itself at the server."""
     if not attack.active:
         return judge(attack, Victim(run, images), run.parts, seed=0)
-    hijacked, attacker, *_ = hijack(attack, run.plan, run.parts, TASK, 0)
+    hijacked, attacker, *_ = hijack(attack, Training(run.plan, run.parts, TASK))
     return judge(attack, Victim(hijacked, images), run.parts, 0, attacker=attacker)
 
 
@@ -157,7 +156,7 @@ def secrets_in(attacker, victim):
 def test_an_attacker_can_be_written_down_and_holds_nothing_of_the_clients(attack, guard):
     run = trained(guard)
     if attack.active:
-        run, attacker, *_ = hijack(attack, run.plan, run.parts, TASK, 0)
+        run, attacker, *_ = hijack(attack, Training(run.plan, run.parts, TASK))
     victim = Victim(run, 32)
     if not attack.active:
         with seeded(0):

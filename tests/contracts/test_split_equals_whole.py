@@ -10,7 +10,7 @@ from toys import ALL_GUARDS, GUARDS, TASK, Here, batches, split_and_whole, state
 from cutlayer.core.batch import Batch
 from cutlayer.core.seeds import seeded
 from cutlayer.core.split import Bypass, UShaped, Vanilla
-from cutlayer.guards import HEVC, JPEG
+from cutlayer.guards import DPSGD, HEVC, JPEG
 from cutlayer.nets.mnist_net import MnistNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.nets.simple_cnn import SimpleCNN
@@ -20,7 +20,7 @@ from cutlayer.training.step import learn
 
 PROTOCOLS = [Vanilla, UShaped, Bypass]
 FROZEN = [(), ("head",), ("body",), ("head", "tail")]
-STEPS = {HEVC: 3}  # of a guard whose steps take long; all others make 20
+STEPS = {HEVC: 3, JPEG: 6, DPSGD: 6}  # of guards whose steps take several times as long; all others make 20
 # What cannot be split so, in the words it is refused with. A line that is not needed fails: it must be refused.
 CANNOT = {
     (JPEG, Bypass): "has only one",  # a grey picture has no channel that could stay home
@@ -63,8 +63,8 @@ def check_or_refuse(protocol, guard, **changes):
             check(plan, steps=1)
 
 
-# Every guard as it is listed; every kind of guard in every protocol, and with every part frozen. In doubles every
-# guard once, protocols in turn. `make campaign` has all the others.
+# Every guard as it is listed; every kind of guard in every protocol, and with every part frozen. Twins of doubles
+# once a guard, protocols in turn. `make campaign` has all the others.
 SLICE = rotation(ALL_GUARDS, PROTOCOLS, FROZEN)
 DOUBLES = [(guard, PROTOCOLS[turn % len(PROTOCOLS)]) for turn, guard in enumerate(ALL_GUARDS)]
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from cutlayer.attacks import FSHA
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report.detectors import watchdogs
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.cli import app as cli
 from cutlayer.core.errors import Halt
 from cutlayer.core.message import Kind
@@ -148,7 +149,7 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
     loaded = Loaded(tiny_parts(120).private, tiny_parts().test, ("a", "b", "c"))
     plan = tiny_plan(epochs=2, batch_size=6, aux_samples=40, client_detectors=(OUTLIERS, SplitGuard(warm=2, vote=2)))
     attack = FSHA(steps=20, width=4, hidden=8, warm=10, scale=30.0)
-    found = audit(plan, loaded, guards=[], attacks=[attack], images=12)
+    found = audit(AuditSpec(plan, attacks=[attack], images=12), loaded)
     row = found.rows[0]
     honest, evil = row["detectors_honest"], row["detectors_attacked"]
     assert (
@@ -169,7 +170,7 @@ def test_an_audit_says_what_detectors_notice_and_when(monkeypatch):
 def test_a_slice_of_the_campaign():
     """MNIST-5000: the defaults are silent in honest training, and all of them call within 120 steps of FSHA."""
     from cutlayer.audit.detector_trial import DetectorTrial
-    from cutlayer.audit.hijack import hijack
+    from cutlayer.audit.hijack import Training, hijack
     from cutlayer.data.base import parts
     from cutlayer.nets import MnistNet
     from cutlayer.training.batches import task_of
@@ -182,8 +183,6 @@ def test_a_slice_of_the_campaign():
     trial = DetectorTrial(run)
     run.train(on_step=lambda progress: trial())
     assert [row["false_alarms"] for row in trial.honest()] == [0, 0, 0]
-    found = hijack(
-        FSHA(steps=120, warm=50), plan, data, task_of(data.private, 10), 3, images=32,
-        stop=lambda trial: trial.all_sounded,
-    )  # fmt: skip
+    training = Training(plan, data, task_of(data.private, 10))
+    found = hijack(FSHA(steps=120, warm=50), training, images=32, stop=lambda trial: trial.all_sounded)
     assert all(row["detected"] and row["delay"] <= 120 for row in found.trial.attacked())

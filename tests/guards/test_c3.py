@@ -103,7 +103,7 @@ def test_gradients_are_those_of_the_whole_and_bytes_go_down_both_ways():
 
 
 @pytest.mark.parametrize("protocol", [UShaped, Vanilla])
-def test_the_door_knows_how_many_rows_belong_to_a_message(protocol):
+def test_the_validator_knows_how_many_rows_belong_to_a_message(protocol):
     plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch_size=6)
     validator = MessageValidator(plan, TASK)
 

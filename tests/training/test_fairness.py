@@ -85,7 +85,7 @@ def test_a_class_without_test_samples_says_nothing():
     run = LocalRun(tiny_plan(epochs=1, clients=2, batch_size=6), replace(parts, test=test), classes=TASK.classes)
     run.train()
     run.evaluate(test)
-    right, seen = run.clients[0].by_class.tolist()
+    right, seen = run.clients[0].scored.by_class.tolist()
     assert seen[0] == 0
     own = class_counts(run)[0].tolist()
     rest = [(own[c], right[c] / seen[c]) for c in (1, 2)]
@@ -105,7 +105,7 @@ def test_fairness_of_known_numbers():
 
 
 def test_maps_of_pixels_have_no_classes():
-    clients = [SimpleNamespace(samples=samples(4), by_class=None)]
+    clients = [SimpleNamespace(samples=samples(4), scored=None)]
     clients[0].samples = replace(clients[0].samples, y=torch.zeros(4, 12, 12, dtype=torch.int64))
     run = SimpleNamespace(clients=clients, task=TASK, plan=tiny_plan())
     assert class_counts(run) is None and by_client(run) == {}

@@ -10,6 +10,7 @@ from toys import tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.bench.shaped_link import Pace
 from cutlayer.cli.app import main
 from cutlayer.core.message import Kind, Message
@@ -164,13 +165,11 @@ def test_a_decoder_that_is_copied_counts():
 def test_an_audit_foretells_each_guard():
     loaded = Digits(limit=120).load()
     plan = Plan(net=LeNet(), epochs=1, batch_size=16, aux_samples=40, val_share=0.0)
-    found = audit(
-        plan, loaded, guards=[LightSplit(ratio=8)], attacks=[Decoder(steps=2, readers=("conv",))], images=8,
-        link=Link.parse("1mbit,10ms"),
-    )  # fmt: skip
+    spec = AuditSpec(plan, [LightSplit(ratio=8)], [Decoder(steps=2, readers=("conv",))], images=8)
+    found = audit(replace(spec, link=Link.parse("1mbit,10ms")), loaded)
     open_cut, guarded = (row["link"] for row in found.rows)
     assert guarded["step"]["up"] < open_cut["step"]["up"] and guarded["link"] == "1mbit,10ms"
-    without = audit(plan, loaded, guards=[], attacks=[Decoder(steps=2, readers=("conv",))], images=8)
+    without = audit(replace(spec, guards=[]), loaded)
     assert "link" not in without.rows[0]
 
 

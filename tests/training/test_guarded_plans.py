@@ -11,6 +11,7 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit, why_unfit
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.core.seeds import derive, generator
@@ -177,16 +178,15 @@ def test_an_audit_leaves_out_what_does_not_fit_and_says_why():
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16)
     missing = Shift(attribute="gender")
-    result = audit(
-        plan, loaded, guards=[], if_they_fit=[missing, LightSplit(ratio=4), Shift()], attacks=[QUICK], images=20
-    )
+    optional = [missing, LightSplit(ratio=4), Shift()]
+    result = audit(AuditSpec(plan, attacks=[QUICK], optional_guards=optional, images=20), loaded)
     assert [row["guard"] for row in result.rows] == ["none", "LightSplit(ratio=4)", "Shift(least=1)"]
     assert [row["fitted"] for row in result.rows] == [False, False, True]
     assert "gender" in result.as_dict()["left_out"][repr(missing)]
     none, _, fitted = result.rows
     assert fitted["accuracy"] == pytest.approx(none["accuracy"], abs=0.5) and fitted["valid"] == none["valid"]
     with pytest.raises(ValueError, match="gender"):
-        audit(plan, loaded, guards=[missing], attacks=[QUICK], images=20)
+        audit(AuditSpec(plan, [missing], [QUICK], images=20), loaded)
 
 
 def test_a_guard_that_fails_to_build_is_found_before_training():

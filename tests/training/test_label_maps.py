@@ -8,6 +8,7 @@ import torch
 
 from cutlayer.attacks import Decoder, LabelClustering, Membership, TailEnumeration
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data import Npz, Scenes
 from cutlayer.data.base import parts
@@ -163,10 +164,8 @@ def test_labels_on_the_way_are_counted_for_every_pixel(tmp_path):
 def test_an_audit_of_maps_has_a_row_for_each_guard_and_no_class_mean(tmp_path):
     loaded = small(tmp_path).load()
     plan = plan_for(Scenes(), aux_samples=16, val_share=0.0)
-    found = audit(
-        plan, loaded, guards=[LightSplit(ratio=4)], if_they_fit=[WCC(weight=0.1)],
-        attacks=[Decoder(steps=5, readers=("conv",))], images=8,
-    )  # fmt: skip
+    attacks = [Decoder(steps=5, readers=("conv",))]
+    found = audit(AuditSpec(plan, [LightSplit(ratio=4)], attacks, [WCC(weight=0.1)], images=8), loaded)
     assert {row["guard"] for row in found.rows} == {"none", "LightSplit(ratio=4)"}
     assert "class of a sample" in found.left_out["WCC(weight=0.1)"]
     assert set(found.floors) == {"blank", "mean", "unaligned"}
@@ -176,11 +175,9 @@ def test_an_audit_of_maps_has_a_row_for_each_guard_and_no_class_mean(tmp_path):
 
 @pytest.mark.parametrize("attack", [Membership(), LabelClustering(), TailEnumeration()], ids=repr)
 def test_attacks_on_classes_are_refused_before_any_training(attack, tmp_path):
-    loaded = small(tmp_path).load()
+    loaded, plan = small(tmp_path).load(), plan_for(Scenes(), aux_samples=16, val_share=0.0)
     with pytest.raises(ValueError, match="goes by the class of a sample, and here every pixel has its own"):
-        audit(
-            plan_for(Scenes(), aux_samples=16, val_share=0.0), loaded, guards=[NoGuard()], attacks=[attack], images=8
-        )
+        audit(AuditSpec(plan, [NoGuard()], [attack], images=8), loaded)
 
 
 # ------------------------------------------------------------------------------ the commands

@@ -15,7 +15,7 @@ from ...data.base import Loaded, parts
 from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
-from ...training.client import refuse_too_few
+from ...training.batches import refuse_too_few
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
 from ..parallel import claimer

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.expand import expanded
 from ...core.spec import spec
-from ...training.plan.fields import FIELDS
+from ...training.plan.fields import FIELDS, RENAMED
 from ...training.plan.plan import Plan
 from ...training.plan.plan_text import change
 
@@ -81,7 +81,8 @@ def _changed(plan: Plan, text: str) -> Plan:
             raise ValueError("all variants are trained with the same seeds: use --seed and --seeds")
         if name not in FIELDS:
             known = ", ".join(sorted(FIELDS.keys() - {"seed"}))
-            raise ValueError(f"{text!r}: a plan has no field {name!r}; it has {known}")
+            now = f"{name} is called {RENAMED[name]} since version 0.2" if name in RENAMED else f"it has {known}"
+            raise ValueError(f"{text!r}: a plan has no field {name!r}; {now}")
         if name in changes:
             raise ValueError(f"{text!r} changes {name} twice")
         changes[name] = _value(name, value)

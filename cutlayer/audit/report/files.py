@@ -15,7 +15,7 @@ from ...training.facts.compression import RATES, compared, crossing
 from ...training.facts.privacy import lines
 from ..matrix import Audit
 from ..rows import picture_key
-from ..verdicts import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
+from ..verdicts import WIDE_GAP, Row, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .sweep import figure, points, table
@@ -88,7 +88,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         torch_version=torch.__version__,
         total_bytes=total_bytes,
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
-        counted=[row for name in names if (row := _counted(audit, name)) is not None],
+        counted=[row for name in names if (row := _counted(audit.rows, name)) is not None],
         pictured=[row for row in audit.rows if row["metric"] == "ssim"],
         watchdogs=watchdogs(audit.rows),
         missed=missed(audit.rows, audit.floors),
@@ -99,6 +99,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         noticed_poison=noticed_poison(audit.rows, audit.poisoned),
         others=[row for row in audit.rows if row["metric"] != "ssim"],
         several=len(audit.rows) > len(guards),
+        several_seeds=_several_seeds(audit),
         by_form=[forms for name in names for forms in by_form(audit.rows, name)],
         wide_gap=WIDE_GAP,
         rate_names=RATES,
@@ -108,10 +109,14 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
     )
 
 
-def _counted(audit: Audit, guard: str) -> dict[str, Any] | None:
+def _counted(rows: list[Row], guard: str) -> Row | None:
     """The row of a guard; where no attack on it is valid, the first one, which is shown as failed."""
-    tried = [row for row in audit.rows if row["guard"] == guard and row["metric"] == "ssim"]
-    return strongest(audit.rows, guard) or next(iter(tried), None)
+    tried = [row for row in rows if row["guard"] == guard and row["metric"] == "ssim"]
+    return strongest(rows, guard) or next(iter(tried), None)
+
+
+def _several_seeds(audit: Audit) -> bool:
+    return len({row["seed"] for row in audit.rows}) > 1
 
 
 def _leak(judged: Verdict) -> float:
@@ -129,7 +134,7 @@ def print_table(audit: Audit) -> None:
         table.add_column(column, justify="left" if column in ("guard", "verdict") else "right")
     for guard in guards_of(audit.rows):
         judged = verdict(audit.rows, audit.floors, guard)
-        row = judged.row or _counted(audit, guard)
+        row = judged.row or _counted(audit.rows, guard)
         if row is None:
             continue
         lpips = "-" if row["lpips"] is None else f"{row['lpips']:.3f}"
@@ -216,10 +221,15 @@ def tradeoff(audit: Audit) -> bytes:
 
 
 def reconstructions(audit: Audit) -> bytes:
-    """Originals on top, then what the strongest attacker makes of each guard's messages."""
-    lines: list[tuple[str, Tensor]] = [("original", audit.truth)]
+    """Originals on top, then what the strongest attacker makes of each guard's messages.
+
+    Every seed has private images of its own, so all rows and figures here are those of the originals' seed.
+    """
+    original = f"original, seed {audit.seed}" if _several_seeds(audit) else "original"
+    lines: list[tuple[str, Tensor]] = [(original, audit.truth)]
+    own = [row for row in audit.rows if row["seed"] == audit.seed]
     for guard in guards_of(audit.rows):
-        row = _counted(audit, guard)
+        row = _counted(own, guard)
         if row is None:
             continue
         mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"

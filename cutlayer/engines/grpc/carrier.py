@@ -13,9 +13,9 @@ import torch
 from ...core.errors import NonFinite, ProtocolError
 from ...core.message import Kind, Message, Watcher, through
 from ...training.build import build_server
-from ...training.client import weights_in
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED
+from ...training.orders import weights_in
 from ...training.plan.schedule import Wave
 from ...wire import frames
 from ...wire.ledger import DOWN, UP

@@ -16,9 +16,11 @@ from ...core.message import Kind, Message
 from ...data.base import Parts
 from ...nets.base import scores_shape
 from ...training import checkpoint
+from ...training.batches import refuse_too_few
 from ...training.checkpoint import Snapshots
-from ...training.client import Client, numbers, refuse_too_few, weights_in
+from ...training.client import Client
 from ...training.fused_wave import FUSED
+from ...training.orders import numbers, weights_in
 from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
 from ...training.plan.roles import AllActive
 from ...training.plan.shapes import cut_shapes

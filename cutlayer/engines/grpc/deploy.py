@@ -221,6 +221,7 @@ def own_parts(plan: Plan, number: int, data: Source | None, data_dir: Path | Non
 
 def _begin(folder: Path, plan: Plan) -> None:
     """A new folder, or one that was left by the same plan."""
+    plan.refuse_nameless()
     path = folder / "plan.json"
     if path.exists():
         before = json.loads(path.read_text())
@@ -231,7 +232,7 @@ def _begin(folder: Path, plan: Plan) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint()}
+    facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(path, json.dumps(facts, indent=1))
 
 

@@ -13,8 +13,8 @@ from ...core.errors import NonFinite
 from ...core.message import Kind, Message, Watcher
 from ...core.state import State
 from ...training.checkpoint import Snapshots
-from ...training.client import PURPOSES
 from ...training.fused_wave import Fusion
+from ...training.orders import PURPOSES
 from ...training.plan.schedule import Turn, Wave
 from . import admission as admission
 from .admission import Admission

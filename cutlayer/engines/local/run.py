@@ -13,14 +13,17 @@ from ...core.state import State
 from ...data.base import Parts, Samples
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
+from ...training.asleep import Layout
 from ...training.batches import as_batch as as_batch
+from ...training.batches import refuse_too_few
 from ...training.batches import task_of as task_of
 from ...training.build import build_server
-from ...training.client import Client, Layout, refuse_too_few
+from ...training.client import Client
 from ...training.coordinator import Best as Best
 from ...training.coordinator import Coordinator
 from ...training.coordinator import Progress as Progress
 from ...training.fused_wave import FUSED, Fusion
+from ...training.laws import refuse_broken_net
 from ...training.micro_batches import Ring
 from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn, Wave
@@ -60,6 +63,7 @@ class LocalRun(Coordinator):
         plan = plan.with_secrets()
         self.parts, self.device = parts, torch.device(device)
         self.task = task_of(parts.private, classes)
+        refuse_broken_net(plan.net, self.task)
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
         counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
         refuse_too_few(plan, counts | {"the validation data": len(parts.val), "the test data": len(parts.test)})

@@ -170,7 +170,11 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
     over_time = scores_over_time(run)  # before it goes back to its best epoch
     run.use_best()
     used = run.evaluate(run.parts.test)
-    maps = [mean_iou(client.confusion) for client in run.clients if client.confusion is not None]
+    maps = [
+        mean_iou(one.confusion)
+        for one in (client.scored for client in run.clients)
+        if one and one.confusion is not None
+    ]
     if (whole := run.network()) is not None:
         checkpoint.save(folder / "model.safetensors", whole, {})
     result = {

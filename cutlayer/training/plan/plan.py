@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core.batch import Task as Task
 from ...core.compressor import Compressor
+from ...core.outside import plain_names
 from ...core.spec import Spec
 from ...core.split import Split, UShaped
 from ...data.base import Source
@@ -21,6 +22,7 @@ from ...nets.bypass import FUSIONS
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
 from ...rules.base import CONTROL
+from .code import outside, parts
 from .fields import FIELDS
 from .lr_schedules import Constant, Schedule
 from .optimizers import SGD, Adam, Optimizer
@@ -31,6 +33,17 @@ __all__ = ["Plan"]
 
 PARTS = ("head", "body", "tail")
 MOST_MICRO_BATCHES = 8
+# Fields that each side has for itself: no other is told of them.
+OWN = (
+    "data",
+    "partition",
+    "val_share",
+    "aux_samples",
+    "client_detectors",
+    "server_detectors",
+    "poison",
+    "private_seed",
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -226,21 +239,33 @@ class Plan(Spec):
 
     def agreed(self) -> dict[str, str]:
         """The public part field by field, without where the data come from: that is each client's own business."""
-        public = self.public()
-        own = (
-            "data",
-            "partition",
-            "val_share",
-            "aux_samples",
-            "client_detectors",
-            "server_detectors",
-            "poison",
-            "private_seed",
-        )
-        agreed = {one.name: repr(getattr(public, one.name)) for one in fields(public) if one.name not in own}
+        told = self._told()
+        with plain_names():
+            agreed = {name: repr(value) for name, value in told.items()}
+            code = outside([*told.values()])
+        if code:
+            agreed["code"] = ", ".join(f"{name} {source.digest}" for name, source in code.items())
+        if outside(self.net):
+            agreed |= {f"parameters of the {part}": shown for part, shown in parts(self.net).items()}
         if self.weights:  # the file, not where it lies
             agreed["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()[:16]
         return agreed
+
+    def _told(self) -> dict[str, Any]:
+        """The fields that both sides know."""
+        public = self.public()
+        return {one.name: getattr(public, one.name) for one in fields(public) if one.name not in OWN}
+
+    def code(self) -> dict[str, str]:
+        """A digest of all from outside the package that this plan is made of, by the name it is written with."""
+        made_of = outside([getattr(self, one.name) for one in fields(self)])
+        return {name: source.digest for name, source in made_of.items()}
+
+    def refuse_nameless(self) -> None:
+        """Before it is told to another machine: code that cannot be compared there is no plan to agree on."""
+        for name, source in outside([*self._told().values()]).items():
+            if source.why_not:
+                raise ValueError(f"{name} cannot be compared between machines: {source.why_not}")
 
     def with_secrets(self) -> "Plan":
         """This plan with a private seed; drawn afresh unless one was fixed (tests, audits)."""

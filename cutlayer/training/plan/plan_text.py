@@ -1,7 +1,7 @@
 """From what was typed to a plan: recipes, plan texts and options that change single fields."""
 
 import ast
-import runpy
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...core.expand import expanded
-from ...core.spec import spec
+from ...core.outside import load_file, load_module
+from ...core.spec import parsed, spec
 from ...guards import Guard, NoGuard
 from .fields import FIELDS, RENAMED
 from .plan import Plan
@@ -20,9 +21,8 @@ def read_plan(text: str | None) -> Plan:
     """A plan from FILE.py:FUNCTION, from its text, or the defaults."""
     if text is None:
         return Plan()
-    file, _, function = text.partition(".py:")
-    if function or text.endswith((".py", ".py:")):
-        return _recipe(Path(file.removesuffix(".py:").removesuffix(".py") + ".py"), function)
+    if found := _RECIPE.fullmatch(text):
+        return _recipe(found["place"] or found["module"], found["function"] or found["in_module"] or "")
     _refuse_old_names(text)
     plan = spec(text, "plans")
     if not isinstance(plan, Plan):
@@ -30,31 +30,35 @@ def read_plan(text: str | None) -> Plan:
     return plan
 
 
+# A file, or a module with a function's name behind it. What has parentheses is a spec.
+_RECIPE = re.compile(r"(?P<place>[^()]*\.py):?(?P<function>\w*)|(?P<module>[^\W\d][\w.]*):(?P<in_module>\w+)")
+
+
 def _refuse_old_names(text: str) -> None:
     """A plan of version 0.1 is told what its fields are called now."""
-    with suppress(SyntaxError):
-        typed = ast.parse(text.strip(), mode="eval").body
+    old: list[str] = []
+    with suppress(ValueError):
+        typed, _ = parsed(text)
         keywords = [one.arg for one in typed.keywords] if isinstance(typed, ast.Call) else []
-        if old := [name for name in keywords if name in RENAMED]:
-            new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
-            raise ValueError(f"{text!r} is a plan of cutlayer 0.1: {new}")
+        old = [name for name in keywords if name and name in RENAMED]
+    if old:
+        new = ", ".join(f"{name} is now {RENAMED[name]}" for name in old)
+        raise ValueError(f"{text!r} is a plan of cutlayer 0.1: {new}")
 
 
-def _recipe(file: Path, function: str) -> Plan:
-    if not file.exists():
-        raise FileNotFoundError(f"there is no recipe {file}")
-    try:
-        made = runpy.run_path(str(file))
-    except (ImportError, SyntaxError) as error:
-        raise ValueError(f"the recipe {file} cannot be run: {error}") from error
-    own = {name for name, thing in made.items() if isfunction(thing) and thing.__module__ == "<run_path>"}
+def _recipe(place: str, function: str) -> Plan:
+    """Imported as a module is: what a recipe defines can be handed to other processes."""
+    if place.endswith(".py") and not Path(place).expanduser().exists():
+        raise FileNotFoundError(f"there is no recipe {place}")
+    made = load_file(place) if place.endswith(".py") else load_module(place)
+    own = {name for name, thing in vars(made).items() if isfunction(thing) and thing.__module__ == made.__name__}
     offers = sorted(name for name in own if not name.startswith("_"))
     if function not in offers:
         asked = f"has no function {function!r}" if function else "needs a function's name behind it"
-        raise ValueError(f"{file} {asked}; it has {', '.join(f'{file}:{name}' for name in offers) or 'none'}")
-    plan = made[function]()
+        raise ValueError(f"{place} {asked}; it has {', '.join(f'{place}:{name}' for name in offers) or 'none'}")
+    plan = getattr(made, function)()
     if not isinstance(plan, Plan):
-        raise ValueError(f"{file}:{function} returned {type(plan).__name__}; a recipe returns a Plan")
+        raise ValueError(f"{place}:{function} returned {type(plan).__name__}; a recipe returns a Plan")
     return plan
 
 

@@ -1,6 +1,7 @@
 """All shapes of a plan along the cut, and whether a guard fits them."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from math import ceil
 from typing import NamedTuple
 
@@ -8,8 +9,10 @@ from torch import nn
 
 from ...core.batch import Task as Task
 from ...core.guard import Shape
+from ...core.outside import is_outside
 from ...core.split import Bypass
-from ...nets.base import shapes
+from ...nets.base import Shapes, shapes
+from ..laws import refuse_broken
 from .plan import Plan
 
 
@@ -25,7 +28,7 @@ class Cut(NamedTuple):
 def cut_shapes(plan: Plan, task: Task) -> Cut:
     """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
     plan.net.check(task.shape)
-    z, u = shapes(plan.net, task.shape)
+    z, u = _net_shapes(plan, task)
     shared = z
     if plan.protocol is Bypass and not plan.guard.holds_back:
         if z[0] < 2:
@@ -33,7 +36,17 @@ def cut_shapes(plan: Plan, task: Task) -> Cut:
         shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
     cut = Cut(z, shared, plan.guard.out_shape(shared), u)
     _refuse_unfit_guard(plan, task, cut)
+    refuse_broken([getattr(plan, one.name) for one in fields(plan)], shared, task)
     return cut
+
+
+def _net_shapes(plan: Plan, task: Task) -> Shapes:
+    try:
+        return shapes(plan.net, task.shape)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        if not is_outside(type(plan.net)):
+            raise
+        raise ValueError(f"head and body of {plan.net!r} do not fit inputs of {task.shape}: {error}") from error
 
 
 def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:

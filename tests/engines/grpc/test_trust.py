@@ -1,4 +1,4 @@
-"""Who may take part, through a service that runs: certificates decide, at the start and while the connection is open."""
+"""Who may take part, through a running service: certificates decide, at the start and while a connection is open."""
 
 import random
 import shutil

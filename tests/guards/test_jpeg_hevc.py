@@ -107,7 +107,7 @@ def test_other_cuts_are_refused_and_the_error_names_the_network_to_take(guard):
         with pytest.raises(ValueError, match=r"1 or 3 channels.*Whole\(net="):
             guard.out_shape(shape)
     with pytest.raises(ValueError, match="Whole"):
-        cut_shapes(tiny_plan(guard=guard), TASK)
+        cut_shapes(tiny_plan(guard=guard, net=TinyNet()), TASK)
     assert cut_shapes(tiny_plan(guard=guard, net=WHOLE), TASK).sent == TASK.shape
 
 

@@ -1,0 +1,59 @@
+"""What is to be audited, and with what: the two arguments of `audit` beside the data."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..attacks import Attack, Decoder
+from ..data.auxiliary import Auxiliary
+from ..guards import Guard
+from ..metrics.lpips import LPIPS
+from ..training.facts.link import Link
+from ..training.plan.plan import Plan
+from .rows import Event
+from .store import ResultStore
+
+
+@dataclass(frozen=True)
+class AuditSpec:
+    """Everything the figures hang on. Lists become tuples."""
+
+    plan: Plan
+    guards: Sequence[Guard] = ()  # one that cannot work with the plan is an error
+    attacks: Sequence[Attack] = (Decoder(),)
+    optional_guards: Sequence[Guard] = ()  # of these, such a one is left out and named
+    seeds: Sequence[int] = (0,)
+    images: int = 256  # of the first client, that are reconstructed and scored
+    auxiliary: Auxiliary = Auxiliary()  # what becomes of the images that the plan sets aside for the attacker
+    link: Link | None = None  # also say how long training with each guard would take over that
+
+    def __post_init__(self) -> None:
+        for name in ("guards", "attacks", "optional_guards", "seeds"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def identity(self) -> str:
+        """What all cells of an audit hang on, for its `ResultStore`. Guard, attack and seed are in a cell's name: an
+        interrupted audit may go on without a guard that failed, or with one more seed."""
+        return repr(replace(self, guards=(), attacks=(), optional_guards=(), seeds=()))
+
+
+def _everything(name: str) -> bool:
+    return True
+
+
+def _unseen(event: Event) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Where an audit computes, keeps and shows. But for rounding on another device, no figure hangs on it."""
+
+    device: str = "cpu"
+    lpips: LPIPS | None = None
+    lpips_missing: str | None = None  # why there is none, for the report
+    store: ResultStore = field(default_factory=ResultStore)  # what is in it already is not computed again
+    # Where several processes fill the store, what is this one's to do: single attacks on the open cut, whole guards
+    # otherwise. Asked once for a name.
+    claim: Callable[[str], bool] = _everything
+    on_event: Callable[[Event], None] = _unseen

@@ -1,0 +1,338 @@
+"""Laws of plug-ins that are cheap to try: a plan with parts from outside the package is held to them before a run.
+
+A law is a plain function: it returns nothing where it holds, and raises AssertionError with a sentence where it is
+broken. Its docstring says in a line what holds. `cutlayer check` runs these and the dearer ones.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch, Task
+from ..core.guard import Guarded, GuardModule, Shape
+from ..core.outside import is_outside, written
+from ..core.outside.files import where
+from ..core.seeds import generator, seeded
+from ..core.spec import Spec, kind_of, spec
+from ..core.split import each
+from ..data.partitions import Partition
+from ..data.samples import Samples
+from ..guards.base import Guard
+from ..nets.base import Net, out_shape
+from ..rules.base import Rule, Update
+
+Law = Callable[..., None]
+TASK = Task((1, 12, 12), 3, {"odd": 2})
+
+
+def need(holds: object, sentence: str) -> None:
+    """What a law says; not the statement `assert`, which `python -O` leaves out."""
+    if not holds:
+        raise AssertionError(sentence)
+
+
+def in_words(law: Law) -> str:
+    return (law.__doc__ or law.__name__).strip().partition("\n")[0].rstrip(".")
+
+
+def toy_samples(count: int = 48, seed: int = 0, task: Task = TASK) -> Samples:
+    """Clouds with a bright corner by class: learnable, and no two alike."""
+    draw = generator(seed)
+    coarse = torch.rand(count, task.shape[0], 4, 4, generator=draw, dtype=torch.float32) * 0.5
+    x = torch.nn.functional.interpolate(coarse, size=task.shape[1:], mode="bilinear")
+    y = torch.arange(count) % task.classes
+    for label in range(task.classes):
+        x[y == label, :, 4 * label : 4 * label + 3, :4] += 0.5
+    return Samples(x, y, {"odd": y % 2}, identity=torch.arange(count) // 4)
+
+
+def toy_batch(task: Task, count: int, seed: int = 0) -> Batch:
+    """Numbers in the shape of a task."""
+    draw, y = generator(seed), torch.arange(count) % task.classes
+    s = {name: torch.arange(count) % values for name, values in task.attributes.items()}
+    return Batch(torch.rand(count, *task.shape, generator=draw), y, s, seed)
+
+
+# ------------------------------------------------------------------------------------------------ of every kind
+def its_text_is_itself(thing: Spec) -> None:
+    """its text makes it again: spec(repr(x)) == x"""
+    need(
+        is_dataclass(thing) and "__dataclass_fields__" in vars(type(thing)),
+        f"{type(thing).__name__} is no dataclass of its own: decorate it with @dataclass(frozen=True, repr=False)",
+    )
+    need(
+        type(thing).__dataclass_params__.frozen,  # type: ignore[attr-defined]
+        f"{type(thing).__name__} can be changed: decorate it with @dataclass(frozen=True, repr=False)",
+    )
+    text = repr(thing)
+    need(
+        text.startswith(f"{written(type(thing))}("),
+        f"its text is {text}, without where it comes from: decorate it with @dataclass(frozen=True, repr=False), "
+        "and leave __repr__ alone",
+    )
+    try:
+        again = spec(text, imports=False)
+    except ValueError as error:
+        raise AssertionError(f"its text cannot be read, because {error}: let every field be a literal") from error
+    need(again == thing, f"{text} is read as {again!r}: let every field be a literal, or a tuple of such")
+    need(hash(again) == hash(thing), "equal ones have different hashes: let dataclass make __eq__ and __hash__")
+
+
+# ------------------------------------------------------------------------------------------------------- guards
+def _sent(guard: Guard, shape: Shape, task: Task) -> tuple[GuardModule, Tensor, Guarded]:
+    count = max(4, 2 * guard.least_batch)
+    batch, z = toy_batch(task, count), torch.rand(count, *shape, generator=generator(5))
+    with seeded(0):
+        module = guard.build(shape, 1, 2, task)
+    with seeded(batch.seed):
+        made = module(z, batch)
+    need(isinstance(made, Guarded), f"its module returns {type(made).__name__}: return Guarded(seen)")
+    need(isinstance(made.seen, Tensor), f"what it sends is a {type(made.seen).__name__}, not a tensor")
+    return module, z, made
+
+
+def sends_what_it_promises(guard: Guard, shape: Shape, task: Task) -> None:
+    """what leaves has the shape that out_shape promises"""
+    _, _, made = _sent(guard, shape, task)
+    promised, left = guard.out_shape(shape), tuple(made.seen.shape[1:])
+    need(
+        left == tuple(promised),
+        f"of a cut {tuple(shape)} it sends {left}, and out_shape says {tuple(promised)}: let out_shape return {left}",
+    )
+
+
+def lift_undoes_the_shape(guard: Guard, shape: Shape, task: Task) -> None:
+    """the server's half (lift) gives the body the shape that it reads"""
+    _, z, made = _sent(guard, shape, task)
+    with seeded(0):
+        lifted = each(guard.lift(shape, 1)(made.seen), made.rows)
+    hint = "write lift(self, shape, public), which returns the server's module" if "lift" not in _own(guard) else (
+        "let lift return a module that gives this shape back"
+    )  # fmt: skip
+    need(
+        lifted.shape == z.shape,
+        f"the body reads {tuple(shape)}, and the server's half gives {tuple(lifted.shape[1:])}: {hint}",
+    )
+    undo = guard.undo(shape, 1)
+    if undo is not None:
+        got = tuple(each(undo(made.seen), made.rows).shape[1:])
+        need(got == tuple(shape), f"undo gives {got}, not the shape of the cut {tuple(shape)}")
+
+
+def the_server_builds_the_same_lift(guard: Guard, shape: Shape, task: Task) -> None:
+    """the server's half follows from the public part and the public seed alone"""
+    seen = _sent(guard, shape, task)[2].seen.detach()
+    with seeded(1):
+        ours = guard.lift(shape, 1)
+    with seeded(2):
+        theirs = guard.public_part().lift(shape, 1)
+    mine, yours = ours.state_dict(), theirs.state_dict()
+    same = mine.keys() == yours.keys() and all(torch.equal(mine[name], yours[name]) for name in mine)
+    need(
+        same and torch.equal(ours.eval()(seen), theirs.eval()(seen)),
+        "two machines build different lifts: draw everything in lift from generator(public), or under seeded(public)",
+    )
+
+
+def is_a_function_of_its_seeds(guard: Guard, shape: Shape, task: Task) -> None:
+    """what leaves follows from its seeds and the step: a replayed step is the same step"""
+    _, z, made = _sent(guard, shape, task)
+    batch = toy_batch(task, len(z))
+    with seeded(9):  # another process has drawn other numbers before it builds the guard
+        module = guard.build(shape, 1, 2, task)
+    with seeded(batch.seed):  # as every step of a client is
+        again = module(z, batch)
+    need(
+        torch.equal(made.seen, again.seen),
+        "the same step gives other numbers: draw weights and keys from generator(public) or generator(private), "
+        "noise from a generator seeded by derive(private, ..., batch.seed)",
+    )
+
+
+def _own(guard: Guard) -> set[str]:
+    return {name for kind in type(guard).__mro__ if is_outside(kind) for name in vars(kind)}
+
+
+CHEAP_GUARD: tuple[Law, ...] = (
+    sends_what_it_promises,
+    lift_undoes_the_shape,
+    the_server_builds_the_same_lift,
+    is_a_function_of_its_seeds,
+)
+
+
+# -------------------------------------------------------------------------------------------------------- rules
+def toy_state(seed: int) -> dict[str, Tensor]:
+    draw = generator(seed)
+    return {
+        "net.w": torch.randn(3, 2, generator=draw),
+        "net.b": torch.randn(3, generator=draw),
+        "stat.mean": torch.randn(3, generator=draw),
+        "stat.count": torch.tensor(seed),
+    }
+
+
+def _weights(state: Any) -> dict[str, Tensor]:
+    need(hasattr(state, "items"), f"it returns a {type(state).__name__}: return a dict of tensors by name")
+    return {name: tensor for name, tensor in state.items() if name.startswith(("net.", "stat."))}
+
+
+def keeps_names_and_shapes(rule: Rule) -> None:
+    """every tensor comes back under its name, in its shape and precision"""
+    after = _weights(rule(toy_state(0), _updates(rule)))
+    for name, tensor in toy_state(0).items():
+        need(name in after, f"{name} is gone: return every name of `current` that begins with net. or stat.")
+        need(
+            (after[name].shape, after[name].dtype) == (tensor.shape, tensor.dtype),
+            f"{name} was {tuple(tensor.shape)} {tensor.dtype} and is {tuple(after[name].shape)} {after[name].dtype}: "
+            "use like(value, tensor) of cutlayer.rules",
+        )
+    need(after.keys() == toy_state(0).keys(), f"new names: {', '.join(after.keys() - toy_state(0).keys())}")
+
+
+def where_nobody_moved_nothing_does(rule: Rule) -> None:
+    """where every client brings back what it was given, nothing changes"""
+    still = [Update(toy_state(0), 3 + place) for place in range(max(4, rule.least))]
+    for name, tensor in _weights(rule(toy_state(0), still)).items():
+        close = torch.allclose(tensor.double(), toy_state(0)[name].double(), rtol=0, atol=1e-6)
+        need(close, f"{name} changed although nobody moved: move by a function of (update - current)")
+
+
+def _updates(rule: Rule) -> list[Update]:
+    return [Update(toy_state(1 + place), 3 + 2 * place) for place in range(max(3, rule.least))]
+
+
+CHEAP_RULE: tuple[Law, ...] = (keeps_names_and_shapes, where_nobody_moved_nothing_does)
+
+
+# --------------------------------------------------------------------------------------------------- partitions
+def deals_every_sample_once(partition: Partition) -> None:
+    """every sample has one owner, and no client is left without"""
+    samples = toy_samples()
+    for clients in (1, 2, 3):
+        try:
+            shares = partition.assign(samples, clients, 0)
+        except ValueError:  # it says what it needs, and these toys are not that
+            continue
+        need(len(shares) == clients, f"{clients} clients get {len(shares)} shares")
+        rows = torch.cat(list(shares))
+        need(
+            torch.equal(rows.sort().values, torch.arange(len(samples))),
+            f"{len(samples)} samples are dealt to {clients} clients as {len(rows)} rows, {rows.unique().numel()} "
+            "different ones: let _owners give each sample the number of one client",
+        )
+        need(all(len(one) for one in shares), f"one of {clients} clients has nothing: refuse that with a ValueError")
+
+
+def deals_the_same_again(partition: Partition) -> None:
+    """the same seed deals the same"""
+    samples = toy_samples()
+    try:
+        with seeded(1):
+            one = partition.assign(samples, 2, 7)
+        with seeded(2):
+            other = partition.assign(samples, 2, 7)
+    except ValueError:
+        return
+    need(
+        all(torch.equal(a, b) for a, b in zip(one, other, strict=True)),
+        "the same seed deals differently: draw from generator(seed)",
+    )
+
+
+CHEAP_PARTITION: tuple[Law, ...] = (deals_every_sample_once, deals_the_same_again)
+
+
+# ----------------------------------------------------------------------------------------------------- networks
+def its_parts_fit(net: Net, task: Task) -> None:
+    """head, body and tail fit each other, and the tail gives a score for each class"""
+    net.check(task.shape)
+    with seeded(0), torch.device("meta"):  # parts without storage
+        parts = [net.head(task.shape), net.body(task.shape), net.tail(task.shape, task.classes)]
+    shape: Shape = tuple(task.shape)
+    for name, part in zip(("head", "body", "tail"), parts, strict=True):
+        try:
+            shape = out_shape(part, shape)
+        except Exception as error:  # whatever a user's forward raises
+            raise AssertionError(f"the {name} cannot read {shape}: {error}") from error
+    need(shape[:1] == (task.classes,), f"the tail gives {shape}; {task.classes} classes need ({task.classes},)")
+
+
+CHEAP_NET: tuple[Law, ...] = (its_parts_fit,)
+
+
+# ------------------------------------------------------------------------------------------------- before a run
+def refuse_broken(parts: Sequence[Any], cut: Shape, task: Task) -> None:
+    """Hold everything from outside the package among `parts` to the cheap laws of its kind; the first broken one is
+    a ValueError. `cut` is what a guard reads."""
+    for part in parts:
+        for one in _from_outside(part):
+            if ":" in written(type(one)):  # else nobody could type it: a class of a notebook, or of a test
+                _hold(one, (its_text_is_itself,))
+        if isinstance(part, Guard) and any(_from_outside(part)):
+            _hold(part, CHEAP_GUARD, tuple(cut), _Task(task))
+        elif is_outside(type(part)):
+            for kind, laws in ((Rule, CHEAP_RULE), (Partition, CHEAP_PARTITION)):
+                if isinstance(part, kind) and getattr(part, "merges", True):
+                    _hold(part, laws)
+
+
+def refuse_broken_net(net: Net, task: Task) -> None:
+    """Only where one process plays both sides: elsewhere a server builds no tail, and a client no body."""
+    if is_outside(type(net)):
+        _hold(net, CHEAP_NET, _Task(task))
+
+
+def _from_outside(value: Any) -> Iterator[Spec]:
+    if isinstance(value, tuple | list):
+        for one in value:
+            yield from _from_outside(one)
+    elif isinstance(value, Spec):
+        if is_outside(type(value)):
+            yield value
+        for one in fields(value) if is_dataclass(value) else ():
+            yield from _from_outside(getattr(value, one.name))
+
+
+class _Task:
+    """A task that can be looked up: the same plan is asked about many times."""
+
+    def __init__(self, task: Task):
+        self.task = task
+
+    def __hash__(self) -> int:
+        return hash(repr(self.task))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Task) and repr(self.task) == repr(other.task)
+
+
+def _hold(part: Any, laws: tuple[Law, ...], *given: Any) -> None:
+    try:
+        why = _known_broken(part, laws, *given)
+    except TypeError:  # it has a list among its fields, and no hash: the first law is about that
+        why = _broken(part, laws, *given)
+    if why:
+        raise ValueError(why)
+
+
+def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:
+    toys = [one.task if isinstance(one, _Task) else one for one in given]
+    for law in laws:
+        try:
+            law(part, *toys)
+        except Exception as error:  # whatever a plug-in raises
+            kind = kind_of(type(part)) or "specs"
+            said = str(error) if isinstance(error, AssertionError | ValueError) else where(error)
+            return (
+                f"{part!r} breaks a law of {kind}: {in_words(law)}. {said[:1].upper()}{said[1:]}. "
+                f"All laws: cutlayer check '{part!r}'"
+            )
+    return ""
+
+
+_known_broken = functools.lru_cache(maxsize=256)(_broken)
