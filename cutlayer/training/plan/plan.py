@@ -63,9 +63,7 @@ class Plan(Spec):
     fusion: str = "residual"  # how what stayed home rejoins what the server returns (Bypass)
     clients: int = 1
     partition: Partition = IID()
-    shared_client_network: bool = (
-        True  # one head and tail handed on from client to client (SCH), or one per client (PCH)
-    )
+    shared_client_network: bool = True  # one head and tail, handed on (SCH), or one of each per client (PCH)
     rounds: Rounds = Relay()  # one after the other, all at once (Wave), or merged after a while (SplitFed)
     rule: Rule = Latest()  # how the weights that clients bring become one; where rounds merge, FedAvg if nothing else
     roles: Roles = AllActive()  # who learns, and who only feeds the server forward
@@ -73,9 +71,7 @@ class Plan(Spec):
     server_detectors: tuple[ServerDetector, ...] = ()  # the server's own, which no client is told of
     poison: Poison | None = None  # experiments: what malicious clients do to their own samples
     clients_per_round: int | None = None  # clients drawn for each pass; None: all of them
-    local_steps: int = (
-        1  # batches a client learns from before the next one takes over, or a merge; 0: its whole epoch
-    )
+    local_steps: int = 1  # batches a client learns from before the next takes over, or a merge; 0: its whole epoch
     epochs: int = 5
     batch_size: int = 64
     micro_batches: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
