@@ -8,6 +8,7 @@ from math import exp, log
 
 import pytest
 import torch
+from rotation import and_the_rest, rotation
 from torch import nn
 from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
@@ -69,8 +70,12 @@ def digits(protocol):
 SMALL = {"steps": 120, "width": 8, "batch": 32, "rate": 3e-3, "decoder_rate": 5e-3}
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped])
-@pytest.mark.parametrize("attack", [SDAR(**SMALL), PCAT(**SMALL)], ids=repr)
+READERS, PROTOCOLS = [SDAR(**SMALL), PCAT(**SMALL)], [UShaped, Vanilla]
+
+
+@pytest.mark.parametrize(
+    ("attack", "protocol"), and_the_rest([*zip(READERS, PROTOCOLS, strict=True)], READERS, PROTOCOLS), ids=repr
+)
 def test_it_reads_an_unguarded_cut(attack, protocol):
     victim = digits(protocol)
     aux = victim.run.parts.aux
@@ -125,9 +130,14 @@ FORMS_OF_GUARDS = [
 ]
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass])
-@pytest.mark.parametrize(("attack", "guard"), FORMS_OF_GUARDS, ids=repr)
-def test_every_form_meets_every_kind_of_guard_in_every_protocol(attack, guard, protocol):
+ALL_PROTOCOLS = [Vanilla, UShaped, Bypass]
+# Every form against every guard, and every kind of guard in every protocol; the campaign has the rest.
+IN_TURN = rotation(FORMS_OF_GUARDS, ALL_PROTOCOLS, kind=lambda pair: type(pair[1]))
+
+
+@pytest.mark.parametrize(("form", "protocol"), and_the_rest(IN_TURN, FORMS_OF_GUARDS, ALL_PROTOCOLS), ids=repr)
+def test_every_form_meets_every_kind_of_guard_in_every_protocol(form, protocol):
+    attack, guard = form
     victim = toy(protocol, guard)
     attacker = prepared(attack, victim)
     messages = uploads(victim.messages)

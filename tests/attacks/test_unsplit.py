@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from rotation import and_the_rest, rotation
 from torch import nn
 from toys import GUARDS, TASK, TinyNet, samples, tiny_parts, tiny_plan
 
@@ -167,8 +168,13 @@ def test_stretching_is_the_last_thing_it_does():
     torch.testing.assert_close(attack(UnSplit(**FEW), z), minmax(attack(plain, z)))
 
 
-@pytest.mark.parametrize("clones", ["shared", "own"])
-@pytest.mark.parametrize("guard", GUARDS, ids=repr)
+FORMS = ["shared", "own"]  # of clones
+
+
+@pytest.mark.parametrize(
+    ("guard", "clones"),
+    and_the_rest(rotation({type(guard): guard for guard in GUARDS}.values(), FORMS), GUARDS, FORMS),
+)
 def test_it_runs_against_every_guard_in_every_form(guard, clones):
     run = trained(guard)
     for form in UnSplit(**FEW, clones=clones, most_images=7).against(guard, CUT):

@@ -1,13 +1,12 @@
 """The command line as a user meets it: results as files and JSON, errors as one sentence, Ctrl-C without loss."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
+from cutlayer.bench import run as bench
 from cutlayer.core.spec import HOMES
 
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
@@ -57,7 +56,10 @@ def test_list_as_json(command, kind):
     assert code == 0 and rows and all(set(row) == {"name", "summary"} and row["summary"] for row in rows)
 
 
-def test_bench_writes_ratios(command, tmp_path):
+def test_bench_writes_ratios(command, tmp_path, monkeypatch):
+    measure = bench._projections
+    smaller = lambda width, kept, **more: measure(width // 16, kept // 16, **more)  # noqa: E731
+    monkeypatch.setattr(bench, "_projections", smaller)
     code, out, err = command("bench", "project.fast", "--quick", "--out", tmp_path / "a", "--json")
     assert code == 0, err
     rows = json.loads(out)
@@ -120,13 +122,25 @@ def test_a_recipe_is_a_function_that_returns_a_plan(command, tmp_path):
         assert code == 1 and words in err
 
 
-def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(tmp_path):
-    base = [sys.executable, "-m", "cutlayer.cli", "train"]
-    plan = [
-        "--data",
-        "Digits(limit=400)",
+# The command, which presses Ctrl-C itself the moment the file of its first epoch is begun: no race with a clock.
+AND_CTRL_C = """
+import signal, sys
+from cutlayer.cli.app import main
+pressed = []
+def press(event, given):
+    if event == "open" and "history.jsonl" in str(given[0]) and not pressed:
+        pressed.append(signal.raise_signal(signal.SIGINT))
+sys.addaudithook(press)
+main()
+"""
+
+
+def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(command, tmp_path):
+    words = [
+        "--net",
+        "LeNet",
         "--epochs",
-        "14",
+        "4",
         "--batch-size",
         "20",
         "--private-seed",
@@ -134,33 +148,24 @@ def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(tmp_path
         "--threads",
         "1",
         "--json",
+        "--data",
     ]
-    broken = subprocess.Popen(
-        [*base, *plan, "--out", str(tmp_path / "b")], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
-    history = tmp_path / "b" / "history.jsonl"
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and not (history.exists() and history.read_text()):
-        time.sleep(0.05)
-    broken.send_signal(signal.SIGINT)
-    _, err = broken.communicate(timeout=60)
-    assert broken.returncode == 130 and "--resume" in err and "Traceback" not in err
+    plan = ["train", *words, "Digits(limit=200)", "--out"]
+    child = [sys.executable, "-c", AND_CTRL_C, *plan, str(tmp_path / "b")]
+    broken = subprocess.run(child, capture_output=True, text=True)
+    assert broken.returncode == 130 and "--resume" in broken.stderr and "Traceback" not in broken.stderr
+    assert len((tmp_path / "b" / "history.jsonl").read_text().splitlines()) < 4
     assert not (tmp_path / "b" / "result.json").exists()
     assert not list((tmp_path / "b").glob("*.writing"))
-    done = subprocess.run(
-        [*base, "--resume", str(tmp_path / "b"), "--threads", "1", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    whole = subprocess.run([*base, *plan, "--out", str(tmp_path / "w")], capture_output=True, text=True, timeout=200)
-    ours, theirs = json.loads(done.stdout), json.loads(whole.stdout)
+    done = command("train", "--resume", tmp_path / "b", "--threads", "1", "--json")
+    whole = command(*plan, tmp_path / "w")
+    ours, theirs = json.loads(done[1]), json.loads(whole[1])
     for name in ("accuracy", "accuracy_last", "best_epoch", "steps", "ledger"):
-        assert ours[name] == theirs[name]
+        assert ours[name] == theirs[name], name
     from safetensors.torch import load_file
 
     one, other = load_file(tmp_path / "b" / "last.safetensors"), load_file(tmp_path / "w" / "last.safetensors")
-    assert all((one[name] == other[name]).all() for name in other)
+    assert [name for name in other if not (one[name] == other[name]).all()] == []
 
 
 def test_data_check_reports_every_set_and_fails_for_damage(command, tmp_path):

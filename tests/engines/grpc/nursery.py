@@ -32,11 +32,14 @@ class Nursery:
     """The test's side."""
 
     def __init__(self) -> None:
-        here = Path(__file__)
+        here, named = (
+            Path(__file__),
+            filter(None, [os.environ.get("PYTHONPATH")]),
+        )  # a checkout that was named is used
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": f"{here.parent}:{here.parents[2]}:{here.parents[3]}",
+            "PYTHONPATH": os.pathsep.join(map(str, [*named, here.parent, here.parents[2], here.parents[3]])),
         }
         self._process = subprocess.Popen(
             [sys.executable, str(here)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

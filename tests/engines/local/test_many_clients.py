@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from rotation import and_the_rest
 from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.bench import clients as bench_clients
@@ -67,8 +68,11 @@ def finished(plan, awake, monkeypatch):
     return run, tensors, facts
 
 
-@pytest.mark.parametrize("awake", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
+# Every kind with one network awake or with two, in turn; both are campaign.
+TURNS = [(kind, 1 + turn % 2) for turn, kind in enumerate(KINDS)]
+
+
+@pytest.mark.parametrize(("kind", "awake"), and_the_rest(TURNS, KINDS, [1, 2]))
 def test_how_many_networks_are_awake_changes_no_bit(kind, awake, monkeypatch):
     many, theirs, their_facts = finished(plan(**KINDS[kind]), 32, monkeypatch)
     few, ours, our_facts = finished(plan(**KINDS[kind]), awake, monkeypatch)
@@ -121,16 +125,18 @@ def test_a_network_is_built_once_where_no_guard_has_secrets(monkeypatch):
     assert len(built) > 5 and not run.clients[0].spares, "no client gets a guard that was another's"
 
 
-def test_a_thousand_clients_with_a_batch_each_learn_an_epoch():
-    data = Parts(samples(2000, 1), samples(12, 2), samples(60, 3), samples(40, 4))
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.campaign)])
+def test_very_many_clients_with_a_batch_each_learn_an_epoch(count):
+    data = Parts(samples(2 * count, 1), samples(12, 2), samples(60, 3), samples(40, 4))
     run = start(
-        plan(clients=1000, shared_client_network=False, epochs=1, batch_size=2, partition=tiny_plan().partition), data
+        plan(clients=count, shared_client_network=False, epochs=1, batch_size=2, partition=tiny_plan().partition),
+        data,
     )
-    assert run.train() and run.step == 1000
+    assert run.train() and run.step == count
     assert sum(one.awake for one in run.clients) <= local.AWAKE
     assert all(one._samples is None for one in run.clients if not one.awake), "samples lie in one place"
     assert run.server._answered == {} and run.server._held == {}, "nor does the server keep anything of a client"
-    assert len(run.evaluate(run.parts.test)) == 1000
+    assert len(run.evaluate(run.parts.test)) == count
     assert len(run.history) == 1 and 0 <= run.history[0]["val"] <= 1
 
 
