@@ -8,6 +8,7 @@ from ..data.auxiliary import Auxiliary
 from ..guards import Guard
 from ..metrics.lpips import LPIPS
 from ..training.facts.link import Link
+from ..training.plan.code import outside
 from ..training.plan.plan import Plan
 from .rows import Event
 from .store import ResultStore
@@ -33,8 +34,11 @@ class AuditSpec:
     @property
     def identity(self) -> str:
         """What all cells of an audit hang on, for its `ResultStore`. Guard, attack and seed are in a cell's name: an
-        interrupted audit may go on without a guard that failed, or with one more seed."""
-        return repr(replace(self, guards=(), attacks=(), optional_guards=(), seeds=()))
+        interrupted audit may go on without a guard that failed, or with one more seed. Code from outside the package
+        may change under the same name, so its hash is here."""
+        common = repr(replace(self, guards=(), attacks=(), optional_guards=(), seeds=()))
+        code = outside([self.plan, *self.guards, *self.optional_guards, *self.attacks])
+        return common + "".join(f" {name} {source.digest}" for name, source in code.items())
 
 
 def _everything(name: str) -> bool:

@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -203,13 +203,19 @@ def _audit(
     from ..engines.local.run import task_of
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
     from ..training.facts.forecast import in_words
-from dataclasses import fields, replace
 
     if wanted.link is not None:
         start.refuse_side_by_side(wanted.plan)
     if jobs < 1:
         raise ValueError(f"--jobs is at least 1; got {jobs}")
-from dataclasses import fields, replace
+    folder = resume or new_folder(out, "sweep" if is_sweep else "audit")
+    loaded = wanted.plan.data.load(data_dir)
+    maps = loaded.train.y.dim() > 1
+    found = more(task_of(loaded.train, len(loaded.classes))) if more else []
+    # Of a suite, what has nothing to find in labels of pixels is left out; what was asked for by name is refused.
+    attacks = [*wanted.attacks, *(one for one in found if not (maps and one.reads_classes))]
+    wanted = replace(wanted, attacks=attacks or [Decoder()])
+    weights = find_weights(data_dir)
     try:
         with Bar() as bar:
             resources = Resources(
