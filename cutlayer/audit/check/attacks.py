@@ -13,7 +13,7 @@ from ...core.message import Handler, Kind, Message
 from ...core.seeds import seeded
 from ...engines.local.run import LocalRun
 from ...training.laws import TASK, need
-from ..hijack import hijack
+from ..hijack import Training, hijack
 from ..judge import judge
 from ..knowledge import after_training
 from ..victim import Victim, uploads
@@ -93,7 +93,8 @@ def gives_the_right_shape(attack: Attack) -> None:
     if attack.secret == "attribute" and getattr(attack, "attribute", "") not in TASK.attributes:
         raise Skipped(f"the toys have no attribute {getattr(attack, 'attribute', '')!r}, only 'odd'")
     if attack.active:
-        run, attacker, *_ = hijack(attack, _victim().run.plan, _victim().run.parts, TASK, 0)
+        own = _victim().run
+        run, attacker, *_ = hijack(attack, Training(own.plan, own.parts, TASK))
         victim = Victim(run, IMAGES)
     else:
         attacker, victim = _attacker(attack), _victim()
