@@ -9,6 +9,7 @@ _HOMES = {
     "audit": "matrix",
     "strongest": "verdicts",
     "verdict": "verdicts",
+    "check": "",
     "compare": "",
     "report": "",
 }

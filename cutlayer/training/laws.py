@@ -328,7 +328,7 @@ def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:
             law(part, *toys)
         except Exception as error:  # whatever a plug-in raises
             kind = kind_of(type(part)) or "specs"
-            said = str(error) if isinstance(error, AssertionError | ValueError) else where(error)
+            said = (str(error) if isinstance(error, AssertionError | ValueError) else where(error)).rstrip(".")
             return (
                 f"{part!r} breaks a law of {kind}: {in_words(law)}. {said[:1].upper()}{said[1:]}. "
                 f"All laws: cutlayer check '{part!r}'"
