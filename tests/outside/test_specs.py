@@ -198,5 +198,5 @@ def test_everything_can_be_handed_to_another_process(plugins):
 def test_a_recipe_is_a_module(plugins):
     plan = read_plan("recipe.py:everything")
     assert isinstance(plan, Plan) and repr(plan.guard) == "sign_bit:SignBit(scale=1.0)"
-    with pytest.raises(ValueError, match="recipe.py has no function 'nothing'; it has recipe.py:everything"):
+    with pytest.raises(ValueError, match=r"recipe.py has no function 'nothing'; it has recipe.py:everything"):
         read_plan("recipe.py:nothing")
