@@ -12,6 +12,7 @@ _HOMES = {
     "Resources": "spec",
     "strongest": "verdicts",
     "verdict": "verdicts",
+    "check": "",
     "compare": "",
     "report": "",
 }

@@ -25,7 +25,7 @@ def check(
     [bold]cutlayer check 'my.py:SignBit(scale=2)'[/bold]
     Guards, attacks, rules, detectors, partitions, networks: split = unsplit, bytes = frames, claims = what is sent.
     """
-    prepare(threads, "cpu")
+    prepare(threads or 1, "cpu")  # toys are too small to share out
     from ..audit.check import check as try_laws
     from ..core.spec import spec
 

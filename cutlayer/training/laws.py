@@ -29,6 +29,10 @@ Law = Callable[..., None]
 TASK = Task((1, 12, 12), 3, {"odd": 2})
 
 
+class Skipped(Exception):
+    """The law says nothing of this plug-in, and why."""
+
+
 def need(holds: object, sentence: str) -> None:
     """What a law says; not the statement `assert`, which `python -O` leaves out."""
     if not holds:
@@ -69,6 +73,8 @@ def its_text_is_itself(thing: Spec) -> None:
         f"{type(thing).__name__} can be changed: decorate it with @dataclass(frozen=True, repr=False)",
     )
     text = repr(thing)
+    if is_outside(type(thing)) and ":" not in written(type(thing)):
+        raise Skipped("nothing can be imported from where it was defined: put it into a file, and name that")
     need(
         text.startswith(f"{written(type(thing))}("),
         f"its text is {text}, without where it comes from: decorate it with @dataclass(frozen=True, repr=False), "
@@ -328,7 +334,7 @@ def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:
             law(part, *toys)
         except Exception as error:  # whatever a plug-in raises
             kind = kind_of(type(part)) or "specs"
-            said = str(error) if isinstance(error, AssertionError | ValueError) else where(error)
+            said = (str(error) if isinstance(error, AssertionError | ValueError) else where(error)).rstrip(".")
             return (
                 f"{part!r} breaks a law of {kind}: {in_words(law)}. {said[:1].upper()}{said[1:]}. "
                 f"All laws: cutlayer check '{part!r}'"

@@ -21,9 +21,9 @@ CROWD, ROUNDS = 12, 6  # clients at a server's detector, and how often each of t
 def _run(seed: int, *detectors: Detector, at_server: Sequence[ServerDetector] = ()) -> LocalRun:
     clients = 3 if at_server else 1
     plan = toy_plan(
-        seed=seed, client_detectors=detectors, server_detectors=tuple(at_server), clients=clients, epochs=4
+        seed=seed, client_detectors=detectors, server_detectors=tuple(at_server), clients=clients, epochs=3
     )
-    run = LocalRun(plan, toy_parts(96, seed), classes=TASK.classes)
+    run = LocalRun(plan, toy_parts(48, seed), classes=TASK.classes)
     run.train()
     return run
 
@@ -59,7 +59,7 @@ def no_server_is_told(detector: Detector) -> None:
 def goes_on_from_a_snapshot(detector: Detector) -> None:
     """what it remembers can be laid down and taken up again"""
     run, other = _run(0, detector), LocalRun(
-        toy_plan(client_detectors=(detector,), epochs=4), toy_parts(96), classes=TASK.classes
+        toy_plan(client_detectors=(detector,), epochs=3), toy_parts(48), classes=TASK.classes
     )  # fmt: skip
     other.clients[0].load_state(run.clients[0].own_state())
     for (_, before), (_, after) in zip(
@@ -102,9 +102,9 @@ def silent_over_honest_clients(detector: ServerDetector) -> None:
 
 def server_changes_nothing(detector: ServerDetector) -> None:
     """what is trained beside it is what is trained without it, and no client is told"""
-    watched, blind = _run(0, at_server=(detector,)), toy_plan(clients=3, epochs=4)
+    watched, blind = _run(0, at_server=(detector,)), toy_plan(clients=3, epochs=3)
     need(watched.plan.agreed() == blind.agreed(), "the plan that is agreed on names it")
-    alone = LocalRun(blind, toy_parts(96), classes=TASK.classes)
+    alone = LocalRun(blind, toy_parts(48), classes=TASK.classes)
     alone.train()
     ours = watched.tensors()
     for name, tensor in alone.tensors().items():

@@ -16,15 +16,12 @@ from ...data.base import Parts
 from ...nets.base import Net, Shape, normalise
 from ...training.build import build_client, build_server
 from ...training.laws import TASK, need, toy_batch, toy_samples
+from ...training.laws import Skipped as Skipped
 from ...training.plan.optimizers import SGD
 from ...training.plan.plan import Plan
 from ...training.step import ClientNetwork, learn
 
 SECRET = 0x5EC2_E75E_ED12_3456  # a private seed long enough to be looked for in bytes
-
-
-class Skipped(Exception):
-    """The law says nothing of this plug-in, and why."""
 
 
 @dataclass(frozen=True, repr=False)
