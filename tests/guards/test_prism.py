@@ -7,6 +7,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 import torch
+from rotation import and_the_rest, rotation
 from scipy.special import entr
 from scipy.stats import norm
 from torch import nn
@@ -461,10 +462,14 @@ def test_what_stays_home_counts_and_is_in_no_message():
     assert torch.equal(said[0]["z"], torch.where(hard, z, 0.0))
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("privacy", PRIVACY)
-@every_mask
-def test_every_combination_learns_split_as_it_does_whole(score, threshold, privacy, fusion):
+MASKS = [*product(SCORES, THRESHOLDS)]
+# Every mask with every kind of privacy and with every fusion; the campaign has all three together.
+IN_TURN = rotation(MASKS, PRIVACY, FUSIONS, kind=lambda mask: mask)
+
+
+@pytest.mark.parametrize(("mask", "privacy", "fusion"), and_the_rest(IN_TURN, MASKS, PRIVACY, FUSIONS))
+def test_every_combination_learns_split_as_it_does_whole(mask, privacy, fusion):
+    score, threshold = mask
     attribute = "odd" if fusion == "concat" else None
     guard = Prism(score=score, threshold=threshold, privacy=privacy, attribute=attribute, keep=0.3, anneal=2)
     client, server, twin, twin_server = split_and_whole(tiny_plan(protocol=Bypass, guard=guard, fusion=fusion))
