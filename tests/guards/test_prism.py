@@ -401,8 +401,15 @@ def test_salient_turns_the_task_gradient_around_and_nothing_else():
         assert torch.equal(found[1][name], sign * grad)
 
 
-@pytest.mark.parametrize(("settings", "steps"), [({}, 70), ({"privacy": "dcor"}, 40)], ids=["default", "dcor"])
-@pytest.mark.parametrize("attribute", [None, "odd"])
+ROUTES = [({}, 70, None), ({"privacy": "dcor"}, 40, "odd")]
+OTHER_ROUTES = [({}, 70, "odd"), ({"privacy": "dcor"}, 40, None)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "attribute"),
+    [*ROUTES, *(pytest.param(*route, marks=pytest.mark.campaign) for route in OTHER_ROUTES)],
+    ids=["default", "dcor of an attribute", "default of an attribute", "dcor"],
+)
 def test_what_shows_the_secret_stays_home(settings, steps, attribute):
     """Of maskers that start by sending it; a few may be stuck. For `privacy="adversary"` see the next test."""
     left = [route(start, steps, attribute=attribute, rho=0.0, **settings) for start in starts_that_send_the_secret()]
