@@ -3,6 +3,8 @@
 import random
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +17,13 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes take minutes each: last, they would keep one core busy and the others waiting."""
-    items.sort(key=lambda item: "grpc" not in item.path.parts)
+    """Files that start processes take longest: last, they would keep one core busy and the others waiting."""
+    items.sort(key=lambda item: ("grpc" not in item.path.parts, not _starts_processes(item.path)))
+
+
+@cache
+def _starts_processes(path: Path) -> bool:
+    return any(word in path.read_text() for word in ("subprocess", "spread(", "--jobs"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

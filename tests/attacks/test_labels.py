@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from rotation import and_the_rest
+from rotation import and_the_rest, rotation
 from scipy.optimize import linear_sum_assignment
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -152,16 +152,17 @@ def test_a_bypass_is_not_in_the_way_either(attack, fusion):
     assert row["value"] > 0.8
 
 
-@attacks
-def test_where_samples_share_a_row_they_share_an_answer(attack):
-    guards = [guard for guard in GUARDS if guard.mixes_samples]
-    assert guards
-    for guard in guards:
-        run = trained(guard)
-        row, _ = judge(attack, Victim(run, 30), run.parts, seed=0)
-        assert 1 / 3 <= row["value"] <= 1
-        if "class" in repr(guard):
-            assert row["value"] > 0.8  # groups within a class tell their label as one sample would
+MIXED = [guard for guard in GUARDS if guard.mixes_samples]
+MIXED_IN_TURN = rotation(MIXED, BOTH)  # every guard, every kind of guard with both attacks
+
+
+@pytest.mark.parametrize(("guard", "attack"), and_the_rest(MIXED_IN_TURN, MIXED, BOTH), ids=repr)
+def test_where_samples_share_a_row_they_share_an_answer(guard, attack):
+    run = trained(guard)
+    row, _ = judge(attack, Victim(run, 30), run.parts, seed=0)
+    assert 1 / 3 <= row["value"] <= 1
+    if "class" in repr(guard):
+        assert row["value"] > 0.8  # groups within a class tell their label as one sample would
 
 
 def test_where_labels_travel_there_is_nothing_to_infer():

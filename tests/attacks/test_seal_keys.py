@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from rotation import and_the_rest
 
 from cutlayer.attacks.parts.seal_keys import install, recover, recoverable, spans
 from cutlayer.core.batch import Batch
@@ -46,19 +47,20 @@ def test_the_rank_of_a_map_shows_the_first_vectors_of_the_key(gram, shape):
         torch.testing.assert_close(projector, q.T @ q, atol=0.02, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "guard",
-    [
-        SEAL(energy=0.7, gram="row"),
-        SEAL(energy=0.9, gram="row"),
-        SEAL(energy=0.7, gram="column"),
-        SEAL(energy=0.9, gram="column"),
-        SEAL(energy=0.7, fixed=True),
-        SEAL(energy=0.8, gram="row", fixed=True),
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("shape", [(3, 8, 8), (3, 6, 9)], ids=str)
+KEYS = [
+    SEAL(energy=0.7, gram="row"),
+    SEAL(energy=0.9, gram="row"),
+    SEAL(energy=0.7, gram="column"),
+    SEAL(energy=0.9, gram="column"),
+    SEAL(energy=0.7, fixed=True),
+    SEAL(energy=0.8, gram="row", fixed=True),
+]
+SHAPES = [(3, 8, 8), (3, 6, 9)]
+# Every key at one shape or the other, in turn; each kind of key (row, column, fixed) meets both.
+IN_TURN = [(guard, SHAPES[turn % 2]) for turn, guard in enumerate(KEYS)]
+
+
+@pytest.mark.parametrize(("guard", "shape"), and_the_rest(IN_TURN, KEYS, SHAPES), ids=repr)
 def test_the_whole_key_is_recovered_and_its_copy_sends_what_the_client_sends(guard, shape):
     module, seen = observed(guard, shape)
     state = torch.get_rng_state()

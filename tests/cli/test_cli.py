@@ -159,6 +159,7 @@ def test_ctrl_c_keeps_the_state_and_resume_ends_like_an_undisturbed_run(command,
     assert not list((tmp_path / "b").glob("*.writing"))
     done = command("train", "--resume", tmp_path / "b", "--threads", "1", "--json")
     whole = command(*plan, tmp_path / "w")
+    assert done[0] == whole[0] == 0, done[2] + whole[2]
     ours, theirs = json.loads(done[1]), json.loads(whole[1])
     for name in ("accuracy", "accuracy_last", "best_epoch", "steps", "ledger"):
         assert ours[name] == theirs[name], name

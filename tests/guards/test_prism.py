@@ -7,6 +7,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 import torch
+from rotation import and_the_rest, rotation
 from scipy.special import entr
 from scipy.stats import norm
 from torch import nn
@@ -400,8 +401,15 @@ def test_salient_turns_the_task_gradient_around_and_nothing_else():
         assert torch.equal(found[1][name], sign * grad)
 
 
-@pytest.mark.parametrize(("settings", "steps"), [({}, 70), ({"privacy": "dcor"}, 40)], ids=["default", "dcor"])
-@pytest.mark.parametrize("attribute", [None, "odd"])
+ROUTES = [({}, 70, None), ({"privacy": "dcor"}, 40, "odd")]
+OTHER_ROUTES = [({}, 70, "odd"), ({"privacy": "dcor"}, 40, None)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "attribute"),
+    [*ROUTES, *(pytest.param(*route, marks=pytest.mark.campaign) for route in OTHER_ROUTES)],
+    ids=["default", "dcor of an attribute", "default of an attribute", "dcor"],
+)
 def test_what_shows_the_secret_stays_home(settings, steps, attribute):
     """Of maskers that start by sending it; a few may be stuck. For `privacy="adversary"` see the next test."""
     left = [route(start, steps, attribute=attribute, rho=0.0, **settings) for start in starts_that_send_the_secret()]
@@ -461,10 +469,14 @@ def test_what_stays_home_counts_and_is_in_no_message():
     assert torch.equal(said[0]["z"], torch.where(hard, z, 0.0))
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("privacy", PRIVACY)
-@every_mask
-def test_every_combination_learns_split_as_it_does_whole(score, threshold, privacy, fusion):
+MASKS = [*product(SCORES, THRESHOLDS)]
+# Every mask with every kind of privacy and with every fusion; the campaign has all three together.
+IN_TURN = rotation(MASKS, PRIVACY, FUSIONS, kind=lambda mask: mask)
+
+
+@pytest.mark.parametrize(("mask", "privacy", "fusion"), and_the_rest(IN_TURN, MASKS, PRIVACY, FUSIONS))
+def test_every_combination_learns_split_as_it_does_whole(mask, privacy, fusion):
+    score, threshold = mask
     attribute = "odd" if fusion == "concat" else None
     guard = Prism(score=score, threshold=threshold, privacy=privacy, attribute=attribute, keep=0.3, anneal=2)
     client, server, twin, twin_server = split_and_whole(tiny_plan(protocol=Bypass, guard=guard, fusion=fusion))
