@@ -338,7 +338,9 @@ def test_members_of_a_group_get_one_answer_unless_something_stays_home():
 
 
 def run_of(guard, private=40, batch_size=12, **changes):
-    return LocalRun(tiny_plan(guard=guard, batch_size=batch_size, epochs=1, **changes), tiny_parts(private), classes=3)
+    return LocalRun(
+        tiny_plan(guard=guard, batch_size=batch_size, epochs=1, **changes), tiny_parts(private), classes=3
+    )
 
 
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)

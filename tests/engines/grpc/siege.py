@@ -369,7 +369,7 @@ def changed(dice: random.Random, message: Message) -> Message:
 
 
 def form(message: Message) -> tuple:
-    """All that the validator looks at; numbers that are none belong to it. A batch may have fewer rows than it could."""
+    """All that the validator looks at; numbers that are none belong to it. A batch may have fewer rows."""
     tensors = tuple(
         (name, rows_apart(t), t.dtype, bool(torch.isfinite(t).all()), t.tolist() if name in ("y", "rows") else 0)
         for name, t in message.tensors.items()

@@ -1,4 +1,4 @@
-"""Who may take part, through a service that runs: certificates decide, at the start and while the connection is open."""
+"""Who may take part, in a service that runs: certificates decide, at the start and while connected."""
 
 import random
 import shutil
