@@ -91,7 +91,7 @@ def test_rows_home_and_notes_come_out_of_a_chain():
         ((Mixing(), WCC(weight=0.1)), "put WCC(weight=0.1) before it"),
         ((Holding(), Holding()), "already kept"),
         ((Plain(), Needy()), "put Clip"),
-        ((Bounding(), Plain(), Needy()), "nothing is known of how far Plain()"),
+        ((Bounding(), Plain(), Needy()), "nothing is known of how far test_chain:Plain()"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(parts, words):
@@ -115,7 +115,7 @@ def test_parts_are_calibrated_by_what_stands_before_them():
     chain = Chain(Bounding(), LightSplit(ratio=4), Needy())
     assert chain._calibrated()[-1] == Needy(settled=3.0)
     assert chain.bound(Bound()).release == Release("gaussian", 1 / 3)
-    assert repr(chain) == "Chain(Bounding(), LightSplit(ratio=4), Needy(settled=0.0))", (
+    assert repr(chain) == "Chain(test_chain:Bounding(), LightSplit(ratio=4), test_chain:Needy(settled=0.0))", (
         "what was asked for is what is shown"
     )
 
