@@ -180,7 +180,8 @@ def test_an_audit_leaves_out_what_does_not_fit_and_says_why():
     result = audit(
         plan, loaded, guards=[], if_they_fit=[missing, LightSplit(ratio=4), Shift()], attacks=[QUICK], images=20
     )
-    assert [row["guard"] for row in result.rows] == ["none", "LightSplit(ratio=4)", "test_guarded_plans:Shift(least=1)"]
+    shown = ["none", "LightSplit(ratio=4)", "test_guarded_plans:Shift(least=1)"]
+    assert [row["guard"] for row in result.rows] == shown
     assert [row["fitted"] for row in result.rows] == [False, False, True]
     assert "gender" in result.as_dict()["left_out"][repr(missing)]
     none, _, fitted = result.rows
