@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ TRIES = 100
 
 class Partition(Spec, ABC):
     """Base of every partition: says for each sample which client owns it."""
+
+    leaves_out: ClassVar[bool] = False  # some samples, or clients, get nobody or nothing, and that is meant
 
     def assign(self, samples: Samples, clients: int, seed: int) -> list[Tensor]:
         """Sorted row numbers for each client: disjoint, none empty, together everything."""

@@ -65,7 +65,7 @@ def toy_batch(task: Task, count: int, seed: int = 0) -> Batch:
 def its_text_is_itself(thing: Spec) -> None:
     """its text makes it again: spec(repr(x)) == x"""
     need(
-        is_dataclass(thing) and "__dataclass_fields__" in vars(type(thing)),
+        is_dataclass(thing) and ("__dataclass_fields__" in vars(type(thing)) or not _annotated(type(thing))),
         f"{type(thing).__name__} is no dataclass of its own: decorate it with @dataclass(frozen=True, repr=False)",
     )
     need(
@@ -86,6 +86,11 @@ def its_text_is_itself(thing: Spec) -> None:
         raise AssertionError(f"its text cannot be read, because {error}: let every field be a literal") from error
     need(again == thing, f"{text} is read as {again!r}: let every field be a literal, or a tuple of such")
     need(hash(again) == hash(thing), "equal ones have different hashes: let dataclass make __eq__ and __hash__")
+
+
+def _annotated(kind: type) -> bool:
+    """Whether a class has fields that only @dataclass would make arguments of."""
+    return any("ClassVar" not in str(one) for one in vars(kind).get("__annotations__", {}).values())
 
 
 # ------------------------------------------------------------------------------------------------------- guards
@@ -226,10 +231,13 @@ def deals_every_sample_once(partition: Partition) -> None:
             continue
         need(len(shares) == clients, f"{clients} clients get {len(shares)} shares")
         rows = torch.cat(list(shares))
+        if partition.leaves_out:
+            need(len(rows.unique()) == len(rows), f"{len(rows) - len(rows.unique())} samples have two owners")
+            continue
         need(
             torch.equal(rows.sort().values, torch.arange(len(samples))),
             f"{len(samples)} samples are dealt to {clients} clients as {len(rows)} rows, {rows.unique().numel()} "
-            "different ones: let _owners give each sample the number of one client",
+            "different ones: let _owners give each sample the number of one client, or say leaves_out = True",
         )
         need(all(len(one) for one in shares), f"one of {clients} clients has nothing: refuse that with a ValueError")
 

@@ -103,6 +103,7 @@ def data(
 class Without(IID):
     """The usual shares, but some clients have nothing: what a run is like that goes on without them."""
 
+    leaves_out = True
     gone: tuple[int, ...] = ()
 
     def assign(self, samples, clients, seed):
