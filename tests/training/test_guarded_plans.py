@@ -108,7 +108,7 @@ def test_only_the_first_clients_are_guarded(shared):
     guard = WCC(weight=0.5) if shared else Shift()
     plan = tiny_plan(guard=guard, guarded_clients=1, clients=3, shared_client_network=shared, epochs=1, batch_size=8)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
-    assert [type(client.split.guard) is GuardModule for client in run.clients] == [False, True, True]
+    assert [type(network.split.guard) is GuardModule for network in run.networks] == [False, True, True]
     assert run.train()
     assert len(run.evaluate(run.parts.test)) == 3, "guarded and unguarded clients may differ in accuracy"
     assert plan.guard_of(0) == guard and plan.guard_of(1) == NoGuard()

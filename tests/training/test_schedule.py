@@ -489,6 +489,6 @@ def test_rounds_that_merge_take_the_mean_unless_told_otherwise():
 
 def test_one_state_for_all_is_what_export_says_it_is():
     """Statistics are data, and go by another name than what is learnt."""
-    state = export(start(plan()).clients[0])
+    state = export(start(plan()).networks[0])
     assert {"net.head.1.weight", "stat.head.1.running_mean", "stat.head.1.num_batches_tracked"} <= state.keys()
     assert not any("running" in name for name in state if name.startswith("net."))
