@@ -25,7 +25,7 @@ def spread(
     # Each process opens the store itself, and what it is doing it shows nobody.
     handed = Resources(resources.device, resources.lpips)
     for part in (replace(spec, guards=(), optional_guards=()), spec):  # the open cut comes first: it is the control
-        share(count, folder, show, _work, threads, folder, part, loaded, handed)
+        share(count, folder, show, _work, threads, (folder, spec.identity), part, loaded, handed)
 
 
 def share(
@@ -89,13 +89,15 @@ def _quietly(work: Callable[..., None], given: tuple[Any, ...]) -> None:
         os._exit(130)
 
 
-def _work(claims: Path, threads: int, folder: Path, spec: AuditSpec, loaded: Loaded, resources: Resources) -> None:
+def _work(
+    claims: Path, threads: int, store: tuple[Path, str], spec: AuditSpec, loaded: Loaded, resources: Resources
+) -> None:
     import torch
 
     from .matrix import audit
 
     torch.set_num_threads(threads)
-    audit(spec, loaded, replace(resources, store=ResultStore(folder, spec.identity), claim=claimer(claims)))
+    audit(spec, loaded, replace(resources, store=ResultStore(*store), claim=claimer(claims)))
 
 
 def threads_each(threads: int | None, jobs: int) -> int:

@@ -39,7 +39,7 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
         claims.mkdir()
         for _ in range(2):
             before = set(folder.glob("*")) if folder.exists() else set()
-            _work(claims, 1, folder, part, loaded, Resources())
+            _work(claims, 1, (folder, spec.identity), part, loaded, Resources())
             made.append(len(set(folder.glob("*.safetensors")) - before))
         for path in claims.iterdir():
             path.unlink()

@@ -191,7 +191,7 @@ def test_training_starts_from_given_weights(command, tmp_path):
     code, _, err = command("train", *QUICK, "--epochs", "0", "--weights", tmp_path / "w.pt", "--out", tmp_path / "a")
     assert code == 0, err
     saved = load_file(tmp_path / "a" / "last.safetensors")
-    assert torch.equal(saved["server/net.1.0.weight"], parts["body"][0].weight)
+    assert torch.equal(saved["server/net.body.0.weight"], parts["body"][0].weight)
     assert torch.equal(saved["client0/net.head.0.weight"], parts["head"][0].weight)
     assert torch.equal(saved["client0/net.tail.weight"], parts["tail"].weight)
     code, _, err = command(

@@ -110,5 +110,5 @@ def test_two_runs_without_a_fixed_secret_have_different_heads(tmp_path):
     for name in "ab":
         start.train(replace(SMALL, epochs=0, private_seed=None), tmp_path / name)
         heads.append(load_file(tmp_path / name / "last.safetensors"))
-    assert torch.equal(heads[0]["server/net.1.0.weight"], heads[1]["server/net.1.0.weight"])
+    assert torch.equal(heads[0]["server/net.body.0.weight"], heads[1]["server/net.body.0.weight"])
     assert not torch.equal(heads[0]["client0/net.head.0.weight"], heads[1]["client0/net.head.0.weight"])

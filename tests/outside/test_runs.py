@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from typed import TYPED
 
-from cutlayer.audit import audit
+from cutlayer.audit import AuditSpec, audit
 from cutlayer.core.errors import Interrupted
 from cutlayer.core.spec import spec
 from cutlayer.engines.folder import load_plan
@@ -84,7 +84,8 @@ def test_audit_with_two_processes(plugins, command):
     ]
     assert GUARD in Path("shared/report.html").read_text()
     plan = read_plan(f"Plan(net={net}, data=Digits(limit=200), epochs=1, aux_samples=60)")
-    alone = audit(plan, plan.data.load(), guards=[spec(GUARD)], attacks=[spec("nearest.py:Nearest()")], images=16)
+    wanted = AuditSpec(plan, guards=[spec(GUARD)], attacks=[spec("nearest.py:Nearest()")], images=16)
+    alone = audit(wanted, plan.data.load())
     assert [row["ssim"] for row in alone.rows] == [row["ssim"] for row in rows]
 
 

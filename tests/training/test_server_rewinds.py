@@ -14,6 +14,7 @@ from cutlayer.core.server import Server
 from cutlayer.core.state import optimizer_state
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training import checkpoint
+from cutlayer.training.bodies import RoundBodies
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.schedule import SplitFed
 
@@ -34,7 +35,7 @@ def whole(server):
 def small_server(optimizer):
     torch.manual_seed(3)
     body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    return Server(body, optimizer.build(body.parameters()))
+    return Server(body, bodies=RoundBodies(body, optimizer.build(body.parameters())))
 
 
 def step(server, number, scale=1.0):
