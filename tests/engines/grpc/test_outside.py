@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from named_files import nothing_named as nothing_named
 from rehearsal import Rehearsal, refuse_other_weights, undisturbed
 from toys import TinyNet, tiny_plan
 
