@@ -67,12 +67,12 @@ def reopen(relay, run):
 
 
 def test_who_stays_away_past_the_deadline_is_skipped_and_may_come_back(tmp_path):
-    run, relays, slow = begun(tmp_path, deadline=0.6, seconds=0.02)
+    run, relays, slow = begun(tmp_path, deadline=2.0, seconds=0.02)  # a machine may stand still for a second
     run.serve()
     wait_for(lambda: slow.seen > 8)
     shut(relays["ward-b"])
-    wait_for(lambda: run.host.skipped)
-    assert run.host.exact is False and run.host.absent == {1}
+    wait_for(lambda: run.host.skipped and run.host.absent == {1})
+    assert run.host.exact is False
     assert [one["name"] for one in run.host.status()["clients"] if one["skipped"]] == ["ward-b"]
     before = run.host.taken[1]
     reopen(relays["ward-b"], run)
@@ -87,7 +87,7 @@ def test_who_stays_away_past_the_deadline_is_skipped_and_may_come_back(tmp_path)
 
 
 def test_who_never_comes_back_is_left_out_and_the_run_ends(tmp_path):
-    run, relays, slow = begun(tmp_path, deadline=0.5, give_up=3.0)
+    run, relays, slow = begun(tmp_path, deadline=1.5, give_up=4.0)
     server = run.serve()
     wait_for(lambda: slow.seen > 8)
     shut(relays["ward-c"])
