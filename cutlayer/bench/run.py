@@ -165,7 +165,7 @@ def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
     client = build_client(plan, task, 0, through([Ledger()], server.handle))
     whole = nn.Sequential(net.head(task.shape), net.body(task.shape), net.tail(task.shape, task.classes))
     whole[0].load_state_dict(client.split.head.state_dict())
-    whole[1].load_state_dict(server.body[-1].state_dict())  # type: ignore[index]
+    whole[1].load_state_dict(server.body.get_submodule("body").state_dict())
     whole[2].load_state_dict(client.split.tail.state_dict())
     optimizer = rate.build(whole.parameters())
     assert optimizer is not None
