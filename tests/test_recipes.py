@@ -251,9 +251,9 @@ def test_the_small_ones_learn(name):
     plan = replace(plan_of(name), **smaller, private_seed=0)
     run = LocalRun(plan, parts(plan.data.load(), aux=0, val=0, seed=0), classes=10)
     assert run.train()
-    first, *_, last = (row["task"] for row in run.history)
+    first, *_, last = (row["task"] for row in run.progress.history)
     assert last < 0.99 * first
-    assert not run.rejected
+    assert not run.coordinator.rejected
 
 
 @pytest.mark.parametrize(

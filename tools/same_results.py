@@ -78,6 +78,7 @@ LEFT_OUT = re.compile(r"seconds$|^(plan|version|command|date|time|out|fingerprin
 MODULES = {
     "message": ("cutlayer.core.message", "cutlayer.message"),
     "frames": ("cutlayer.wire.frames", "cutlayer.wire"),
+    "main": ("cutlayer.cli.app", "cutlayer.cli"),
     "codecs": ("cutlayer.wire.codecs", "cutlayer.codecs"),
 }
 # A package that is installed for editing also offers its files to another checkout that has none of that name.
@@ -86,7 +87,14 @@ import sys
 sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
 """
 # A command of a checkout, as its console script runs it.
-COMMAND = ALONE + "from cutlayer.cli import main; main()"
+COMMAND = (
+    ALONE
+    + """
+from importlib import import_module
+import cutlayer.cli
+import_module("cutlayer.cli.app" if hasattr(cutlayer.cli, "__path__") else "cutlayer.cli").main()
+"""
+)
 
 
 def module(name: str) -> Any:
@@ -288,8 +296,7 @@ def deploy(name: str, folder: Path) -> Facts:
 
 def _in_process(words: list[str]) -> None:
     """A command as it is typed; torch is loaded once for all of them."""
-    from cutlayer.cli import main
-
+    main = module("main").main
     told, sys.argv = io.StringIO(), ["cutlayer", *words]
     try:
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):

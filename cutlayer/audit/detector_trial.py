@@ -38,9 +38,9 @@ class DetectorTrial:
         for client in self._run.clients:
             for name, why in client.detection.alarms():
                 self._alarms[name] += 1
-                if name not in self._first and self._run.step > self._honest_steps:
+                if name not in self._first and self._run.progress.step > self._honest_steps:
                     self._first[name] = {"client": client.number, "why": why, **self._damage(client.number)}
-                    self._first[name]["steps"] = self._run.step - self._honest_steps
+                    self._first[name]["steps"] = self._run.progress.step - self._honest_steps
 
     @property
     def all_sounded(self) -> bool:
@@ -54,7 +54,7 @@ class DetectorTrial:
     def honest(self) -> list[DetectorRow]:
         """Of a run without an attacker, a row a detector."""
         rows = self._rows("lowest")
-        steps = max(1, self._run.step)
+        steps = max(1, self._run.progress.step)
         return [
             {**row, "steps": steps, "false_alarms": count, "false_alarms_per_1000": 1000 * count / steps}
             for row, count in zip(rows, self._alarms.values(), strict=True)

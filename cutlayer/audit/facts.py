@@ -6,8 +6,9 @@ import torch
 
 from ..data.base import Loaded, Parts, overlap, parts
 from ..engines.client_report import by_client
-from ..engines.local.run import LocalRun, as_batch
+from ..engines.local.run import LocalRun
 from ..metrics.scatter import scatter_ratio
+from ..training.batches import as_batch
 from ..training.evaluation import mean_iou
 from ..training.facts.compression import rates
 from ..training.facts.memory import client_memory
@@ -52,7 +53,7 @@ def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
         "bytes_weights": run.ledger.weights_per_sample(),
         "sides": sides(run.plan, run.task),
         "privacy": privacy(run.plan, run.task, fitted=run.plan.guard.post_hoc),
-        "train_seconds": round(run.seconds, 2),
+        "train_seconds": round(run.progress.seconds, 2),
         "client_memory": memory,
         "within_over_total": scatter_ratio(victim.seen, victim.y) if victim.y.dim() == 1 else None,
         "rates": rates(run.plan, run.task, run.ledger),

@@ -13,9 +13,10 @@ from ..core.batch import Task
 from ..core.outside import plain
 from ..core.seeds import derive, generator, seeded
 from ..data.base import Parts
-from ..engines.local.run import LocalRun, Progress
+from ..engines.local.run import LocalRun
 from ..metrics.images import scores
 from ..training.plan.plan import Plan
+from ..training.progress import StepEvent
 from .detector_trial import DetectorTrial
 from .judge import for_each_sample
 from .knowledge import before_training
@@ -47,7 +48,7 @@ def hijack(
     *,
     again: int = 0,
     images: int = 128,
-    on_step: Callable[[Progress], None] = lambda progress: None,
+    on_step: Callable[[StepEvent], None] = lambda event: None,
     stop: Callable[[DetectorTrial], bool] = lambda trial: False,
 ) -> Hijacked:
     """That training again, with an active attacker at the server: for as many epochs as the attack needs, at least
@@ -59,16 +60,16 @@ def hijack(
     with seeded(derive(plan.seed, "attack", plain(attack), again), device):
         knowledge = before_training(plan, task, data, device).only(attack.needs)
         attacker = attack.attacker(knowledge, derive(plan.seed, "attacker", again))
-    once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).steps
+    once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).timetable.steps
     longer = replace(plan, epochs=max(plan.epochs, ceil(attack.least_steps() / once)), patience=0)
     run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])
     if start is not None:
         run.start_from(start)
     trial = DetectorTrial(run, lambda client: _damage(run, attacker, client, images), attack.honest_steps())
 
-    def after(progress: Progress) -> None:
+    def after(event: StepEvent) -> None:
         trial()
-        on_step(progress)
+        on_step(event)
 
     run.train(on_step=after, stop=lambda: stop(trial))
     trial.finish()

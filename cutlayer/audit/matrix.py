@@ -18,9 +18,9 @@ from ..core.seeds import derive
 from ..data.base import Loaded, Parts
 from ..data.poisons import Poison
 from ..detectors import ClientContext
-from ..engines.local.run import task_of
 from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
+from ..training.batches import task_of
 from ..training.build import build_client, build_server
 from ..training.labels import why_unfit_labels
 from ..training.laws import hold, refuse_broken
@@ -243,7 +243,11 @@ def _active_row(scene: Scene, attack: Attack, lpips: LPIPS | None, again: int) -
     victim = Victim(run, scene.shared.images)
     row, pictures = judge(attack, victim, scene.shared.data, scene.plan.seed, lpips, again, attacker)
     row["seconds"] = round(row["seconds"] + seconds, 2)
-    row["hijacked"] = {"accuracy": mean(run.evaluate(run.parts.test)), "steps": run.step, "epochs": run.epoch}
+    row["hijacked"] = {
+        "accuracy": mean(run.evaluate(run.parts.test)),
+        "steps": run.progress.step,
+        "epochs": run.progress.epoch,
+    }
     if run.plan.client_detectors:
         row["detectors_attacked"] = trial.attacked()
     return row, pictures

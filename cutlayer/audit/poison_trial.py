@@ -10,7 +10,7 @@ from .rows import DetectorRow
 
 def honest(run: LocalRun) -> list[DetectorRow]:
     """Of a run without malicious clients, a row a detector of the server: every alarm is a false one."""
-    return [_rates(watch.report(), "alarms") for watch in run.watches]
+    return [_rates(watch.report(), "alarms") for watch in run.coordinator.watches]
 
 
 class PoisonTrial:
@@ -24,7 +24,7 @@ class PoisonTrial:
     def __call__(self) -> None:
         poison, run = self._run.plan.poison, self._run
         assert poison is not None
-        for place, watch in enumerate(run.watches):
+        for place, watch in enumerate(run.coordinator.watches):
             if place not in self._first and (rounds := first_true(watch.flagged(), self._bad)):
                 rate = _mean(run.evaluate(poison.attacked(run.parts.test)))
                 self._first[place] = {"delay": rounds, "success_then": rate}
@@ -36,11 +36,11 @@ class PoisonTrial:
         return {
             **achieved(self._run),
             "has_trigger": poison.has_trigger,
-            "detectors_attacked": [self._row(place) for place in range(len(self._run.watches))],
+            "detectors_attacked": [self._row(place) for place in range(len(self._run.coordinator.watches))],
         }
 
     def _row(self, place: int) -> DetectorRow:
-        report = self._run.watches[place].report(self._bad)
+        report = self._run.coordinator.watches[place].report(self._bad)
         against = report["against"]
         wrong = {**report, "wrong": round((against["false_alarms"] or 0.0) * report["rounds"])}
         return {

@@ -33,8 +33,8 @@ class Recorded(Victim):
                 f"which samples stand behind a row of {run.plan.guard} is not in the messages: judge it with an audit"
             )
         self.run, self.network = run, run.networks[client]
-        if run.shared:
-            load(self.network, run.shared)
+        if run.coordinator.shared:
+            load(self.network, run.coordinator.shared)
         own = [m for m in messages if m.client == client and m.kind is not Kind.PREDICT]
         forward = uploads(own)
         if not forward:

@@ -10,10 +10,11 @@ from ..core.batch import Task
 from ..core.message import Handler, Message, Watcher
 from ..data.base import Parts
 from ..data.poisons import Poison
-from ..engines.local.run import LocalRun, Progress
+from ..engines.local.run import LocalRun
 from ..training.facts.forecast import Stopwatch, forecast
 from ..training.facts.link import Link
 from ..training.plan.plan import PARTS, Plan
+from ..training.progress import StepEvent
 from ..wire.ledger import TRAINING
 from .detector_trial import DetectorTrial
 from .facts import run_facts
@@ -70,17 +71,22 @@ class Scene:
             run.start_from(fitted)
         trial = DetectorTrial(run)
 
-        def after(progress: Progress) -> None:
+        def after(event: StepEvent) -> None:
             trial()
-            shared.show(f"training with {shown(self.plan.guard)}", progress.step / max(1, progress.steps))
+            shared.show(f"training with {shown(self.plan.guard)}", event.step / max(1, event.steps))
 
         run.train(on_step=after)
         trial.finish()
         self.watched, self.server_watched = trial.honest(), honest(run)
         if shared.link is not None:
-            per_epoch = run.steps // run.plan.epochs
+            per_epoch = run.timetable.steps // run.plan.epochs
             self.told = forecast(
-                shared.link, run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=per_epoch
+                shared.link,
+                run.ledger,
+                watch,
+                seconds=run.progress.seconds,
+                steps=run.progress.step,
+                per_epoch=per_epoch,
             )
         run.use_best()
         self.trained = True
@@ -112,7 +118,7 @@ class Scene:
 
         self.shared.show(what)
         run.train(
-            on_step=lambda progress: self.shared.show(what, progress.step / max(1, progress.steps)),
+            on_step=lambda event: self.shared.show(what, event.step / max(1, event.steps)),
             on_epoch=trial,
             stop=between_turns,
         )

@@ -16,7 +16,8 @@ from ..core.seeds import derive, generator, seeded
 from ..core.server import Server
 from ..core.split import Split, each
 from ..data.base import Samples
-from ..engines.local.run import LocalRun, as_batch
+from ..engines.local.run import LocalRun
+from ..training.batches import as_batch
 from ..training.build import freeze
 from ..training.step import load
 
@@ -28,8 +29,8 @@ class Victim:
 
     def __init__(self, run: LocalRun, images: int, client: int = 0):
         self.run, self.network = run, run.networks[client]
-        if run.shared:
-            load(self.network, run.shared)
+        if run.coordinator.shared:
+            load(self.network, run.coordinator.shared)
         samples = run.samples[client]
         order = torch.randperm(len(samples), generator=generator(run.plan.seed))
         pick, self.unscored = order[:images], order[images:]

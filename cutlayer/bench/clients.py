@@ -170,10 +170,10 @@ def rounds_of(run: LocalRun, share: int) -> Callable[[], None]:
 
     def forever() -> Any:
         while True:
-            yield from run.schedule(run.epoch)
-            run.epoch += 1
+            yield from run.timetable.rounds(run.progress.epoch)
+            run.progress.epoch += 1
 
-    rounds, count = forever(), len(run.schedule(0)) // share
+    rounds, count = forever(), len(run.timetable.rounds(0)) // share
 
     def some() -> None:
         for _ in range(count):

@@ -23,6 +23,7 @@ from ..training.client import Client
 from ..training.facts.forecast import Piece as Piece
 from ..training.facts.forecast import ideal as ideal
 from ..training.facts.link import Link
+from ..training.own_data import OwnData, Uplink
 from ..training.plan.optimizers import SGD
 from ..training.plan.plan import Plan
 from ..training.step import export
@@ -268,14 +269,14 @@ class Staged:
         server = build_server(plan.public(), task)
         self._handle, self._count = server.handle, plan.micro_batches
         samples = synthetic(plan, task, steps).private
-        self._client = Client(plan, task, 0, samples, {}, server.handle, post=self._post, ledger=Ledger())
+        self._client = Client(plan, task, 0, OwnData(samples, {}), Uplink(server.handle, Ledger(), self._post))
         self._marks: list[tuple[float, float, int, int]] = []  # a question: began, ended, bytes asked, answered
         self._next, self._stood = 0, 0.0
         self.found: list[list[Piece]] = []
 
     def step(self) -> float:
         self._marks, began = [], self._clock()
-        self._client.turn(0, self._next, self._next + 1)
+        self._client.learn(0, self._next, self._next + 1)
         self._next += 1
         ended = self._clock()
         asked, count = self._marks, self._count

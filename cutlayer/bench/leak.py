@@ -21,7 +21,7 @@ def _leakmeter(steps: int, meter: LeakMeter) -> Measured:
     plan = Plan(client_detectors=(meter,), epochs=1, val_share=0.0, private_seed=1)
     run = LocalRun(plan, synthetic(plan, task, steps), classes=task.classes)
     began = time.process_time()
-    run.clients[0].turn(0, 0, steps)
+    run.clients[0].learn(0, 0, steps)
     run.clients[0].detection.finish()
     whole = time.process_time() - began
     (report,) = run.clients[0].detection.report()

@@ -105,7 +105,7 @@ def _both(plan: Plan, task: Task, rounds: int, link: Link, folder: Path) -> tupl
             measured, inside = [], 0.0
         measured.append(away.step())
         began = time.perf_counter()
-        here.clients[0].turn(0, place, place + 1)
+        here.clients[0].learn(0, place, place + 1)
         inside += time.perf_counter() - began
     _ended([away])
     told = forecast(link, here.ledger, watch, seconds=inside, steps=FEWEST + rounds, per_epoch=1)

@@ -49,7 +49,7 @@ class Here:
 
     def step(self) -> float:
         began = time.perf_counter()
-        self.run.clients[0].turn(0, self._next, self._next + 1)
+        self.run.clients[0].learn(0, self._next, self._next + 1)
         self._next += 1
         return time.perf_counter() - began
 

@@ -149,7 +149,7 @@ def memory(
     changes |= {"guard": guard} if guard is not None else {}
     prepare(1, "cpu")
     from ..engines.folder import new_folder
-    from ..engines.local.run import task_of
+    from ..training.batches import task_of
     from ..training.facts.memory import breakdown
     from ..training.plan.plan_text import change, read_plan
     from .memory import picture, table

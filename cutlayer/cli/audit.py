@@ -200,8 +200,8 @@ def _audit(
     from ..audit.store import ResultStore
     from ..engines.folder import new_folder
     from ..engines.local import start
-    from ..engines.local.run import task_of
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
+    from ..training.batches import task_of
     from ..training.facts.forecast import in_words
 
     if wanted.link is not None:

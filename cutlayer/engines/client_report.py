@@ -14,7 +14,7 @@ def by_client(run: LocalRun) -> dict[str, Any]:
     counts = class_counts(run)
     if counts is None:
         return {}  # maps of pixels
-    alike = run.alike  # then only the first client was asked
+    alike = run.coordinator.alike  # then only the first client was asked
     asked = run.clients[:1] if alike else run.clients
     scored = [client.scored.by_class for client in asked if client.scored and client.scored.by_class is not None]
     if len(scored) < len(asked):
@@ -27,7 +27,7 @@ def by_client(run: LocalRun) -> dict[str, Any]:
             "client": place,
             "samples": int(own.sum()),
             "classes": own.tolist(),
-            "steps": run.taken[place],
+            "steps": run.progress.taken[place],
             "role": roles[place],
             "accuracy": accuracy,
         }
@@ -47,8 +47,8 @@ def class_counts(run: LocalRun) -> Tensor | None:
 def _roles(run: LocalRun) -> list[str]:
     """active, frozen, both (roles change) or out (never drawn, or left out), by what was done so far."""
     frozen: list[set[bool]] = [set() for _ in run.clients]
-    for epoch in range(run.epoch):
-        for turns in run.schedule(epoch):
+    for epoch in range(run.progress.epoch):
+        for turns in run.timetable.rounds(epoch):
             for turn in turns:
                 frozen[turn.client].add(turn.frozen)
     names = {frozenset(): "out", frozenset({True}): "frozen", frozenset({False}): "active"}

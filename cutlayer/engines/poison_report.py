@@ -8,8 +8,8 @@ from .local.run import LocalRun
 def watched(run: LocalRun) -> dict[str, Any]:
     """`server_detectors`, one report a detector, and `poison`: what the attack of malicious clients came to."""
     found: dict[str, Any] = {}
-    if run.watches:
-        found["server_detectors"] = [watch.report(malicious(run)) for watch in run.watches]
+    if run.coordinator.watches:
+        found["server_detectors"] = [watch.report(malicious(run)) for watch in run.coordinator.watches]
     if run.plan.poison is not None:
         found["poison"] = achieved(run)
     return found

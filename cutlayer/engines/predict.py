@@ -211,8 +211,8 @@ def _here(plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, devic
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
     run.restore(*checkpoint.load(which))
     client = run.networks[0]
-    if run.shared:
-        load(client, run.shared)
+    if run.coordinator.shared:
+        load(client, run.coordinator.shared)
     yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
 
 

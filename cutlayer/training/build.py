@@ -50,6 +50,13 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
     )
 
 
+def client_secret(plan: Plan, number: int, *names: object) -> int:
+    """A seed of one client's own, which no server can compute."""
+    if plan.private_seed is None:
+        raise ValueError("a client needs a private seed: plan.with_secrets()")
+    return derive(derive(plan.private_seed, "client", number), *names)
+
+
 def build_remote(plan: Plan, number: int, send: Handler) -> Remote:
     """The server as this client sees it. Where many bring what they learnt, nothing leaves that is not a number."""
     own = derive(plan.private_seed or 0, "client", number)

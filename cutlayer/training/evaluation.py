@@ -1,9 +1,17 @@
 """How well a network does: accuracy by class, and labels of pixels by intersection over union."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..data.base import Samples
+from .batches import as_batch, in_batches
+from .plan.plan import Plan
+from .step import ClientNetwork, predict
+
+EVALUATION_BATCH = 500
 
 
 class Score(NamedTuple):
@@ -13,6 +21,18 @@ class Score(NamedTuple):
     samples: int
     by_class: Tensor | None = None  # right and all samples of each class, where a sample has one
     confusion: Tensor | None = None  # where every pixel has a class
+
+
+def classes_of(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Tensor:
+    """What a client's network takes each sample for; batch `number` draws from `seed(number)`.
+
+    Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in a
+    larger one it would find closer neighbours.
+    """
+    size = plan.batch_size if plan.guard.mixes_samples else EVALUATION_BATCH
+    batches = in_batches(torch.arange(len(samples)), size, plan.least_batch)
+    every = (as_batch(samples, index, seed(number)) for number, index in enumerate(batches))
+    return torch.cat([predict(network, [batch]).argmax(1) for batch in every])
 
 
 def score(found: Tensor, truth: Tensor, classes: int) -> Score:

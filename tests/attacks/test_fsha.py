@@ -173,7 +173,7 @@ def test_the_inverse_behind_a_projection_is_fully_connected():
 def test_a_hijacked_run_is_as_long_as_the_attack_needs_and_has_no_best_epoch():
     plan = tiny_plan(epochs=1, batch_size=8, patience=1)
     runs = [hijack(replace(SMALL, steps=steps), Training(plan, tiny_parts(), TASK)).run for steps in (1, 7, 13)]
-    assert [run.epoch for run in runs] == [1, 2, 3]
+    assert [run.progress.epoch for run in runs] == [1, 2, 3]
     assert all(run.plan.patience == 0 for run in runs)
     assert hijack(SMALL, Training(replace(plan, epochs=5), tiny_parts(), TASK)).run.epoch == 5
 

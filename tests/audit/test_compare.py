@@ -154,9 +154,9 @@ def test_a_row_is_what_the_plan_gives_alone(rows):
     run = LocalRun(plan, parts(loaded, aux=0, val=0.1, seed=1), classes=10)
     run.train()
     row = rows[-1]
-    assert row["accuracy"] == mean(run.evaluate(run.parts.test)) and row["val"] == run.history[-1]["val"]
-    assert [epoch["val"] for epoch in row["history"]] == [epoch["val"] for epoch in run.history]
-    assert row["plan"] == repr(plan) and row["failed"] is None and row["steps"] == run.step
+    assert row["accuracy"] == mean(run.evaluate(run.parts.test)) and row["val"] == run.progress.history[-1]["val"]
+    assert [epoch["val"] for epoch in row["history"]] == [epoch["val"] for epoch in run.progress.history]
+    assert row["plan"] == repr(plan) and row["failed"] is None and row["steps"] == run.progress.step
     counted = run.ledger.as_dict()["rows"]
     training = sum(one["bytes"] for one in counted if one["kind"] not in ("PREDICT", "EVALUATE"))
     assert row["bytes"] == row["history"][-1]["bytes"] == training < sum(one["bytes"] for one in counted)

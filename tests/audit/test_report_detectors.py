@@ -88,7 +88,7 @@ def test_the_audits_own_clients_are_honest(spoiled):
     assert len(spoiled.poisoned) == 1
     run = the_same_run(SERVER)
     run.train()
-    told = [watch.report() for watch in run.watches]
+    told = [watch.report() for watch in run.coordinator.watches]
     shown = spoiled.rows[0]["server_detectors"]
     assert [one["false_alarms"] for one in shown] == [one["alarms"] for one in told]
     assert shown[0]["false_alarms"] > 0 and [one["rounds"] for one in shown] == [3, 3, 6]
@@ -104,12 +104,12 @@ def test_what_was_achieved_at_the_first_true_alarm_is_that_of_the_course(spoiled
     half_way: dict[int, float] = {}  # by how many rounds were over
 
     def between_turns():
-        half_way.setdefault(len(run.watches[2].rounds), run.evaluate(wanted)[0])
+        half_way.setdefault(len(run.coordinator.watches[2].rounds), run.evaluate(wanted)[0])
         return False
 
     run.train(on_epoch=lambda: rates.append(run.evaluate(wanted)[0]), stop=between_turns)
     easy, blind, half = row["detectors_attacked"]
-    report = run.watches[0].report(bad)
+    report = run.coordinator.watches[0].report(bad)
     place = next(n for n, one in enumerate(report["course"]) if set(one["flagged"]) & set(bad))
     assert easy["detected"] and easy["delay"] == place + 1 and easy["success_then"] == rates[place]
     assert report["first_alarm"] < place and rates[0] != rates[place], "the very first one was about an honest client"
@@ -117,7 +117,7 @@ def test_what_was_achieved_at_the_first_true_alarm_is_that_of_the_course(spoiled
     assert (easy["z"], easy["f1"]) == (report["against"]["z"], report["against"]["f1"])
     assert (blind["detected"], blind["delay"], blind["success_then"]) == (False, None, None)
     # Looking at the network between turns changes nothing that comes after.
-    assert half["z"] == run.watches[2].report(bad)["against"]["z"]
+    assert half["z"] == run.coordinator.watches[2].report(bad)["against"]["z"]
     assert row["success_rate"] == rates[-1] and row["clients"] == list(bad)
 
 
@@ -318,8 +318,8 @@ def test_alarms_before_an_attack_begins_are_no_detections():
 
     run.train(on_step=after)
     (row,) = late.attacked()
-    assert run.step > 5 and row["detected"] and row["delay"] == 1
-    assert late.honest()[0]["false_alarms"] == run.step
+    assert run.progress.step > 5 and row["detected"] and row["delay"] == 1
+    assert late.honest()[0]["false_alarms"] == run.progress.step
 
 
 def test_a_budget_that_was_exceeded_is_said():

@@ -51,7 +51,12 @@ def honest(plan, data, device="cpu"):
     run.train(on_step=lambda progress: trial())
     told = run.clients[0].detection.report()
     courses = {one["detector"]: one["scores"][:: max(1, len(one["scores"]) // 50)] for one in told}
-    return {"plan": repr(plan), "accuracy": run.history[-1]["val"], "honest": trial.honest(), "scores": courses}
+    return {
+        "plan": repr(plan),
+        "accuracy": run.progress.history[-1]["val"],
+        "honest": trial.honest(),
+        "scores": courses,
+    }
 
 
 def hijacked(attack, plan, data, device="cpu"):

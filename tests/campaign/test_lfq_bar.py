@@ -41,7 +41,7 @@ def measured(plan, loaded, seed):
     raw = 4 * prod(cut_shapes(plan, run.task).z)
     up = z["bytes"] / samples
     return {
-        "accuracy": run.accuracies("test")[0],
+        "accuracy": run.carrier.evaluate("test")[0],
         "z": up,
         "decoder_up": lift["up"],
         "decoder_down": lift["down"],

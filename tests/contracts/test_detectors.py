@@ -110,7 +110,7 @@ def test_it_says_the_same_every_time(detector):
     first, again = (trained(plan(detector, protocol=Vanilla), parts=parts_for(detector)) for _ in range(2))
     assert report(first) == report(again)
     assert spoke(report(first)[0][0]), "it never said anything"
-    assert {type(detector).__name__, "leak_ncc"} & first.history[-1].keys()
+    assert {type(detector).__name__, "leak_ncc"} & first.progress.history[-1].keys()
 
 
 @EVERY
@@ -183,12 +183,12 @@ def test_a_resumed_run_goes_on_watching_as_if_nothing_had_been(detector, tmp_pat
     a_plan, parts = plan(detector), parts_for(detector)
     whole = trained(a_plan, parts=parts)
     half = LocalRun(a_plan, parts, classes=TASK.classes)
-    assert not half.train(stop=lambda: half.step == len(parts.private) // 6 + 1)  # in the second epoch
+    assert not half.train(stop=lambda: half.progress.step == len(parts.private) // 6 + 1)  # in the second epoch
     checkpoint.save(tmp_path / "last.safetensors", *half.snapshot())
     other = LocalRun(a_plan, parts, classes=TASK.classes)
     other.restore(*checkpoint.load(tmp_path / "last.safetensors"))
     assert other.train()
-    ours, theirs = ([{**row, "seconds": 0} for row in run.history] for run in (other, whole))
+    ours, theirs = ([{**row, "seconds": 0} for row in run.progress.history] for run in (other, whole))
     holds("goes on the same", detector, (report(other), ours) == (report(whole), theirs))
     weights = zip(other.tensors().items(), whole.tensors().items(), strict=True)
     assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in weights if "watch." not in a)

@@ -182,8 +182,8 @@ def test_a_pass_ends_where_a_client_comes_again():
 
 def test_an_epoch_is_a_round_whatever_clients_hold():
     run = trained(server_detectors=(ConsensusCosine(shuffles=49),), partition=Dirichlet(alpha=1.0), epochs=3)
-    assert [sorted(one["z"]) for one in run.watches[0].rounds] == [[0, 1, 2, 3]] * 3
-    assert len(set(run.batches)) > 1
+    assert [sorted(one["z"]) for one in run.coordinator.watches[0].rounds] == [[0, 1, 2, 3]] * 3
+    assert len(set(run.timetable.batches)) > 1
 
 
 def test_clients_that_are_alike_to_the_last_digit_raise_nothing():
@@ -223,8 +223,8 @@ def test_every_round_is_scored_and_nothing_else_changes(changes):
     ours, theirs = run.tensors(), plain.tensors()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     passes = 2 * (1 if changes.get("local_steps") else 2)
-    assert len(run.watches[0].rounds) == passes
-    assert all(len(one["z"]) == changes.get("clients_per_round", 4) for one in run.watches[0].rounds)
+    assert len(run.coordinator.watches[0].rounds) == passes
+    assert all(len(one["z"]) == changes.get("clients_per_round", 4) for one in run.coordinator.watches[0].rounds)
 
 
 def test_a_run_carried_on_says_the_same():
@@ -235,7 +235,7 @@ def test_a_run_carried_on_says_the_same():
     tensors, facts = first.snapshot()
     second = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     second.restore(tensors, facts)
-    assert second.train() and second.watches[0].report() == whole.watches[0].report()
+    assert second.train() and second.coordinator.watches[0].report() == whole.coordinator.watches[0].report()
 
 
 def test_it_is_the_servers_own_business():
@@ -255,7 +255,7 @@ def test_a_backdoor_that_is_learnt_is_seen():
     run = LocalRun(plan, parts, classes=TASK.classes)
     run.train()
     bad = plan.poison.members(6, plan.seed)
-    told = run.watches[0].report(bad)["against"]
+    told = run.coordinator.watches[0].report(bad)["against"]
     assert told["z"] > 2 and told["detected"] > told["false_alarms"]
 
 

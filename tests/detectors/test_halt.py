@@ -56,7 +56,7 @@ def test_it_stops_before_anything_more_is_sent():
         last = evil.heard[-1]
         assert (last.kind, last.client) == (Kind.BACKWARD, 0) and last.step == run.clients[0].network.steps - 1
         count = len(evil.heard)
-        for order in (run.order(run.schedule(0)[0][0]),):
+        for order in (run.coordinator.order(run.timetable.rounds(0)[0][0]),):
             with pytest.raises(Halt):  # and it stays stopped, whatever it is told
                 run.clients[0].handle(replace(order, step=run.clients[0].steps))
         assert len(evil.heard) == count

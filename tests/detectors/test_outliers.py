@@ -75,9 +75,11 @@ def test_the_rehearsal_changes_nothing_and_its_server_learns():
 
 
 def _rehearsed(party, steps):
+    from cutlayer.training.rehearsal import Party, honest_steps
     from cutlayer.training.step import learn
 
-    for client, batch in party._honest(steps):
+    own = Party(party.plan, party.task, party.number, party.device)
+    for client, batch in honest_steps(own, steps, party.samples, party.order):
         yield learn(client, batch)["task"]
 
 

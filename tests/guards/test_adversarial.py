@@ -13,7 +13,7 @@ from toys import TASK, batches, samples, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.seeds import seeded
-from cutlayer.engines.local.run import LocalRun, as_batch
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Adversarial, Chain, LightSplit, NoGuard
 from cutlayer.guards.parts.adversary import (
     AttributeAdversary,
@@ -23,6 +23,7 @@ from cutlayer.guards.parts.adversary import (
     reverse,
     scale_gradient,
 )
+from cutlayer.training.batches import as_batch
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.shapes import cut_shapes
 
@@ -252,7 +253,7 @@ def test_a_new_adversary_reads_less_and_the_task_is_still_learnt():
         plan = tiny_plan(guard=guard, epochs=60, batch_size=24, client_optimizer=adam, server_optimizer=adam)
         run = LocalRun(replace(plan, private_seed=1), parts, classes=TASK.classes)
         run.train()
-        read[weight], val[weight] = freshly_read(run, audience), run.history[-1]["val"]
+        read[weight], val[weight] = freshly_read(run, audience), run.progress.history[-1]["val"]
     assert read[0.0] > 0.75, read
     assert read[1.0] < read[0.0] - 0.15, read
     assert val[1.0] > 0.6, "a third would be chance"

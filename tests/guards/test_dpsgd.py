@@ -286,7 +286,7 @@ def test_it_trains_in_a_relay(shared):
     )
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     assert run.train()
-    assert 0 < run.history[-1]["clipped gradients"] <= 1
+    assert 0 < run.progress.history[-1]["clipped gradients"] <= 1
 
 
 # ------------------------------------------------------------------ refused, with the way out

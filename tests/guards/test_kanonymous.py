@@ -346,16 +346,16 @@ def run_of(guard, private=40, batch_size=12, **changes):
 def test_a_last_batch_that_is_too_small_joins_the_one_before(protocol):
     run = run_of(KAnonymous(k=5), private=12 + 12 + 3, protocol=protocol)
     heard = overhear(run.networks[0])
-    assert run.train() and run.step == run.steps == 2
+    assert run.train() and run.progress.step == run.timetable.steps == 2
     rows = [len(message["z"]) for message in heard if message.kind in (Kind.FORWARD, Kind.LOSS)]
     assert rows == [2, 3], "12 samples, then 15"
-    assert run.history[0]["groups"] == 2.5 and 0 < run.history[0]["unexplained"] < 1
+    assert run.progress.history[0]["groups"] == 2.5 and 0 < run.progress.history[0]["unexplained"] < 1
 
 
 def test_a_last_batch_that_would_leave_as_one_row_joins_too():
     """BatchNorm on the server cannot train on a single row."""
     run = run_of(Chain(LightSplit(ratio=4, hidden=8), KAnonymous(k=5)), private=12 + 12 + 7)
-    assert run.train() and run.step == run.steps == 2
+    assert run.train() and run.progress.step == run.timetable.steps == 2
 
 
 def test_inference_is_in_batches_of_the_size_of_training():

@@ -191,6 +191,6 @@ def test_the_history_shows_the_unbiased_figure_and_training_lowers_it():
         plan = tiny_plan(guard=NoPeek(alpha=alpha), epochs=20, batch_size=24, client_optimizer=Adam(lr=0.03))
         run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
         run.train()
-        rows[alpha] = run.history[-1]
+        rows[alpha] = run.progress.history[-1]
     assert rows[0.0]["NoPeek"] == 0 < rows[0.9]["NoPeek"]
     assert rows[0.9]["dcor"] < rows[0.0]["dcor"] - 0.03, "one convolution can unlearn little, but some"

@@ -93,7 +93,7 @@ def test_a_frozen_network_stays_bit_for_bit_and_only_the_noise_learns():
 
 def test_the_noise_grows_to_its_target_and_stays_there():
     run, _ = finished(guard=Shredder(tensors=2, weight=0.1, target=2.0), epochs=120)
-    ratios = [row["noise_to_signal"] for row in run.history]
+    ratios = [row["noise_to_signal"] for row in run.progress.history]
     assert ratios[0] < 0.5
     # Adam's momentum carries it a little beyond; without an end it would be far beyond by then.
     assert all(1.9 < ratio < 3.0 for ratio in ratios[-40:]), ratios
@@ -104,8 +104,8 @@ def test_the_noise_grows_to_its_target_and_stays_there():
 
 def test_a_target_of_0_learns_noise_for_the_task_alone():
     run, _ = finished(guard=Shredder(tensors=2, target=0.0), epochs=30)
-    assert all(row["Shredder"] == 0 for row in run.history)
-    assert run.history[-1]["task"] < run.history[0]["task"]
+    assert all(row["Shredder"] == 0 for row in run.progress.history)
+    assert run.progress.history[-1]["task"] < run.progress.history[0]["task"]
 
 
 def test_the_noise_is_handed_on_and_the_seed_is_not():

@@ -11,8 +11,9 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 from cutlayer.data import Digits
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.client_report import by_client, class_counts
-from cutlayer.engines.local.run import LocalRun, as_batch
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.engines.local.start import train
+from cutlayer.training.batches import as_batch
 from cutlayer.training.facts.fairness import fairness
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed

@@ -139,15 +139,22 @@ def test_a_run_is_told_its_bytes_and_rounds(changes):
     run = LocalRun(plan, tiny_parts(), classes=3, at_server=[watch])
     run.train()
     slow = Link(rate=8.0)
-    told = forecast(slow, run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=sum(run.batches))
+    told = forecast(
+        slow,
+        run.ledger,
+        watch,
+        seconds=run.progress.seconds,
+        steps=run.progress.step,
+        per_epoch=sum(run.timetable.batches),
+    )
     ways = {
-        way: sum(n for (k, w), n in run.ledger.bytes.items() if w == way and k != "PREDICT") / run.step
+        way: sum(n for (k, w), n in run.ledger.bytes.items() if w == way and k != "PREDICT") / run.progress.step
         for way in ("up", "down")
     }
     assert told["step"]["up"] == pytest.approx(ways["up"]) and told["step"]["down"] == pytest.approx(ways["down"])
     if plan.micro_batches == 1:
         assert told["seconds per step"] == pytest.approx(sum(ways.values()) + told["step"]["compute"])
-        assert told["step"]["compute"] == pytest.approx(run.seconds / run.step)
+        assert told["step"]["compute"] == pytest.approx(run.progress.seconds / run.progress.step)
     else:
         assert told["seconds per step"] < sum(ways.values())
 
@@ -157,8 +164,10 @@ def test_a_decoder_that_is_copied_counts():
     watch = Stopwatch()
     run = LocalRun(plan, tiny_parts(), classes=3, at_server=[watch])
     run.train()
-    told = forecast(Link(rtt=1.0), run.ledger, watch, seconds=run.seconds, steps=run.step, per_epoch=1)
-    exchanged = run.ledger.messages["LIFT", "up"] / run.step
+    told = forecast(
+        Link(rtt=1.0), run.ledger, watch, seconds=run.progress.seconds, steps=run.progress.step, per_epoch=1
+    )
+    exchanged = run.ledger.messages["LIFT", "up"] / run.progress.step
     assert exchanged > 0 and told["step"]["waiting"] == pytest.approx(2 + 1 + exchanged)
 
 

@@ -117,7 +117,7 @@ def test_only_the_first_clients_are_guarded(shared):
 # ------------------------------------------------------------------ inference
 def test_noise_at_inference_is_new_for_every_batch_and_the_same_when_repeated(monkeypatch):
     run = LocalRun(tiny_plan(guard=Shift(), epochs=0), tiny_parts(), classes=TASK.classes)
-    monkeypatch.setattr("cutlayer.training.client.EVALUATION_BATCH", 10)
+    monkeypatch.setattr("cutlayer.training.evaluation.EVALUATION_BATCH", 10)
     heard = []
     handle = run.server.handle
     run.networks[0].remote._send = lambda message: (heard.append(message["z"]), handle(message))[1]

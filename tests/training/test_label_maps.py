@@ -151,7 +151,7 @@ def test_guards_run_with_maps(guard, tmp_path):
     plan = plan_for(Scenes(), guard=guard, **squeezed, val_share=0.0)
     run = LocalRun(plan, parts(loaded, aux=0, val=0.0, seed=0), classes=3)
     run.train()
-    assert run.step >= 5 and 0 <= run.evaluate(run.parts.test)[0] <= 1
+    assert run.progress.step >= 5 and 0 <= run.evaluate(run.parts.test)[0] <= 1
 
 
 def test_labels_on_the_way_are_counted_for_every_pixel(tmp_path):

@@ -105,16 +105,17 @@ def test_all_pieces_are_sent_before_the_first_answer_is_waited_for():
 
 def test_the_server_steps_once_a_batch_and_a_small_last_batch_counts():
     made = run(tiny_plan(micro_batches=4, batch_size=10, epochs=1))  # 48 samples: batches of 10, and one of 8
-    assert made.step == made.server.bodies.updates == 5
-    steps = [number // 4 for number in range(made.step * 4)]
+    assert made.progress.step == made.server.bodies.updates == 5
+    steps = [number // 4 for number in range(made.progress.step * 4)]
     assert [len(made.batch_of(0, number)) for number in (0, 3, 19)] == [3, 2, 2] and steps[-1] == 4
 
 
 def test_fewer_pieces_where_the_last_batch_is_small():
     made = LocalRun(tiny_plan(micro_batches=4, batch_size=10, epochs=1), tiny_parts(43), classes=TASK.classes)
     numbers = []
-    post = _at_once(made.clients[0]._send)
-    made.clients[0]._post = lambda message: (numbers.append(message.step), post(message))[1]
+    client = made.clients[0]
+    post = _at_once(client.uplink.send)
+    client.uplink = client.uplink._replace(post=lambda message: (numbers.append(message.step), post(message))[1])
     made.train()
     assert made.server.bodies.updates == 5
     assert sorted({number for number in numbers if number >= 16}) == [19]  # three samples: one piece, the last number
@@ -174,4 +175,4 @@ def test_guards_work_on_pieces():
     for guard in GUARDS:
         plan = tiny_plan(guard=guard, micro_batches=2, batch_size=12, epochs=1)
         made = run(plan)
-        assert made.step == 4
+        assert made.progress.step == 4

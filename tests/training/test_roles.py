@@ -27,16 +27,18 @@ def test_roles_stay_or_change():
 @pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
 def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
     """No gradient reaches its head, nothing of it changes, no optimizer state appears, and message 4 is not sent."""
-    run = start(plan(roles=Frozen(share=0.4, inherit=0), protocol=protocol, client_optimizer=Adam(), epochs=1))
+    answers = []
+    run = start(
+        plan(roles=Frozen(share=0.4, inherit=0), protocol=protocol, client_optimizer=Adam(), epochs=1),
+        at_server=[lambda message, handle: answers.append((message, handle(message))) or answers[-1][1]],
+    )
     frozen = run.clients[2].network
-    before, calls, answers = named(frozen.split), [], []
+    before, calls = named(frozen.split), []
     frozen.split.head.register_full_backward_hook(lambda *_: calls.append(1))
     for parameter in frozen.split.parameters():
         parameter.register_hook(lambda _: calls.append(2))
-    handle = run.server.handle
-    run._inner = lambda message: answers.append((message, handle(message))) or answers[-1][1]
     body = body_of(run)
-    run.take([turn for one in run.schedule(0) for turn in one if turn.client == 2][:1])
+    run.take([turn for one in run.timetable.rounds(0) for turn in one if turn.client == 2][:1])
     assert calls == [] and not frozen.optimizer.state
     same(named(frozen.split), before)
     assert all(parameter.requires_grad and parameter.grad is None for parameter in frozen.split.parameters())
@@ -48,7 +50,7 @@ def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
     active = run.clients[0].network
     active.split.head.register_full_backward_hook(lambda *_: calls.append(1))
     before = named(active.split)
-    run.take([turn for one in run.schedule(0) for turn in one if turn.client == 0][:1])
+    run.take([turn for one in run.timetable.rounds(0) for turn in one if turn.client == 0][:1])
     assert (
         calls
         and active.optimizer.state
@@ -62,7 +64,7 @@ def test_the_server_learns_from_a_frozen_client_what_it_would_from_one_with_a_fr
     fields = {"protocol": Vanilla, "epochs": 1, "client_optimizer": PLAIN}
     frozen = start(plan(roles=Frozen(share=0.4, inherit=0), **fields))
     plain = start(plan(frozen_parts=("head",), **fields))
-    turn = next(turn for one in frozen.schedule(0) for turn in one if turn.client == 2)
+    turn = next(turn for one in frozen.timetable.rounds(0) for turn in one if turn.client == 2)
     frozen.take([turn])
     plain.take([turn._replace(frozen=False)])
     same(body_of(frozen), body_of(plain))
@@ -70,12 +72,12 @@ def test_the_server_learns_from_a_frozen_client_what_it_would_from_one_with_a_fr
 
 def test_frozen_clients_take_over_the_head_of_the_last_active_one():
     run = start(plan(roles=Frozen(share=0.4), epochs=1))
-    for one in run.schedule(0):
+    for one in run.timetable.rounds(0):
         run.take(one)
         if one[0].frozen:
             same(
                 named(run.clients[one[0].client].network.split),
-                {n: t for n, t in run.shared.items() if "optim" not in n},
+                {n: t for n, t in run.coordinator.shared.items() if "optim" not in n},
             )
     own = start(plan(roles=Frozen(share=0.4, inherit=0), epochs=1))
     first = named(own.clients[2].network.split)
@@ -85,7 +87,11 @@ def test_frozen_clients_take_over_the_head_of_the_last_active_one():
 
 def test_discarded_clients_do_nothing():
     run = trained(plan(roles=Frozen(share=0.4, discard=True)))
-    assert run.taken[2] == 0 and min(run.taken[:2]) > 0 and run.step == sum(run.taken) == run.steps
+    assert (
+        run.progress.taken[2] == 0
+        and min(run.progress.taken[:2]) > 0
+        and run.progress.step == sum(run.progress.taken) == run.timetable.steps
+    )
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
@@ -94,7 +100,7 @@ def test_every_guard_lets_a_client_be_frozen(guard, protocol):
     run = start(plan(guard=guard, protocol=protocol, roles=Frozen(share=0.4), epochs=1))
     client = run.clients[2].network
     same_before = named(client.split)
-    turn = next(turn for one in run.schedule(0) for turn in one if turn.client == 2)
+    turn = next(turn for one in run.timetable.rounds(0) for turn in one if turn.client == 2)
     run.take([turn])
     same(named(client.split), same_before)
 
@@ -109,7 +115,7 @@ def test_frozen_clients_with_heads_of_their_own_are_measured_with_them(monkeypat
 
     monkeypatch.setattr(Client, "evaluate_with", listen)
     assert len(run.evaluate(run.parts.test)) == 3
-    same(given[0], run.shared)
+    same(given[0], run.coordinator.shared)
     assert given[2] == {}  # it keeps its own
 
 

@@ -75,7 +75,7 @@ def test_a_wave_is_one_step_on_all_batches_together(protocol):
     fed = []
     for client in wave.clients:
         client.batch = lambda index, make=client.batch: (fed.append(make(index)), fed[-1])[1]
-    wave.take(wave.schedule(0)[0])
+    wave.take(wave.timetable.rounds(0)[0])
     assert len(fed) == 3 and len({len(batch) for batch in fed}) >= 1
     whole = replace(
         fed[0],
@@ -87,7 +87,7 @@ def test_a_wave_is_one_step_on_all_batches_together(protocol):
     for name, tensor in single.server.body.state_dict().items():
         torch.testing.assert_close(wave.server.body.state_dict()[name], tensor, rtol=1e-9, atol=1e-11)
     for name, tensor in named(single.networks[0].split).items():
-        torch.testing.assert_close(wave.shared[name], tensor, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(wave.coordinator.shared[name], tensor, rtol=1e-9, atol=1e-11)
     assert wave.server.bodies.updates == 1
 
 
@@ -107,14 +107,14 @@ def test_even_weights_are_the_mean_of_the_clients_gradients():
         run = start(plan(rounds=Wave(weights=weights), **fields))
         before = body_of(run)
         sizes = [len(client.order(0)[0]) for client in run.clients]
-        run.take(run.schedule(0)[0])
+        run.take(run.timetable.rounds(0)[0])
         moved[weights] = {name: tensor - before[name] for name, tensor in body_of(run).items()}
     assert len(set(sizes)) > 1
     alone = []
     for number in range(3):
         run = start(plan(rounds=Wave(weights="even"), **fields))
         before = body_of(run)
-        run.take([turn for turn in run.schedule(0)[0] if turn.client == number])
+        run.take([turn for turn in run.timetable.rounds(0)[0] if turn.client == number])
         alone.append({name: tensor - before[name] for name, tensor in body_of(run).items()})
     for name in alone[0]:
         torch.testing.assert_close(moved["even"][name], sum(one[name] for one in alone) / 3)
@@ -236,18 +236,18 @@ def test_optimizers_live_on_between_rounds(protocol, rounds):
 
 def test_even_weights_are_even_for_heads_too():
     run = start(plan(rounds=Wave(weights="even"), net=GROUPED, batch_size=60, partition=Dirichlet(alpha=0.5)))
-    brought, ask = {}, run.ask
-    run.ask = lambda client, order: brought.setdefault((client, order.step), ask(client, order))
-    run.take(run.schedule(0)[0])
+    brought, ask = {}, run.carrier.ask
+    run.carrier.ask = lambda client, order: brought.setdefault((client, order.step), ask(client, order))
+    run.take(run.timetable.rounds(0)[0])
     mine = [message for message in brought.values() if int(message["samples"])]
     assert len({int(message["samples"]) for message in mine}) > 1
-    for name in (name for name in run.shared if name.startswith("net.")):
-        torch.testing.assert_close(run.shared[name], sum(message[name] for message in mine) / len(mine))
+    for name in (name for name in run.coordinator.shared if name.startswith("net.")):
+        torch.testing.assert_close(run.coordinator.shared[name], sum(message[name] for message in mine) / len(mine))
 
 
 def test_who_is_left_out_of_a_wave_does_not_move_the_body():
     run, without = start(plan(rounds=Wave())), start(plan(rounds=Wave()))
-    ask = run.ask
+    ask = run.carrier.ask
 
     def spoilt(client, order):
         answer = ask(client, order)
@@ -256,10 +256,10 @@ def test_who_is_left_out_of_a_wave_does_not_move_the_body():
         tensors = {name: t * math.nan if name.startswith("net.") else t for name, t in answer.tensors.items()}
         return replace(answer, tensors=tensors)
 
-    run.ask = spoilt
-    run.take(run.schedule(0)[0])
-    assert [one["client"] for one in run.rejected] == [1]
-    without.take([turn for turn in without.schedule(0)[0] if turn.client != 1])
+    run.carrier.ask = spoilt
+    run.take(run.timetable.rounds(0)[0])
+    assert [one["client"] for one in run.coordinator.rejected] == [1]
+    without.take([turn for turn in without.timetable.rounds(0)[0] if turn.client != 1])
     learnt = dict(run.server.body.named_parameters())
     same(learnt, dict(without.server.body.named_parameters()))
 
@@ -279,22 +279,22 @@ def test_numbers_too_large_for_the_others_are_left_out_of_a_wave(fused):
         return send(replace(message, tensors=big, packed={}))
 
     run.clients[1].network.remote._send = loud
-    assert run.train() and run.rejected
+    assert run.train() and run.coordinator.rejected
     assert all(torch.isfinite(t).all() for t in run.tensors().values() if t.is_floating_point())
 
 
 def test_too_few_updates_for_a_robust_rule_are_not_merged():
     """Else whoever has the most batches decides alone when the others are through."""
     run = start(plan(rounds=SplitFed(), rule=Median(), epochs=1))
-    run.take(run.schedule(0)[0])
-    before = dict(run.shared)
-    run.take([turn for turn in run.schedule(0)[1] if turn.client == 0])
-    same(run.shared, before)
-    assert "needs 3" in run.rejected[-1]["why"]
+    run.take(run.timetable.rounds(0)[0])
+    before = dict(run.coordinator.shared)
+    run.take([turn for turn in run.timetable.rounds(0)[1] if turn.client == 0])
+    same(run.coordinator.shared, before)
+    assert "needs 3" in run.coordinator.rejected[-1]["why"]
 
 
 def test_guarded_clients_stay_guarded_when_networks_sleep(monkeypatch):
-    monkeypatch.setattr("cutlayer.engines.local.run.AWAKE", 2)
+    monkeypatch.setattr("cutlayer.engines.local.pool.AWAKE", 2)
     spread: dict[int, list[float]] = {}
 
     def listen(message, handle):
@@ -312,7 +312,7 @@ def test_a_body_of_ones_own_starts_from_the_merged_one_and_leaves_no_copy_behind
     seen = []
     watch = run.server.bodies.collect
     run.server.bodies.collect = lambda client: seen.append(client) or watch(client)
-    run.take(run.schedule(0)[0])
+    run.take(run.timetable.rounds(0)[0])
     assert seen == [0, 1, 2] and not run.server.bodies._own
     assert any(not torch.equal(before[name], tensor) for name, tensor in body_of(run).items())
 
@@ -326,7 +326,7 @@ def test_heads_start_alike_in_every_round():
             take(order),
             begun.append(named(client.network.split)),
         )
-    run.take(run.schedule(0)[0])
+    run.take(run.timetable.rounds(0)[0])
     assert len(begun) == 4  # one was asked for its weights first
     for state in begun[2:]:
         same(state, begun[1])
@@ -336,12 +336,12 @@ def test_heads_start_alike_in_every_round():
 def test_nothing_of_the_rule_is_shown_to_clients():
     heard = []
     run = start(plan(rounds=SplitFed(), rule=FedAdam(), epochs=1))
-    ask = run.ask
-    run.ask = lambda client, order: heard.extend(order.tensors) or ask(client, order)
+    ask = run.carrier.ask
+    run.carrier.ask = lambda client, order: heard.extend(order.tensors) or ask(client, order)
     run.train()
-    assert run.memory and all(name.startswith("rule.") for name in run.memory)
+    assert run.coordinator.memory and all(name.startswith("rule.") for name in run.coordinator.memory)
     assert {name.split(".")[0] for name in heard} == {"turn", "net", "stat"}
-    assert {name.split(".")[0] for name in run.shared} == {"net", "stat"}
+    assert {name.split(".")[0] for name in run.coordinator.shared} == {"net", "stat"}
 
 
 RESUMED = {
@@ -361,7 +361,7 @@ RESUMED = {
 @pytest.mark.parametrize("plan", RESUMED.values(), ids=RESUMED)
 def test_a_run_goes_on_exactly_where_it_was_left(plan):
     whole = trained(plan)
-    rounds = sum(len(whole.schedule(epoch)) for epoch in range(plan.epochs))
+    rounds = sum(len(whole.timetable.rounds(epoch)) for epoch in range(plan.epochs))
     for after in {1, rounds // 2, rounds - 1}:
         first, count = start(plan), iter(range(10_000))
         assert not first.train(stop=lambda count=count, after=after: next(count) >= after)
@@ -380,13 +380,17 @@ def test_a_client_whose_numbers_are_gone_is_left_out_and_the_round_goes_on(round
     run = start(plan(**fields))
     run.clients[1].batch = _with_nan(run.clients[1].batch)
     assert run.train()
-    assert {one["client"] for one in run.rejected} == {1} and len(run.rejected) == run.batches[1]
-    assert "NaN" in run.rejected[0]["why"] and run.history[-1]["rejected"] == len(run.rejected)
+    assert {one["client"] for one in run.coordinator.rejected} == {1} and len(
+        run.coordinator.rejected
+    ) == run.timetable.batches[1]
+    assert "NaN" in run.coordinator.rejected[0]["why"] and run.progress.history[-1]["rejected"] == len(
+        run.coordinator.rejected
+    )
     assert all(torch.isfinite(t).all() for t in run.tensors().values() if t.is_floating_point())
     # Nothing of it stays: the others' run without it is the same run.
     if not rounds.waves and protocol is UShaped and rounds.own_bodies:
         other = start(plan(**fields))
-        for number, one in enumerate(other.schedule(0)):
+        for number, one in enumerate(other.timetable.rounds(0)):
             other.turn = number
             other.take([turn for turn in one if turn.client != 1])
         same(other.server.body.state_dict(), run.server.body.state_dict())
@@ -407,7 +411,7 @@ def test_if_all_are_left_out_everything_stays_as_it_was():
         client.batch = _with_nan(client.batch)
     with pytest.raises(NonFinite, match="every update of epoch 1"):
         run.train()
-    assert len(run.rejected) == sum(run.batches)
+    assert len(run.coordinator.rejected) == sum(run.timetable.batches)
     same(body_of(run), body)
 
 

@@ -122,9 +122,9 @@ def test_nothing_of_a_rejected_turn_stays_at_the_server(optimizer, spoils):
     """One body for all: who is left out must not have pushed it, nor what its optimizer remembers."""
     rounds = SplitFed(version=2)
     run, without = start(optimizer, rounds=rounds), start(optimizer, rounds=rounds)
-    run.take(run.schedule(0)[0])
-    without.take(without.schedule(0)[0])
-    ask = run.ask
+    run.take(run.timetable.rounds(0)[0])
+    without.take(without.timetable.rounds(0)[0])
+    ask = run.carrier.ask
 
     def spoilt(client, order):
         answer = ask(client, order)  # the server has learnt from it by now
@@ -136,11 +136,11 @@ def test_nothing_of_a_rejected_turn_stays_at_the_server(optimizer, spoils):
             return answer
         return replace(answer, tensors={**answer.tensors, "samples": torch.tensor([0])})
 
-    run.ask = spoilt
-    second = run.schedule(0)[1]
+    run.carrier.ask = spoilt
+    second = run.timetable.rounds(0)[1]
     assert {turn.client for turn in second} == set(range(CLIENTS))
     run.take(second)
-    assert [one["client"] for one in run.rejected] == [1]
+    assert [one["client"] for one in run.coordinator.rejected] == [1]
     without.take([turn for turn in second if turn.client != 1])
     assert same(whole(run.server), whole(without.server))
 
@@ -157,14 +157,14 @@ def test_a_resumed_server_remembers_what_its_optimizer_did(optimizer, tmp_path):
     resumed.restore(*checkpoint.load(tmp_path / "last.safetensors"))
     assert same(optimizer_state(resumed.server.optimizer), before)
     for one in (run, resumed):
-        one.take(one.schedule(0)[2])
+        one.take(one.timetable.rounds(0)[2])
     assert same(whole(resumed.server), whole(run.server))
 
 
 def test_a_server_that_restores_an_earlier_state_forgets_what_came_after():
     run = start(OPTIMIZERS[0], clients=1)
     at_the_start = run.snapshot()
-    run.take(run.schedule(0)[0])
+    run.take(run.timetable.rounds(0)[0])
     assert optimizer_state(run.server.optimizer)
     run.restore(*at_the_start)
     assert not optimizer_state(run.server.optimizer)
@@ -173,7 +173,7 @@ def test_a_server_that_restores_an_earlier_state_forgets_what_came_after():
 @all_optimizers
 def test_optimizers_of_clients_own_bodies_are_restored_too(optimizer):
     run = start(optimizer, rounds=SplitFed(version=1))
-    run.take(run.schedule(0)[0])
+    run.take(run.timetable.rounds(0)[0])
     assert run.server.bodies.kept().keys() == set(range(CLIENTS)) and all(run.server.bodies.kept().values())
     resumed = start(optimizer, rounds=SplitFed(version=1))
     resumed.restore(*run.snapshot())
@@ -185,9 +185,9 @@ def test_optimizers_of_clients_own_bodies_are_restored_too(optimizer):
 
 def test_the_best_epoch_comes_back_with_its_optimizer():
     run = start(OPTIMIZERS[0], clients=1, patience=2, val_share=0.2)
-    run.take(run.schedule(0)[0])
-    run.best.tensors = run.best_now()
+    run.take(run.timetable.rounds(0)[0])
+    run.progress.best.tensors = run.tensors()
     before = {name: tensor.clone() for name, tensor in whole(run.server).items()}
-    run.take(run.schedule(0)[1])
+    run.take(run.timetable.rounds(0)[1])
     run.use_best()
     assert same(whole(run.server), before)

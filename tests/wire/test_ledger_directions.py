@@ -50,7 +50,7 @@ def test_a_watching_ledger_counts_the_question_up_and_the_answer_down():
 
 def test_a_relay_counts_every_order_down_and_every_answer_up():
     run = LocalRun(tiny_plan(batch_size=8, clients=3), tiny_parts(), classes=TASK.classes)
-    asked, crossed = run.ask, {UP: 0, DOWN: 0}
+    asked, crossed = run.carrier.ask, {UP: 0, DOWN: 0}
 
     def ask(client, order):
         answer = asked(client, order)
@@ -59,8 +59,8 @@ def test_a_relay_counts_every_order_down_and_every_answer_up():
         crossed[UP] += len(frames.encode(answer))
         return answer
 
-    run.ask = ask
-    for turns in run.schedule(0)[:2]:
+    run.carrier.ask = ask
+    for turns in run.timetable.rounds(0)[:2]:
         run.take(turns)
     # The first client starts from its own weights, so only the second order carries some.
     assert crossed[UP] > crossed[DOWN] > 0

@@ -131,10 +131,10 @@ def _train(run: LocalRun, half: Path | None, show: Callable[[int, int], None]) -
         run.restore(*checkpoint.load(half))
 
     def keep() -> None:
-        row = run.history[-1]
+        row = run.progress.history[-1]
         row["bytes"] = crossed(run.ledger)
         if "val" not in row:  # nothing was held out to choose by, so nothing is chosen by this either
-            row["test"] = mean(run.accuracies("test"))
+            row["test"] = mean(run.carrier.evaluate("test"))
         if half is not None:
             checkpoint.save(half, *run.snapshot())
 
@@ -152,26 +152,26 @@ def run_facts(run: LocalRun) -> dict[str, Any]:
     return {
         "plan": repr(run.plan),
         "val": _validated(run),
-        "best_epoch": run.best.epoch,
-        "epochs": run.epoch,
-        "steps": run.step,
-        "seconds": round(run.seconds, 3),
+        "best_epoch": run.progress.best.epoch,
+        "epochs": run.progress.epoch,
+        "steps": run.progress.step,
+        "seconds": round(run.progress.seconds, 3),
         "bytes": crossed(run.ledger),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),
-        "rejected": len(run.rejected),
-        "why_rejected": run.rejected[:20],
-        "rule_memory": run.plan.rule.memory({**run.shared, **run.memory}),
-        "history": run.history,
+        "rejected": len(run.coordinator.rejected),
+        "why_rejected": run.coordinator.rejected[:20],
+        "rule_memory": run.plan.rule.memory({**run.coordinator.shared, **run.coordinator.memory}),
+        "history": run.progress.history,
     }
 
 
 def _validated(run: LocalRun) -> float | None:
     """The validation accuracy of the network that is tested: what settings may be chosen by."""
-    if run.best.tensors:
-        return run.best.accuracy
-    return run.history[-1].get("val") if run.history else None
+    if run.progress.best.tensors:
+        return run.progress.best.accuracy
+    return run.progress.history[-1].get("val") if run.progress.history else None
 
 
 def crossed(ledger: Ledger) -> int:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,27 +11,12 @@ from ...core.batch import Task
 from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
 from .connection import ClientConnection, Wakeup
-from .service import GREETING, QUIET, REVIEW
-from .session import LARGEST, Refused
+from .limits import Limits as Limits
+from .session import Refused
 
 STRIKES = 3  # refusals in the middle of a conversation before a client is left out
 LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
 MOST_BATCHES = 1 << 20  # of a client in an epoch
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a server puts up with."""
-
-    message: int = LARGEST  # bytes of one message
-    deadline: float = 300.0  # seconds without a sign of a client whose turn it is, before its turn is skipped
-    every: int = 50  # steps between two snapshots, at the end of a turn
-    visitors: int = 16  # connections that only predict or ask how things are
-    connections: int | None = None  # of a client within ten seconds; None: 30
-    frame: float = 600.0  # seconds from the first piece of a message to its last
-    greeting: float = GREETING  # seconds a new connection has to say who it is
-    review: float = REVIEW  # seconds between two looks at the certificate of an open connection
-    quiet: float = QUIET  # seconds without a byte before a client is asked whether it is still there
 
 
 class Admission:

@@ -1,61 +1,158 @@
-"""What a server and a client elsewhere say to each other: an order, the questions it leads to, and its answer.
+"""Orders to clients elsewhere: an order, the questions it leads to, and its answer, each checked before it counts."""
 
-Whatever comes is validated before anything is computed, and nothing that is not a number leaves.
-"""
-
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
-from ...core.errors import NonFinite, ProtocolError
-from ...core.message import Kind, Message, Watcher, through
-from ...training.build import build_server
+from ...core.batch import Task
+from ...core.message import Kind, Message
+from ...core.state import State
 from ...training.coordinator import Coordinator
-from ...training.fused_wave import FUSED
-from ...training.orders import weights_in
-from ...training.plan.schedule import Wave
+from ...training.orders import PURPOSES, weights_in
+from ...training.plan.schedule import Turn
 from ...wire import frames
 from ...wire.ledger import DOWN, UP
-from .admission import Admission
-from .barrier import RoundBarrier
+from .attendance import Attendance, log
+from .barrier import Abandoned
 from .connection import Absent, ClientConnection, Lost, Stopped
+from .replies import Replies
 from .session import Frame, Refused
 from .validation import MessageValidator, finite
 
-log = logging.getLogger("cutlayer.serve")
 
+class GrpcCarrier:
+    """Asks clients over their connections, all of a round at once where the plan allows it."""
 
-class GrpcCarrier(Coordinator):
-    """A coordinator that asks clients over their connections."""
+    def __init__(self, coordinator: Coordinator, task: Task, attendance: Attendance, replies: Replies):
+        self.coordinator, self.task, self.attendance, self.replies = coordinator, task, attendance, replies
+        self.connections = attendance.connections
+        self._validators = [MessageValidator(coordinator.plan, task) for _ in self.connections]
 
-    def __init__(
-        self,
-        room: Admission,
-        *,
-        device: str = "cpu",
-        at_server: Sequence[Watcher] = (),
-        stop: threading.Event | None = None,
-    ):
-        assert room.task is not None
-        self.admission, self.connections, self.limits, self.task = room, room.connections, room.limits, room.task
-        server = build_server(room.plan, room.task, device)
-        super().__init__(room.plan, server, [known.get("batches", 0) for known in room.known])
-        self.device, self._stop = device, stop or threading.Event()
-        self._handle = through([*at_server, *self.start_detectors()], server.handle)
-        if at_server and isinstance(room.plan.rounds, Wave) and room.plan.rounds.fused:
-            raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
-        self._validators = [MessageValidator(room.plan, room.task) for _ in self.connections]
-        self._computing = self.lock
-        self._barrier: RoundBarrier | None = None
-        self._voided: set[int] = set()  # clients whose turn of this round counts for nothing
-        self.waiting_for = ""
-        room.predictor = self._predict
+    # ------------------------------------------------------------------- what an engine is
+    def ask_all(self, turns: Sequence[Turn]) -> list[Message | None]:
+        """All clients of a round at once, where the order of their messages cannot matter or is kept."""
+        plan, here = self.coordinator.plan, [turn for turn in turns if self._is_here(turn)]
+        self.replies.voided.clear()
+        if plan.rounds.waves or plan.rounds.own_bodies or not plan.protocol.crosses:
+            found = self._at_once(here)
+        else:
+            found = [self._one(turn) for turn in here]
+        brought = {turn.client: done for turn, done in zip(here, found, strict=True)}
+        return [brought.get(turn.client) for turn in turns]
+
+    def evaluate(self, purpose: str) -> list[float]:
+        coordinator, found = self.coordinator, list[float]()
+        present = [one.number for one in self.attendance.present()]
+        for number in present[:1] if coordinator.alike and not self.attendance.own_data() else present:
+            what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
+            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown()
+            order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
+            try:
+                right, count = self.ask(number, order)["score"].tolist()
+            except Absent:
+                self.attendance.lose(self.connections[number])
+                continue
+            found += [right / count] if count else []
+        return found
+
+    def keep(self, number: int) -> State:
+        """Clients keep what is theirs at home; nothing of it comes here."""
+        self._everybody(Kind.KEEP, number)
+        return {}
+
+    def rewind(self, number: int, kept: Mapping[str, torch.Tensor]) -> None:
+        self._everybody(Kind.REWIND, number)
+
+    # ----------------------------------------------------------------------------- rounds
+    def _is_here(self, turn: Turn) -> bool:
+        """Whether a client takes part in a round; one that had stayed away may have come back."""
+        if turn.client not in self.attendance.absent or self._come_back(self.connections[turn.client]):
+            return True
+        if turn.first < turn.last:
+            self.attendance.skip(turn, self.coordinator.progress.epoch)
+        else:
+            self.attendance.wait_for_anybody()
+        return False
+
+    def _come_back(self, connection: ClientConnection) -> bool:
+        """A client that had stayed away takes part again, from where it stands itself."""
+        if not connection.connected:
+            return False
+        connection.agree()
+        newest = max(connection.facts["snapshots"], default=0)
+        try:
+            done = self.ask(connection.number, self.order(Kind.REWIND, connection.number, newest))
+        except (Absent, Lost):
+            return False
+        self.coordinator.progress.taken[connection.number] = int(done["steps"])
+        self.attendance.absent.discard(connection.number)
+        log.info("back", extra={"facts": {"client": connection.name}})
+        return True
+
+    def _at_once(self, turns: Sequence[Turn]) -> list[Message | None]:
+        barrier = self.replies.open_wave(turns) if self.coordinator.plan.rounds.waves else None
+        found: list[Message | None] = [None] * len(turns)
+        errors: list[BaseException] = []
+
+        def work(place: int) -> None:
+            try:
+                found[place] = self._one(turns[place])
+                if barrier is not None:
+                    barrier.leave(turns[place].client)
+            except BaseException as error:
+                errors.append(error)
+                if isinstance(error, Abandoned):  # it waits for an answer that will not come: it is to begin anew
+                    self.connections[turns[place].client].drop()
+                if barrier is not None:
+                    barrier.abandon()
+
+        threads = [threading.Thread(target=work, args=(place,)) for place in range(len(turns))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.replies.barrier = None
+        if errors:  # what made the others give up comes first
+            raise min(errors, key=lambda error: (isinstance(error, Abandoned), not isinstance(error, Stopped)))
+        return found
+
+    def _one(self, turn: Turn) -> Message | None:
+        """One client's part in a round; None if it stayed away, or if what it brought is left out."""
+        connection, coordinator = self.connections[turn.client], self.coordinator
+        try:
+            done = coordinator.received(turn, self.ask(turn.client, coordinator.order(turn)))
+            if turn.client not in self.replies.voided:
+                return done
+            if done is not None:
+                coordinator.reject(turn.client, "what it sent could not be computed without NaN or infinity")
+            return None
+        except Absent:
+            self.attendance.lose(connection)
+            if self._validators[turn.client].touched:  # a turn counts as a whole or not at all
+                raise Lost(connection.name) from None
+            if turn.first < turn.last:
+                self.attendance.skip(turn, coordinator.progress.epoch)
+            return None
+
+    # -------------------------------------------------------------------------- one order
+    def order(self, kind: Kind, client: int, number: int, weights: State | None = None) -> Message:
+        """An order about snapshots."""
+        what = {"number": torch.tensor([number]), **(weights or {})}
+        return Message(kind, client, self.coordinator.progress.taken[client], what)
+
+    def _everybody(self, kind: Kind, number: int) -> None:
+        for connection in self.attendance.present():
+            try:
+                self.ask(connection.number, self.order(kind, connection.number, number))
+            except Absent:
+                self.attendance.lose(connection)
 
     def ask(self, client: int, order: Message) -> Message:
+        """Have a client follow an order, answer its questions, and return its own answer."""
         connection, validator = self.connections[client], self._validators[client]
+        coordinator, plan = self.coordinator, self.coordinator.plan
         validator.open(order)
         try:
             self._send(connection, order)
@@ -64,100 +161,59 @@ class GrpcCarrier(Coordinator):
                 raise
             self._refuse(connection, error)
         while True:
-            self.waiting_for = connection.name
+            self.attendance.waiting_for = connection.name
             frame = self._frame(connection)
             try:
-                message = _decoded(frame, connection.limit)
+                message = decoded(frame, connection.limit)
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
                     validator.closed(message)
-                    if not self.plan.protocol.crosses and "turn" in order.tensors and int(message["samples"]):
-                        with self.lock:
-                            for _ in range(int(order["turn"][2] - order["turn"][1])):
-                                self.learnt()
+                    if not plan.protocol.crosses and "turn" in order.tensors and int(message["samples"]):
+                        self._learnt(int(order["turn"][2] - order["turn"][1]))
                     return message
                 validator.check(message, client)
-                with self.lock:
+                with coordinator.lock:
                     if message.kind is Kind.PREDICT:
-                        self.ledger.samples["predicting"] += len(message["z"])
-                    self.ledger.note(message, UP, len(frame))
+                        coordinator.ledger.samples["predicting"] += len(message["z"])
+                    coordinator.ledger.note(message, UP, len(frame))
                 validator.passed(message)  # whatever comes of it, the body may not be what it was
-                reply = self._computed(message)
+                reply = self.replies.to(message)
                 self._send(connection, reply, counted=True)
-                self._refuse_lost_weights(message)  # while the client goes on: a large body takes a while to look at
+                self.replies.refuse_lost_weights(message)  # while the client goes on: a large body takes a while
             except Refused as error:
                 self._refuse(connection, error)
-            last = message.kind is Kind.BACKWARD and (message.step + 1) % self.plan.micro_batches == 0
+            last = message.kind is Kind.BACKWARD and (message.step + 1) % plan.micro_batches == 0
             if last or (message.kind is Kind.LOSS and validator.frozen):
-                with self.lock:
-                    self.learnt()
+                self._learnt(1)
+
+    def _learnt(self, steps: int) -> None:
+        with self.coordinator.lock:
+            for _ in range(steps):
+                self.coordinator.progress.learnt()
 
     def _refuse(self, connection: ClientConnection, error: Refused) -> NoReturn:
         """Tell the client, and go back to before its turn: nothing it did in it stays."""
         log.warning("refused", extra={"facts": {"client": connection.name, "error": error.name, "text": str(error)}})
         connection.strikes += 1
-        with self._computing:
-            self.server.forget(connection.number)
+        self.replies.forget(connection.number)
         connection.drop(error)
         raise Lost(connection.name) from error
-
-    def _computed(self, message: Message) -> Message:
-        """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
-        merges = self.plan.rounds.merges
-        try:
-            barrier = self._barrier  # one that only predicts may come just as a wave ends
-            reply = barrier.answer(message) if barrier is not None else self._alone(message)
-            if merges:
-                _lost(message, reply)
-        except NonFinite as error:
-            if not merges or message.kind not in FUSED:
-                raise Refused("non-finite", str(error)) from error
-            return self._void(message)
-        except (ProtocolError, RuntimeError, ValueError) as error:
-            raise Refused("failed", f"{message} cannot be computed: {error}") from error
-        _refuse_non_finite(message, reply.tensors)
-        return reply
-
-    def _void(self, message: Message) -> Message:
-        """To a client whose turn cannot be computed: nothing. It gives its turn up, and the round goes on."""
-        with self.lock:
-            self.server.forget(message.client)
-            self._voided.add(message.client)
-        return message.reply()
-
-    def _alone(self, message: Message) -> Message:
-        with self._computing:
-            return self._handle(message.to(self.device))
-
-    def _refuse_lost_weights(self, message: Message) -> None:
-        # Copies and gradients that are still to be merged are looked at when they are.
-        merges = self.plan.rounds.merges
-        if message.kind is Kind.BACKWARD and self.server.optimizer is not None and not merges:
-            _refuse_non_finite(message, self.server.body.state_dict())
 
     def _frame(self, connection: ClientConnection) -> Frame:
         """A client's next frame. With nobody there nobody is late: it is then our own network that is away."""
         while True:
             try:
-                return connection.receive(self.limits.deadline)
+                return connection.receive(self.attendance.limits.deadline)
             except Absent:
-                if any(other.connected for other in self.connections):
+                if self.attendance.anybody():
                     raise
-            self._wait_for_anybody()
-
-    def _wait_for_anybody(self) -> None:
-        self.admission.wakeup.wait_for(lambda: self._stop.is_set() or self._anybody())
-        if not self._anybody():
-            raise Stopped
-
-    def _anybody(self) -> bool:
-        return any(one.connected for one in self.connections)
+            self.attendance.wait_for_anybody()
 
     def _send(self, connection: ClientConnection, message: Message, counted: bool = False) -> None:
         frame = frames.encode(message)
         if counted:
-            with self.lock:
-                self.ledger.note(message, DOWN, len(frame))
+            with self.coordinator.lock:
+                self.coordinator.ledger.note(message, DOWN, len(frame))
         connection.send(frame)
 
     def _refuse_wrong_answer(self, order: Message, answer: Message, client: int) -> None:
@@ -173,50 +229,42 @@ class GrpcCarrier(Coordinator):
         batches = int(order["turn"][2] - order["turn"][1]) if name == "samples" else 0
         if answer.step != order.step + batches:
             raise Refused("step", f"{answer} where step {order.step + batches} was expected")
-        most = batches * 2 * self.plan.batch_size  # as the validator allows
+        most = batches * 2 * self.coordinator.plan.batch_size  # as the validator allows
         if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
             raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
         frozen = name == "samples" and bool(order["turn"][3])
         if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS and not frozen):
             raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
-        merges = self.plan.rounds.merges  # an update with NaN is then left out of its round, which goes on
-        if not merges and any(t.is_floating_point() and not finite(t) for t in weights.values()):
+        # Where several share a round, an update with NaN is left out of it; weights to start from have no others.
+        others = self.coordinator.plan.rounds.merges and batches > 0
+        if not others and any(t.is_floating_point() and not finite(t) for t in weights.values()):
             raise Refused("non-finite", f"{answer}: the weights hold NaN or infinity")
-        if weights and self.shared and not merges and _form(weights) != _form(self.shared):
+        shared = self.coordinator.shared
+        if weights and shared and not self.coordinator.plan.rounds.merges and _form(weights) != _form(shared):
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
 
-    def _predict(self, connection: ClientConnection) -> None:
-        """Serve a connection that only predicts, beside whatever the coordinator does."""
-        validator = MessageValidator(self.plan, self.task)
-        validator.open(None)
-        try:
-            while True:
-                frame = connection.receive(self.limits.deadline)
-                message = _decoded(frame, connection.limit)
-                validator.check(message, connection.number)
-                connection.send(frames.encode(self._computed(message)))
-        except Refused as error:
-            connection.drop(error)
-        except (Lost, Absent, Stopped):
-            connection.drop()
 
-
-def _lost(message: Message, reply: Message) -> None:
-    if message.kind in FUSED and not all(bool(t.isfinite().all()) for t in reply.tensors.values()):
-        raise NonFinite(f"{message} leads to NaN or infinity")
-
-
-def _refuse_non_finite(message: Message, tensors: Mapping[str, torch.Tensor]) -> None:
-    sums = [tensor.sum() for tensor in tensors.values()]
-    if not all(bool(total.isfinite()) for total in sums):
-        raise Refused("non-finite", f"{message} leads to NaN or infinity: its numbers, or a rate, are too large")
+def serve_predictions(carrier: GrpcCarrier, connection: ClientConnection) -> None:
+    """Answer a connection that only predicts, beside whatever the coordinator does."""
+    validator = MessageValidator(carrier.coordinator.plan, carrier.task)
+    validator.open(None)
+    try:
+        while True:
+            frame = connection.receive(carrier.attendance.limits.deadline)
+            message = decoded(frame, connection.limit)
+            validator.check(message, connection.number)
+            connection.send(frames.encode(carrier.replies.to(message)))
+    except Refused as error:
+        connection.drop(error)
+    except (Lost, Absent, Stopped):
+        connection.drop()
 
 
 def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     return {name: (tuple(t.shape), t.dtype) for name, t in state.items()}
 
 
-def _decoded(frame: Frame, limit: int) -> Message:
+def decoded(frame: Frame, limit: int) -> Message:
     try:
         return frames.decode(frame, limit)
     except frames.WireError as error:

@@ -16,7 +16,8 @@ import grpc
 
 from ...core.errors import ProtocolError
 from . import certs
-from .service import CONVERSE, QUIET, STATUS, transport
+from .limits import QUIET
+from .service import CONVERSE, STATUS, transport
 from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_note
 
 log = logging.getLogger("cutlayer.join")

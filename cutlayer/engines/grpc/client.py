@@ -21,7 +21,9 @@ from ...training.batches import refuse_too_few
 from ...training.checkpoint import Snapshots
 from ...training.client import Client
 from ...training.fused_wave import FUSED
+from ...training.loop import BEST
 from ...training.orders import numbers, weights_in
+from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
 from ...training.plan.roles import AllActive
 from ...training.plan.shapes import cut_shapes
@@ -30,7 +32,6 @@ from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
 from ..halt import lay_down
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
-from .server import BEST
 from .service import ENROLL
 from .session import LARGEST, VERSION, Frame, Refused, Type, note, read_note
 from .validation import finite
@@ -87,17 +88,8 @@ class DeployedClient:
         counts = {f"client {number}": len(parts.private), "its validation data": len(parts.val)}
         refuse_too_few(self.plan, counts | {"its test data": len(parts.test)})
         held_out = {"validate": parts.val, "test": parts.test}
-        self.party = Client(
-            self.plan,
-            task,
-            number,
-            parts.private,
-            held_out,
-            self._ask,
-            post=self._post,
-            ledger=self.ledger,
-            device=self.device,
-        )
+        own, uplink = OwnData(parts.private, held_out), Uplink(self._ask, self.ledger, self._post)
+        self.party = Client(self.plan, task, number, own, uplink, self.device)
         self.party.on_step = self._learnt
         self._u = answered_shape(self.plan, task)
         self._about = {

@@ -23,8 +23,8 @@ from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
 from ...training import checkpoint
 from ...training.batches import task_of
-from ...training.coordinator import Progress
 from ...training.plan.plan import Plan
+from ...training.progress import StepEvent
 from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
@@ -64,11 +64,8 @@ class Service:
             enrol=self.admission.enrol,
             admit=self.admission.admit,
             status=self.status,
-            most=2 * plan.clients + self.admission.limits.visitors,
-            quiet=self.admission.limits.quiet,
-            greeting=self.admission.limits.greeting,
-            review=self.admission.limits.review,
-            connections=self.admission.limits.connections,
+            limits=self.admission.limits,
+            clients=plan.clients,
         )
         self._remember()
         self.network.start()
@@ -77,23 +74,20 @@ class Service:
         self,
         *,
         on_wait: Callable[[list[str]], None] = lambda names: None,
-        on_step: Callable[[Progress], None] = lambda progress: None,
+        on_step: Callable[[StepEvent], None] = lambda event: None,
         on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
         stay: bool = False,
     ) -> dict[str, Any]:
         """Train to the end and return the result. With `stay`, then answer predictions until stopped."""
         try:
             host = self._open(on_wait)
-            host.on_epoch = lambda: self._epoch(host, on_epoch)  # type: ignore[method-assign]
             done = self.folder / "result.json"
             if done.exists():
-                host.restore_newest()
-                if host.best.tensors:
-                    host.load(host.best.tensors)
+                host.use_kept()
                 result: dict[str, Any] = json.loads(done.read_text())
             else:
-                if not host.run(on_step=on_step):
-                    raise Interrupted(f"stopped after step {host.step}; the same command goes on")
+                if not host.run(on_step, lambda: self._epoch(host, on_epoch)):
+                    raise Interrupted(f"stopped after step {host.progress.step}; the same command goes on")
                 result = self._result(host)
             host.part(lambda name: self._told(result, name), already=result["ended"])
             if stay:
@@ -147,27 +141,28 @@ class Service:
                     self.admission.known[client] = {**known, "task": self.admission.task}
 
     def _epoch(self, host: GrpcServer, on_epoch: Callable[[dict[str, Any]], None]) -> None:
-        lines = "".join(json.dumps(row) + "\n" for row in host.history)
+        lines = "".join(json.dumps(row) + "\n" for row in host.progress.history)
         checkpoint.write_text(self.folder / "history.jsonl", lines)
-        on_epoch(host.history[-1])
+        on_epoch(host.progress.history[-1])
 
     def _result(self, host: GrpcServer) -> dict[str, Any]:
         checkpoint.save(self.folder / "server.safetensors", host.server.body.state_dict(), {})
+        watches = host.coordinator.watches
         result = {
             "plan": repr(host.plan),
             "accuracy": mean(host.used) if host.used else None,
             "accuracy_last": mean(host.last) if host.last else None,
             "accuracy_spread": max(host.used) - min(host.used) if host.used else None,
-            "best_epoch": host.best.epoch,
-            "epochs": host.epoch,
-            "steps": host.step,
-            "seconds": round(host.seconds, 3),
-            "exact": host.exact,
-            "skipped": host.skipped,
-            "rewinds": host.rewinds,
+            "best_epoch": host.progress.best.epoch,
+            "epochs": host.progress.epoch,
+            "steps": host.progress.step,
+            "seconds": round(host.progress.seconds, 3),
+            "exact": host.attendance.exact,
+            "skipped": host.attendance.skipped,
+            "rewinds": host.recovery.rewinds,
             "refused": dict(self.network.refused),
             "ledger": host.ledger.as_dict(),
-            **({"server_detectors": [watch.report() for watch in host.watches]} if host.watches else {}),
+            **({"server_detectors": [watch.report() for watch in watches]} if watches else {}),
             "ended": [],  # clients that know it
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))

@@ -14,17 +14,15 @@ import grpc
 
 from . import certs
 from .connection import ClientConnection, Push
+from .limits import Limits
 from .session import CHUNK, HEADER, VERSION, Refused, Type, note, read_note
 
 CONVERSE, ENROLL, STATUS = "/cutlayer.Cut/Converse", "/cutlayer.Cut/Enroll", "/cutlayer.Cut/Status"
-GREETING = 10.0  # seconds a new connection has to say who it is
-REVIEW = 5.0  # seconds between two looks at the certificate of an open connection, and at frames that do not end
 FAREWELL = 5.0  # seconds to take in why a connection ends
 IDLE_MS = 60_000  # a connection without a conversation is closed
 TOLD = 2000  # characters of an error that are sent or logged
 NAMES = 4096  # names whose connections are counted at a time
 CONNECTIONS = (30, 10.0)  # a client may connect so many times in so many seconds
-QUIET = 20.0  # seconds without a byte before the other side is asked whether it is still there
 
 log = logging.getLogger("cutlayer.serve")
 Enrol = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -58,16 +56,12 @@ class Network:
         enrol: Enrol,
         admit: Admit,
         status: Callable[[], dict[str, Any]],
-        most: int,
-        quiet: float = QUIET,
-        greeting: float = GREETING,
-        review: float = REVIEW,
-        connections: int | None = None,
+        limits: Limits,
+        clients: int,
     ):
-        self._connections = connections  # of a client within ten seconds; None: the usual
         self.refused: Counter[str] = Counter()
-        self._listen, self._identity, self._revoked, self._most = listen, identity, revoked, most
-        self._quiet, self._greeting, self._review = quiet, greeting, review
+        self._listen, self._identity, self._revoked = listen, identity, revoked
+        self._limits, self._most = limits, 2 * clients + limits.visitors
         self._enrol, self._admit, self._status = enrol, admit, status
         self._came: dict[str, deque[float]] = {}
         self._loop = asyncio.new_event_loop()
@@ -101,7 +95,7 @@ class Network:
 
     async def _open(self) -> None:
         options = [
-            *transport(self._quiet),
+            *transport(self._limits.quiet),
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.max_connection_idle_ms", IDLE_MS),
@@ -160,7 +154,7 @@ class Network:
         try:
             with _named():
                 self._name(context, {"name": "?"})  # whoever may not enter is not waited for
-            first = await asyncio.wait_for(context.read(), self._greeting)
+            first = await asyncio.wait_for(context.read(), self._limits.greeting)
             if first is grpc.aio.EOF:
                 return
             with _named():
@@ -173,7 +167,9 @@ class Network:
             await context.write(note(Type.WELCOME, welcome))
             await self._carry(connection, push, again, outgoing, closing, context)
         except TimeoutError:
-            await context.write(self._refusal(Refused("slow", f"no greeting within {self._greeting:.0f} seconds")))
+            await context.write(
+                self._refusal(Refused("slow", f"no greeting within {self._limits.greeting:.0f} seconds"))
+            )
         except Refused as error:
             if connection is not None:
                 connection.drop()
@@ -202,7 +198,7 @@ class Network:
 
         async def review() -> None:
             while True:
-                await asyncio.sleep(self._review)
+                await asyncio.sleep(self._limits.review)
                 with _named():
                     self._name(context, {"name": "?"})
                     connection.review()
@@ -261,7 +257,7 @@ class Network:
         return str(names[0].decode())
 
     def _refuse_too_often(self, name: str) -> None:
-        most, seconds = (self._connections, 10.0) if self._connections else CONNECTIONS
+        most, seconds = (self._limits.connections, 10.0) if self._limits.connections else CONNECTIONS
         came = self._came.setdefault(name, deque(maxlen=most))
         now = time.monotonic()
         if len(self._came) > NAMES:

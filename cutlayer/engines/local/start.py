@@ -19,7 +19,7 @@ from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...core.split import Federated
 from ...data.base import parts
-from ...training import checkpoint
+from ...training import checkpoint, loop
 from ...training.evaluation import mean_iou
 from ...training.facts.compression import rates
 from ...training.facts.forecast import Stopwatch, forecast
@@ -28,13 +28,14 @@ from ...training.facts.memory import by_role
 from ...training.facts.privacy import privacy
 from ...training.facts.sides import sides
 from ...training.plan.plan import Plan
+from ...training.progress import StepEvent
 from ...wire.ledger import DOWN, UP
 from ...wire.transcript import Recorder
 from ..client_report import by_client
 from ..folder import TRANSCRIPT, new_folder, typable, write_plan
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
-from .run import LocalRun, Progress
+from .run import LocalRun
 
 
 def train(
@@ -47,7 +48,7 @@ def train(
     record: int = 0,
     link: Link | None = None,
     on_start: Callable[[LocalRun], None] = lambda run: None,
-    on_step: Callable[[Progress], None] = lambda progress: None,
+    on_step: Callable[[StepEvent], None] = lambda event: None,
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
@@ -72,22 +73,22 @@ def train(
     else:
         _begin(run, folder)
     on_start(run)
-    before = run.seconds
+    before = run.progress.seconds
 
     def keep() -> None:
-        if run.best.epoch == run.epoch:
+        if run.progress.best.epoch == run.progress.epoch:
             _save(run, folder, "best")
         _save(run, folder, "last")
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
-        on_epoch(run.history[-1])
+        on_epoch(run.progress.history[-1])
 
     try:
-        finished = run.train(on_step=on_step, on_epoch=keep, stop=stop)
+        finished = loop.train(run.coordinator, run.carrier, on_step=on_step, on_epoch=keep, stop=stop)
     except Halt as halt:
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
-        run.history.append({**run.so_far(), "epoch": run.epoch + 1, "halted": str(halt)})
+        run.progress.history.append({**run.progress.row(), "epoch": run.progress.epoch + 1, "halted": str(halt)})
         _write_history(run, folder)
         raise lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
     if not finished:
@@ -95,12 +96,19 @@ def train(
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
         again = "" if typable(run.plan) else "with the same recipe and options, and "
-        raise Interrupted(f"stopped after step {run.step}; go on {again}with: cutlayer train --resume {folder}")
+        raise Interrupted(
+            f"stopped after step {run.progress.step}; go on {again}with: cutlayer train --resume {folder}"
+        )
     told = None
     if link is not None:  # before the test set is predicted
-        taken = run.seconds - before
+        taken = run.progress.seconds - before
         told = forecast(
-            link, run.ledger, watch, seconds=taken, steps=run.step, per_epoch=run.steps // run.plan.epochs
+            link,
+            run.ledger,
+            watch,
+            seconds=taken,
+            steps=run.progress.step,
+            per_epoch=run.timetable.steps // run.plan.epochs,
         )
     return _finish(run, folder, {} if link is None else {"link": told})
 
@@ -140,7 +148,7 @@ def _save(run: LocalRun, folder: Path, name: str) -> None:
 
 
 def _write_history(run: LocalRun, folder: Path) -> None:
-    lines = "".join(json.dumps(row) + "\n" for row in run.history)
+    lines = "".join(json.dumps(row) + "\n" for row in run.progress.history)
     checkpoint.write_text(folder / "history.jsonl", lines)
 
 
@@ -183,10 +191,10 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         **({"mean_iou": sum(maps) / len(maps)} if maps else {}),
         "accuracy_spread": max(used) - min(used),
         "accuracy_last": sum(last) / len(last),
-        "best_epoch": run.best.epoch,
-        "epochs": run.epoch,
-        "steps": run.step,
-        "seconds": round(run.seconds, 3),
+        "best_epoch": run.progress.best.epoch,
+        "epochs": run.progress.epoch,
+        "steps": run.progress.step,
+        "seconds": round(run.progress.seconds, 3),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),

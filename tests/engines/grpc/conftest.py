@@ -1,5 +1,6 @@
 import pytest
 from nursery import Nursery
+from rehearsal import close_all
 
 
 @pytest.fixture(scope="session")
@@ -8,3 +9,10 @@ def nursery():
     found = Nursery()
     yield found
     found.close()
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays():
+    """Threads of one test are none of the next one's business."""
+    yield
+    close_all()

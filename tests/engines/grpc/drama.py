@@ -103,20 +103,20 @@ def check(local: LocalRun, plan: str, folder: Path) -> int:
     for number, name in enumerate(names):
         theirs, _ = checkpoint.load(folder / name / "client.safetensors")
         kept = {n: t for n, t in local.clients[number].memory().items() if n.startswith("optimizer.")}
-        refuse_other_tensors(local.shown() | kept or export(local.networks[number]), theirs)
+        refuse_other_tensors(local.coordinator.shown() | kept or export(local.networks[number]), theirs)
     result = json.loads((folder / "server" / "result.json").read_text())
     assert result["exact"] and result["skipped"] == [] and result["refused"].keys() <= {"superseded", "rate"}
-    assert (result["steps"], result["epochs"]) == (local.step, local.epoch)
-    assert result["best_epoch"] == local.best.epoch
+    assert (result["steps"], result["epochs"]) == (local.progress.step, local.progress.epoch)
+    assert result["best_epoch"] == local.progress.best.epoch
     assert crossings(result["ledger"]) == crossings(local.ledger.as_dict())
     history = [json.loads(line) for line in (folder / "server" / "history.jsonl").read_text().splitlines()]
-    assert [row.get("val") for row in history] == [row.get("val") for row in local.history]
+    assert [row.get("val") for row in history] == [row.get("val") for row in local.progress.history]
     # The step table: of all updates ever made, those that are in the weights are each step once, in order.
     steps, counts = audited(folder / "server.table", len(names))
-    assert steps == [list(range(taken)) for taken in local.taken]
+    assert steps == [list(range(taken)) for taken in local.progress.taken]
     for number, name in enumerate(names):
         (own,), _ = audited(folder / f"{name}.table", 1)
-        assert own == list(range(local.taken[number]))
+        assert own == list(range(local.progress.taken[number]))
     return counts["return"]
 
 

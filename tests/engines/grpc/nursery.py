@@ -215,8 +215,10 @@ def serve(order: dict[str, Any], folder: Path) -> int:
     from cutlayer.core.errors import Interrupted
     from cutlayer.core.message import Kind
     from cutlayer.engines.grpc.admission import Limits
+    from cutlayer.engines.grpc.carrier import GrpcCarrier
     from cutlayer.engines.grpc.deploy import Service
     from cutlayer.engines.grpc.logs import start_logs
+    from cutlayer.engines.grpc.recovery import Recovery
     from cutlayer.engines.grpc.server import GrpcServer
 
     start_logs("text")
@@ -233,17 +235,17 @@ def serve(order: dict[str, Any], folder: Path) -> int:
         doom.at("after update")
         return answer
 
-    go_to, ask = GrpcServer._go_to, GrpcServer.ask
+    go_to, ask = Recovery._go_to, GrpcCarrier.ask
 
-    def returned(host: GrpcServer, number: int) -> None:
-        go_to(host, number)
-        table.add("return", host.taken)
+    def returned(recovery: Recovery, number: int) -> None:
+        go_to(recovery, number)
+        table.add("return", recovery.progress.taken)
 
-    def ordered(host: GrpcServer, client: int, message: Any) -> Any:
+    def ordered(carrier: GrpcCarrier, client: int, message: Any) -> Any:
         doom.at("orders")
-        return ask(host, client, message)
+        return ask(carrier, client, message)
 
-    GrpcServer._go_to, GrpcServer.ask = returned, ordered  # type: ignore[method-assign]
+    Recovery._go_to, GrpcCarrier.ask = returned, ordered  # type: ignore[method-assign]
     identity = Path(order["identities"]) / "server" if "identities" in order else None
     service = Service(
         plan, NAMES[: plan.clients], folder / "server", listen="127.0.0.1:0", identity=identity,

@@ -24,10 +24,12 @@ from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.plan.shapes import cut_shapes
 
 NAMES = ("ward-a", "ward-b", "ward-c")
 PATIENCE = 60.0  # seconds after which a rehearsal that does not end has failed
 BUILDING = threading.Lock()  # networks start from torch's one generator, which parties of one process share
+OPEN: list["Rehearsal"] = []  # begun, and to be closed when their test is over
 COUNTED = ("FORWARD", "BACKWARD", "LOSS", "WEIGHTS", "TURN")
 
 # What the fault campaign trains. Early stopping comes with its best epoch, and own heads with state of their own.
@@ -102,6 +104,9 @@ class Rehearsal:
             self.plan, self.names, self.folder / "server", listen="127.0.0.1:0", identity=own, limits=self.limits,
             at_server=self.watchers,
         )  # fmt: skip
+        # What is looked at once and remembered draws numbers too: now, and not beside a client that builds.
+        cut_shapes(self.plan.public(), task_of(self.parts.private, TASK.classes))
+        OPEN.append(self)
         self.port = self.through(self.service.network.port)
         self.sites: dict[str, DeployedClient] = {}
         self.results: dict[str, dict] = {}
@@ -155,6 +160,18 @@ class Rehearsal:
         return self.results["server"]
 
 
+def close_all() -> None:
+    """Whoever still waits gives up now: in the middle of a step it would put torch's generator back, much later."""
+    while OPEN:
+        run = OPEN.pop()
+        for site in run.sites.values():
+            site.channel.give_up = 0.0
+        run.service.stop()
+        run.service.network.stop()
+        for thread in run.threads:
+            thread.join(10)
+
+
 def rehearse(plan: Plan, folder: Path, **options) -> Rehearsal:
     """From the first connection to the last, with nothing in the way."""
     rehearsal = Rehearsal(plan, folder, **options)
@@ -167,13 +184,13 @@ def rehearse(plan: Plan, folder: Path, **options) -> Rehearsal:
 
 def refuse_other_weights(local: LocalRun, rehearsal: Rehearsal) -> None:
     """Everything that training changes is the same, bit for bit, on all sides."""
-    ours, theirs = local.tensors(), rehearsal.host.tensors()
+    ours, theirs = local.tensors(), rehearsal.host.coordinator.tensors()
     for site in rehearsal.sites.values():
         assert site.party is not None
         number, state = site.party.number, site.party.own_state()
         theirs |= {f"client{number}/{name}": tensor for name, tensor in state.items()}
-        if local.shared:  # every client ends with what the last one brought back
-            ours |= {f"client{number}/{name}": tensor for name, tensor in local.shown().items()}
+        if local.coordinator.shared:  # every client ends with what the last one brought back
+            ours |= {f"client{number}/{name}": tensor for name, tensor in local.coordinator.shown().items()}
     refuse_other_tensors(ours, theirs)
 
 
@@ -186,8 +203,12 @@ def refuse_other_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.
 def refuse_other_counts(local: LocalRun, rehearsal: Rehearsal) -> None:
     """The same steps, the same validation, and the same messages of the same sizes: nothing was done twice."""
     host = rehearsal.host
-    assert (host.step, host.taken, host.epoch) == (local.step, local.taken, local.epoch)
-    assert [row.get("val") for row in host.history] == [row.get("val") for row in local.history]
+    assert (host.progress.step, host.progress.taken, host.progress.epoch) == (
+        local.progress.step,
+        local.progress.taken,
+        local.progress.epoch,
+    )
+    assert [row.get("val") for row in host.progress.history] == [row.get("val") for row in local.progress.history]
     assert crossings(host.ledger.as_dict()) == crossings(local.ledger.as_dict())
 
 

@@ -147,7 +147,7 @@ def _serve(plan: Plan, folder: Path, say) -> None:
     say.send(service.network.port)
     result = service.run()
     assert service.host is not None
-    checkpoint.save(folder / "end.safetensors", service.host.tensors(), result)
+    checkpoint.save(folder / "end.safetensors", service.host.coordinator.tensors(), result)
 
 
 def resident(pid: int, what: str = "VmRSS") -> float:
@@ -398,7 +398,7 @@ def besieged(siege: Siege, patience: float) -> dict:
     refuse_other_tensors(local.tensors(), end["tensors"])
     for site in siege.sites.values():
         assert site.party is not None
-        refuse_other_tensors(local.shared, export(site.party.network))
+        refuse_other_tensors(local.coordinator.shared, export(site.party.network))
     assert end["result"]["exact"] and not end["result"]["skipped"]
     assert end["memory_most"] - end["memory_before"] < ROOM
     assert sum(siege.found["in_turn"].values()) == siege.counts.in_turn  # every one of them was refused

@@ -71,15 +71,15 @@ def test_who_stays_away_past_the_deadline_is_skipped_and_may_come_back(tmp_path)
     run.serve()
     wait_for(lambda: slow.seen > 8)
     shut(relays["ward-b"])
-    wait_for(lambda: run.host.skipped and run.host.absent == {1})
-    assert run.host.exact is False
+    wait_for(lambda: run.host.attendance.skipped and run.host.attendance.absent == {1})
+    assert run.host.attendance.exact is False
     assert [one["name"] for one in run.host.status()["clients"] if one["skipped"]] == ["ward-b"]
-    before = run.host.taken[1]
+    before = run.host.progress.taken[1]
     reopen(relays["ward-b"], run)
-    wait_for(lambda: not run.host.absent, what="ward-b took part again")
+    wait_for(lambda: not run.host.attendance.absent, what="ward-b took part again")
     result = run.end()
     assert result["exact"] is False and {one["client"] for one in result["skipped"]} == {"ward-b"}
-    assert run.host.taken[1] > before, "it learnt again after it came back"
+    assert run.host.progress.taken[1] > before, "it learnt again after it came back"
     assert result["steps"] < undisturbed(PLAN).step and set(result["ended"]) == set(NAMES)
     # Shared heads: all end with the same ones.
     states = [run.sites[name].party.network.split.state_dict() for name in NAMES]
@@ -125,9 +125,9 @@ def test_with_nobody_there_the_run_waits(tmp_path):
     for relay in relays.values():
         shut(relay)
     wait_for(lambda: not any(line.connected for line in run.host.connections))
-    step = run.host.step
+    step = run.host.progress.step
     time.sleep(2.5)  # more than two deadlines
-    assert run.host.step == step and run.host.absent == set()
+    assert run.host.progress.step == step and run.host.attendance.absent == set()
     reopen(relays["ward-c"], run)
     wait_for(lambda: run.host.connections[2].connected)
     reopen(relays["ward-b"], run)
@@ -160,7 +160,7 @@ def test_after_an_outage_of_everything_the_first_one_back_waits_for_the_others(t
     for line in run.host.connections:
         line.drop()
     time.sleep(2.5)
-    assert run.host.absent == set()
+    assert run.host.attendance.absent == set()
     reopen(relays["ward-a"], run)
     wait_for(lambda: run.host.connections[0].connected)
     reopen(relays["ward-b"], run)

@@ -128,7 +128,7 @@ def check(plan, tmp_path):
     refuse_other_counts(local, run)
     result = run.results["server"]
     assert result["exact"] and result["rewinds"] == 0 and result["skipped"] == [] and result["refused"] == {}
-    assert result["best_epoch"] == local.best.epoch and run.host.used == local.accuracies("test")
+    assert result["best_epoch"] == local.progress.best.epoch and run.host.used == local.carrier.evaluate("test")
     _refuse_other_client_ledgers(local, run)
     _refuse_other_losses(local, run)
 
@@ -147,11 +147,11 @@ def _refuse_other_client_ledgers(local, run):
 
 def _refuse_other_losses(local, run):
     """Each client keeps its own losses; over all batches of an epoch they are the losses of one process."""
-    for number, row in enumerate(local.history, 1):
+    for number, row in enumerate(local.progress.history, 1):
         total = count = 0.0
         for site in run.sites.values():
             for theirs in (one for one in site.rows if one["epoch"] == number):
-                turns = (turn for one in local.schedule(number - 1) for turn in one)
+                turns = (turn for one in local.timetable.rounds(number - 1) for turn in one)
                 batches = sum(turn.last - turn.first for turn in turns if turn.client == site.party.number)
                 total, count = total + theirs["task"] * batches, count + batches
         assert total / count == pytest.approx(row["task"], rel=1e-6)
@@ -161,7 +161,7 @@ def test_the_table_holds_what_it_says():
     """Early stopping stops early and not at its best, a client has less than a batch, all protocols are there."""
     for name in ("early stopping", "early stopping, own heads"):
         local = undisturbed(PLANS[name])
-        assert local.epoch < PLANS[name].epochs and 0 < local.best.epoch < local.epoch
+        assert local.progress.epoch < PLANS[name].epochs and 0 < local.progress.best.epoch < local.progress.epoch
     parts = tiny_parts()
     skewed = PLANS["a client of few samples"]
     shares = skewed.partition.assign(parts.private, 3, derive(skewed.seed, "partition"))

@@ -448,7 +448,9 @@ def test_a_turn_that_is_given_up_in_the_middle_leaves_nothing_behind(tmp_path):
     over.set()
     silent.join(10.0)
     assert not result["exact"] and {row["client"] for row in result["skipped"]} == {"ward-c"}
-    refuse_other_tensors(undisturbed(replace(plan, partition=Without((2,)))).tensors(), run.host.tensors())
+    refuse_other_tensors(
+        undisturbed(replace(plan, partition=Without((2,)))).tensors(), run.host.coordinator.tensors()
+    )
 
 
 # ------------------------------------------------------------------------------------ damage

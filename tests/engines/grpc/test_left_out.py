@@ -41,11 +41,11 @@ def test_a_client_that_loses_its_numbers_is_left_out_as_in_one_process(plan, tmp
 
     monkeypatch.setattr(Client, "batch", batch)
     local = undisturbed(plan)
-    assert {one["client"] for one in local.rejected} == {1}
+    assert {one["client"] for one in local.coordinator.rejected} == {1}
     run = rehearse(plan, tmp_path)
     refuse_other_weights(local, run)
     refuse_other_counts(local, run)
-    assert run.host.rejected == local.rejected and run.results["server"]["refused"] == {}
+    assert run.host.coordinator.rejected == local.coordinator.rejected and run.results["server"]["refused"] == {}
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,15 @@ def test_weights_without_numbers_are_not_merged_and_nobody_is_sent_away(plan, tm
         run.join(name)
     run.serve()
     result = run.end()
-    assert {one["client"] for one in run.host.rejected} == {2} and "not finite" in run.host.rejected[0]["why"]
-    assert run.host.rejected == local.rejected and result["rewinds"] == 0 and result["refused"] == {}
-    for name, tensor in run.host.tensors().items():
+    assert {one["client"] for one in run.host.coordinator.rejected} == {
+        2
+    } and "not finite" in run.host.coordinator.rejected[0]["why"]
+    assert (
+        run.host.coordinator.rejected == local.coordinator.rejected
+        and result["rewinds"] == 0
+        and result["refused"] == {}
+    )
+    for name, tensor in run.host.coordinator.tensors().items():
         assert torch.equal(tensor, local.tensors()[name]), name
         assert not tensor.is_floating_point() or torch.isfinite(tensor).all()
 
@@ -116,8 +122,10 @@ def test_first_weights_without_numbers_send_that_client_away_and_no_other(tmp_pa
         thread.join(40.0)
     assert [getattr(error, "name", "") for error in run.errors] == ["non-finite"]
     assert run.results["server"]["refused"] == {"non-finite": 1}
-    assert set(run.results) >= {"server", "ward-b", "ward-c"} and run.host.taken[0] == 0 < min(run.host.taken[1:])
-    assert all(torch.isfinite(t).all() for t in run.host.tensors().values() if t.is_floating_point())
+    assert set(run.results) >= {"server", "ward-b", "ward-c"} and run.host.progress.taken[0] == 0 < min(
+        run.host.progress.taken[1:]
+    )
+    assert all(torch.isfinite(t).all() for t in run.host.coordinator.tensors().values() if t.is_floating_point())
 
 
 def test_a_batch_that_would_spoil_the_statistics_of_all_is_left_out(tmp_path, monkeypatch):
@@ -132,6 +140,10 @@ def test_a_batch_that_would_spoil_the_statistics_of_all_is_left_out(tmp_path, mo
     one = plan(rounds=Wave(), net=TinyNet())
     local = undisturbed(one)
     run = rehearse(one, tmp_path)
-    assert [found["client"] for found in run.host.rejected] == [1] == [found["client"] for found in local.rejected]
+    assert (
+        [found["client"] for found in run.host.coordinator.rejected]
+        == [1]
+        == [found["client"] for found in local.coordinator.rejected]
+    )
     refuse_other_weights(local, run)
     assert run.results["server"]["refused"] == {} and run.results["server"]["rewinds"] == 0

@@ -61,13 +61,13 @@ def staying(plan, folder):
 def test_predictions_of_a_visitor_are_those_of_the_local_network(protocol, tmp_path):
     plan = replace(PLAN, protocol=protocol)
     local = undisturbed(plan)
-    load(local.networks[0], local.shared)
+    load(local.networks[0], local.coordinator.shared)
     rehearsal, serving = staying(plan, tmp_path)
     test = tiny_parts().test
     batches = [Batch(test.x[:20], test.y[:20], seed=1), Batch(test.x[20:], test.y[20:], seed=2)]
     with PredictOnlyClient(plan, TASK, "ward-b", rehearsal.address("ward-b"), ledger := Ledger()) as visitor:
         client = build_client(plan, TASK, visitor.number, visitor.ask)
-        load(client, local.shared)
+        load(client, local.coordinator.shared)
         found = predict(client, batches)
         rehearsal.service.network._came.clear()
         # A broken connection between two questions is no reason to fail.
@@ -84,7 +84,7 @@ def test_status_and_metrics_tell_how_it_stands(tmp_path):
     rehearsal, serving = staying(PLAN, tmp_path)
     port = start_metrics("127.0.0.1:0", rehearsal.service.status)
     facts = status(rehearsal.address("ward-a"))
-    assert (facts["state"], facts["epoch"], facts["step"]) == ("finished", 1, rehearsal.host.step)
+    assert (facts["state"], facts["epoch"], facts["step"]) == ("finished", 1, rehearsal.host.progress.step)
     assert facts["plan"] == PLAN.fingerprint() and facts["exact"] and facts["accuracy"] is not None
     text = "\n".join(status_lines(facts))
     assert "epoch 1 of 1" in text and "ward-b" in text and "waits for it" not in text

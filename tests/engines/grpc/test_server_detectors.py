@@ -19,7 +19,7 @@ def test_over_sockets_as_in_one_process(rounds, tmp_path):
     )
     local = undisturbed(plan)
     found = rehearse(plan, tmp_path, names=NAMES[:3]).results["server"]["server_detectors"]
-    assert found == [one.report() for one in local.watches]
+    assert found == [one.report() for one in local.coordinator.watches]
     assert all(one["rounds"] for one in found)
     kept = json.loads((tmp_path / "server" / "result.json").read_text())["server_detectors"]
     assert [one["alarms"] for one in kept] == [one["alarms"] for one in found]

@@ -58,7 +58,7 @@ all_plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 def test_a_run_is_a_function_of_its_plan_and_learns(plan):
     one, other = finished(plan), finished(plan)
     assert equal(one, other)
-    losses = [row["task"] for row in one.history]
+    losses = [row["task"] for row in one.progress.history]
     assert min(losses[1:]) < losses[0]
 
 
@@ -78,7 +78,9 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(plan, after):
     second.restore(tensors, facts)
     assert second.train()
     assert equal(whole, second)
-    assert [{**row, "seconds": 0} for row in second.history] == [{**row, "seconds": 0} for row in whole.history]
+    assert [{**row, "seconds": 0} for row in second.progress.history] == [
+        {**row, "seconds": 0} for row in whole.progress.history
+    ]
     assert second.ledger.as_dict() == whole.ledger.as_dict()
 
 
@@ -109,7 +111,7 @@ def test_a_guard_makes_both_directions_smaller():
 
 def test_a_relay_shows_its_weights_and_own_heads_do_not():
     relay, own = finished(PLANS["relay, a batch a turn"]), finished(PLANS["own heads, an epoch a turn"])
-    assert relay.ledger.messages[Kind.WEIGHTS.name, "up"] == relay.step
+    assert relay.ledger.messages[Kind.WEIGHTS.name, "up"] == relay.progress.step
     assert own.ledger.messages[Kind.WEIGHTS.name, "up"] == 0
     assert len(relay.evaluate(relay.parts.test)) == 1
     assert len(set(own.evaluate(own.parts.val))) >= 1 and len(own.evaluate(own.parts.test)) == 3
@@ -128,7 +130,7 @@ def test_a_relay_with_one_batch_turns_equals_one_client_with_the_same_batches():
     relay.train()
     for batch in fed:
         learn(single.networks[0], batch)
-    ours = relay.shared
+    ours = relay.coordinator.shared
     theirs = named(single.networks[0].split)
     assert all(torch.equal(ours[name], t) for name, t in theirs.items())
 
@@ -148,9 +150,9 @@ def test_passive_watchers_at_the_server_leave_training_bit_identical():
 def test_early_stopping_goes_back_to_the_best_epoch():
     plan = replace(PLANS["early stopping"], epochs=50, server_optimizer=SGD(lr=1e-9), client_optimizer=SGD(lr=1e-9))
     run = finished(plan)
-    assert run.epoch - run.best.epoch == 2 < 50
+    assert run.progress.epoch - run.progress.best.epoch == 2 < 50
     run.use_best()
-    assert run.evaluate(run.parts.val)[0] == pytest.approx(run.best.accuracy)
+    assert run.evaluate(run.parts.val)[0] == pytest.approx(run.progress.best.accuracy)
 
 
 def test_lost_numbers_stop_the_run_with_step_and_term():

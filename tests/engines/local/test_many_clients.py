@@ -12,13 +12,12 @@ from cutlayer.bench import run as bench
 from cutlayer.core.split import Federated, UShaped, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.data.partitions import Dirichlet
-from cutlayer.engines.local import run as local
+from cutlayer.engines.local import carrier, pool
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, LightSplit, NoGuard, Noise, Shredder
 from cutlayer.nets.base import scores_shape, shapes
 from cutlayer.rules import FedAvgM, Scaffold
 from cutlayer.training import build as parties
-from cutlayer.training import client as client_room
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
@@ -58,7 +57,7 @@ def start(plan, parts=None):
 
 
 def finished(plan, awake, monkeypatch):
-    monkeypatch.setattr(local, "AWAKE", awake)
+    monkeypatch.setattr(pool, "AWAKE", awake)
     run = start(plan)
     assert run.train()
     tensors, facts = run.snapshot()
@@ -85,7 +84,7 @@ def test_how_many_networks_are_awake_changes_no_bit(kind, awake, monkeypatch):
 @pytest.mark.parametrize("kind", ["relay, Adam", "own heads, Adam", "frozen, heads kept", "Scaffold"])
 def test_a_run_of_sleepers_is_carried_on_exactly(kind, monkeypatch):
     _, theirs, _ = finished(plan(**KINDS[kind]), 32, monkeypatch)
-    monkeypatch.setattr(local, "AWAKE", 1)
+    monkeypatch.setattr(pool, "AWAKE", 1)
     first, stops = start(plan(**KINDS[kind])), iter([False] * 3 + [True])
     assert not first.train(stop=lambda: next(stops))
     second = start(plan(**KINDS[kind]))
@@ -105,7 +104,7 @@ def test_never_more_networks_than_may_be_awake_and_one(kind, monkeypatch):
         most[0] = max(most[0], len(alive))
         return client
 
-    monkeypatch.setattr(client_room, "build_client", build)
+    monkeypatch.setattr(pool, "build_client", build)
     finished(plan(**KINDS[kind], epochs=3), 2, monkeypatch)
     assert 2 <= most[0] <= 3
 
@@ -117,7 +116,7 @@ def test_a_network_is_built_once_where_no_guard_has_secrets(monkeypatch):
         built.append(number)
         return parties.build_client(plan, task, number, *rest)
 
-    monkeypatch.setattr(client_room, "build_client", build)
+    monkeypatch.setattr(pool, "build_client", build)
     finished(plan(shared_client_network=False), 2, monkeypatch)
     assert sorted(built) == [0, 1, 2, 3, 4], "each head once, for its own first weights"
     built.clear()
@@ -132,16 +131,16 @@ def test_very_many_clients_with_a_batch_each_learn_an_epoch(count):
         plan(clients=count, shared_client_network=False, epochs=1, batch_size=2, partition=tiny_plan().partition),
         data,
     )
-    assert run.train() and run.step == count
-    assert sum(one.awake for one in run.clients) <= local.AWAKE
+    assert run.train() and run.progress.step == count
+    assert sum(one.awake for one in run.clients) <= pool.AWAKE
     assert all(one._samples is None for one in run.clients if not one.awake), "samples lie in one place"
     assert run.server._answered == {} and run.server._held == {}, "nor does the server keep anything of a client"
     assert len(run.evaluate(run.parts.test)) == count
-    assert len(run.history) == 1 and 0 <= run.history[0]["val"] <= 1
+    assert len(run.progress.history) == 1 and 0 <= run.progress.history[0]["val"] <= 1
 
 
 def test_many_heads_share_the_held_out_samples_evenly(monkeypatch):
-    monkeypatch.setattr(local, "PASSES", 2)
+    monkeypatch.setattr(carrier, "PASSES", 2)
     run = start(plan(shared_client_network=False))
     seen = []
     for one in run.clients:
@@ -152,7 +151,7 @@ def test_many_heads_share_the_held_out_samples_evenly(monkeypatch):
     every = torch.cat([part.x for part in seen]).flatten(1).unique(dim=0, return_counts=True)[1]
     assert len(every) == have and set(every.tolist()) == {2}
     seen.clear()
-    monkeypatch.setattr(local, "PASSES", 5)
+    monkeypatch.setattr(carrier, "PASSES", 5)
     run.evaluate(run.parts.test)
     assert all(part is run.parts.test for part in seen)
 
@@ -161,8 +160,8 @@ def test_looking_at_one_client_wakes_no_other():
     run = start(plan())
     assert run.networks[3].number == 3 and len(run.networks) == len(run.samples) == 5
     assert [one.awake for one in run.clients] == [True, False, False, True, False]
-    assert len(run.samples[2]) == run.clients[2].count and not run.clients[2].awake
-    assert torch.equal(run.clients[4].labels, run.samples[4].y)
+    assert len(run.samples[2]) == run.clients[2].own.count and not run.clients[2].awake
+    assert torch.equal(run.clients[4].own.labels, run.samples[4].y)
 
 
 def test_shapes_are_computed_once_for_equal_networks():
@@ -221,4 +220,4 @@ def test_the_plain_loop_learns_from_the_same_samples():
     some = bench_clients.rounds_of(run, 2)
     for _ in range(5):
         some()
-    assert run.step == 25 and run.epoch == 2
+    assert run.progress.step == 25 and run.progress.epoch == 2

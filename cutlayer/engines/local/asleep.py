@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.state import State
-from ..wire.codecs.parts.bits import on_host, values
+from ...core.state import State
+from ...wire.codecs.parts.bits import on_host, values
 
 
 class Layout:

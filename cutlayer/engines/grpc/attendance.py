@@ -1,0 +1,87 @@
+"""Which clients are there: a run waits for those that may come back in time, and goes on without the others."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...training.plan.schedule import Turn
+from . import admission as admission
+from .admission import Admission
+from .connection import ClientConnection, Stopped
+
+log = logging.getLogger("cutlayer.serve")
+
+
+class Attendance:
+    """Who is away, whose turns were skipped, and for whom the server waits now."""
+
+    def __init__(self, room: Admission, forget: Callable[[int], None], stopping: threading.Event):
+        """`forget`: drop what the server holds for a client."""
+        self.connections, self.limits, self._wakeup = room.connections, room.limits, room.wakeup
+        self._forget, self.stopping, self._known = forget, stopping, room.known
+        self.absent: set[int] = set()
+        self.skipped: list[dict[str, Any]] = []  # turns of clients that stayed away
+        self.exact = True  # no turn was skipped and nobody lost its state
+        self.waiting_for = ""
+
+    def present(self) -> list[ClientConnection]:
+        """Those the run goes on with, connected just now or not."""
+        return [one for one in self.connections if one.number not in self.absent]
+
+    def own_data(self) -> bool:
+        """Whether clients brought data of their own, so that none can speak for the others."""
+        return any(one.get("own_data") for one in self._known)
+
+    def anybody(self) -> bool:
+        return any(one.connected for one in self.connections)
+
+    def lose(self, connection: ClientConnection) -> None:
+        """The run goes on without this client."""
+        connection.drop()
+        self._forget(connection.number)
+        self.absent.add(connection.number)
+        self.exact = False
+
+    def skip(self, turn: Turn, epoch: int) -> None:
+        name = self.connections[turn.client].name
+        self.skipped.append({"client": name, "epoch": epoch, "batches": turn.last - turn.first})
+        self.exact = False
+        log.warning("skipped", extra={"facts": {"client": name, "epoch": epoch}})
+        self.wait_for_anybody()  # with nobody there, skipping would end the plan with nothing learnt
+
+    def wait_for_anybody(self) -> None:
+        self._wakeup.wait_for(lambda: self.stopping.is_set() or self.anybody())
+        if not self.anybody():
+            raise Stopped
+
+    def wait_for_all(self) -> None:
+        """Until every client is there; the run goes on without those that stay away past the deadline."""
+        began = time.monotonic()
+        while missing := self._missing():
+            self.waiting_for = missing[0].name
+            if self.stopping.is_set():
+                raise Stopped
+            if banned := [one for one in missing if one.strikes >= admission.STRIKES]:
+                for connection in banned:
+                    self.lose(connection)
+            elif not self.anybody():
+                self.wait_for_anybody()
+                began = time.monotonic()  # nobody is late while nobody is there: it is our network that is away
+            elif time.monotonic() - began > self.limits.deadline:
+                for connection in missing:
+                    self.lose(connection)
+            else:
+                left = began + self.limits.deadline - time.monotonic()
+                self._wakeup.wait_for(lambda: self.stopping.is_set() or self._missing() != missing, left)
+
+    def wait_for(self, connection: ClientConnection, until: float) -> bool:
+        """Whether this client is there by then."""
+        self.waiting_for = connection.name
+        left = max(0.0, until - time.monotonic())
+        self._wakeup.wait_for(lambda: self.stopping.is_set() or connection.connected, left)
+        return connection.connected
+
+    def _missing(self) -> list[ClientConnection]:
+        return [one for one in self.present() if not one.connected]

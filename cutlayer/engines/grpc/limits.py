@@ -1,0 +1,24 @@
+"""What a server puts up with."""
+
+from dataclasses import dataclass
+
+from .session import LARGEST
+
+GREETING = 10.0  # seconds a new connection has to say who it is
+REVIEW = 5.0  # seconds between two looks at the certificate of an open connection, and at frames that do not end
+QUIET = 20.0  # seconds without a byte before the other side is asked whether it is still there
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server puts up with."""
+
+    message: int = LARGEST  # bytes of one message
+    deadline: float = 300.0  # seconds without a sign of a client whose turn it is, before its turn is skipped
+    every: int = 50  # steps between two snapshots, at the end of a turn
+    visitors: int = 16  # connections that only predict or ask how things are
+    connections: int | None = None  # of a client within ten seconds; None: 30
+    frame: float = 600.0  # seconds from the first piece of a message to its last
+    greeting: float = GREETING  # seconds a new connection has to say who it is
+    review: float = REVIEW  # seconds between two looks at the certificate of an open connection
+    quiet: float = QUIET  # seconds without a byte before a client is asked whether it is still there

@@ -1,0 +1,90 @@
+"""What the body answers to clients elsewhere: whatever comes is computed, and nothing that is not a number leaves."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from ...core.errors import NonFinite, ProtocolError
+from ...core.message import Kind, Message, Watcher, through
+from ...training.coordinator import Coordinator
+from ...training.fused_wave import FUSED, Fusion
+from ...training.plan.schedule import Turn, Wave
+from .barrier import RoundBarrier
+from .session import Refused
+
+
+class Replies:
+    """The server's answers, one at a time, or in the order of a wave."""
+
+    def __init__(self, coordinator: Coordinator, device: str = "cpu", at_server: Sequence[Watcher] = ()):
+        plan = coordinator.plan
+        if at_server and isinstance(plan.rounds, Wave) and plan.rounds.fused:
+            raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
+        self._coordinator, self._device, self._merges = coordinator, device, plan.rounds.merges
+        self._handle = through([*at_server, *coordinator.watches], coordinator.server.handle)
+        self.barrier: RoundBarrier | None = None
+        self.voided: set[int] = set()  # clients whose turn of this round counts for nothing
+
+    def open_wave(self, turns: Sequence[Turn]) -> RoundBarrier:
+        """From here on the clients of these turns are answered in their order, or all at once."""
+        rounds, server = self._coordinator.plan.rounds, self._coordinator.server
+        fused = self._fused(Fusion(server)) if isinstance(rounds, Wave) and rounds.fused else None
+        frozen = [turn.client for turn in turns if turn.frozen]
+        self.barrier = RoundBarrier([turn.client for turn in turns], self._alone, fused, frozen)
+        return self.barrier
+
+    def to(self, message: Message) -> Message:
+        """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
+        try:
+            barrier = self.barrier  # one that only predicts may come just as a wave ends
+            reply = barrier.answer(message) if barrier is not None else self._alone(message)
+            if self._merges:
+                _lost(message, reply)
+        except NonFinite as error:
+            if not self._merges or message.kind not in FUSED:
+                raise Refused("non-finite", str(error)) from error
+            return self._void(message)
+        except (ProtocolError, RuntimeError, ValueError) as error:
+            raise Refused("failed", f"{message} cannot be computed: {error}") from error
+        _refuse_non_finite(message, reply.tensors)
+        return reply
+
+    def refuse_lost_weights(self, message: Message) -> None:
+        # Copies and gradients that are still to be merged are looked at when they are.
+        server = self._coordinator.server
+        if message.kind is Kind.BACKWARD and server.optimizer is not None and not self._merges:
+            _refuse_non_finite(message, server.body.state_dict())
+
+    def forget(self, client: int) -> None:
+        """Drop what is held for a client that went away."""
+        with self._coordinator.lock:
+            self._coordinator.server.forget(client)
+
+    def _void(self, message: Message) -> Message:
+        """To a client whose turn cannot be computed: nothing. It gives its turn up, and the round goes on."""
+        with self._coordinator.lock:
+            self._coordinator.server.forget(message.client)
+            self.voided.add(message.client)
+        return message.reply()
+
+    def _alone(self, message: Message) -> Message:
+        with self._coordinator.lock:
+            return self._handle(message.to(self._device))
+
+    def _fused(self, fusion: Fusion) -> Callable[[Sequence[Message]], list[Message]]:
+        def together(messages: Sequence[Message]) -> list[Message]:
+            with self._coordinator.lock:
+                return fusion([message.to(self._device) for message in messages])
+
+        return together
+
+
+def _lost(message: Message, reply: Message) -> None:
+    if message.kind in FUSED and not all(bool(t.isfinite().all()) for t in reply.tensors.values()):
+        raise NonFinite(f"{message} leads to NaN or infinity")
+
+
+def _refuse_non_finite(message: Message, tensors: Mapping[str, torch.Tensor]) -> None:
+    sums = [tensor.sum() for tensor in tensors.values()]
+    if not all(bool(total.isfinite()) for total in sums):
+        raise Refused("non-finite", f"{message} leads to NaN or infinity: its numbers, or a rate, are too large")

@@ -1,0 +1,106 @@
+"""Orders in one process are function calls: one client after the other, or all of a fused wave side by side."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...core.message import Handler, Message, Watcher, through
+from ...core.state import State
+from ...data.base import Parts, Samples
+from ...training.coordinator import Coordinator
+from ...training.fused_wave import FUSED, Fusion
+from ...training.micro_batches import Ring
+from ...training.plan.schedule import Turn, Wave
+from .pool import ClientPool
+
+PASSES = 32  # over the held-out data in one evaluation, at most: more clients than that share them
+
+
+class FusedDoor:
+    """The server's door where it answers all clients of a wave at once: each waits until all have posted."""
+
+    def __init__(self, coordinator: Coordinator):
+        self._server, self._fusion = coordinator.server, Fusion(coordinator.server)
+        self._ring, self._order = Ring(0), list[int]()
+        self._posted: dict[int, Message] = {}
+        self._answers: dict[int, Message] = {}
+
+    def __call__(self, message: Message) -> Message:
+        if message.kind not in FUSED:
+            return self._server.handle(message)
+        self._posted[message.client] = message
+        self._ring.switch()  # comes back when every other client has posted its own
+        if message.client not in self._answers:  # the first to come back
+            asked = [self._posted.pop(client) for client in self._order if client in self._posted]
+            found = zip(asked, self._fusion(asked), strict=True)
+            self._answers |= {one.client: answer for one, answer in found}
+        return self._answers.pop(message.client)
+
+    def side_by_side(self, turns: Sequence[Turn], one: Callable[[Turn], Message | None]) -> list[Message | None]:
+        """All turns of a wave, each up to where it needs the server, in turn."""
+        self._ring, self._order = Ring(len(turns)), [turn.client for turn in turns]
+        self._posted, self._answers = {}, {}
+        return self._ring.run([lambda turn=turn: one(turn) for turn in turns])  # type: ignore[misc]
+
+
+class LocalCarrier:
+    """Server and clients in one process; everything else is as between machines."""
+
+    def __init__(self, coordinator: Coordinator, parts: Parts, at_server: Sequence[Watcher]):
+        self.coordinator, self.parts = coordinator, parts
+        rounds, server = coordinator.plan.rounds, coordinator.server
+        self._fused = FusedDoor(coordinator) if isinstance(rounds, Wave) and rounds.fused else None
+        inner: Handler = server.handle if self._fused is None else self._fused
+        self.door = through([*at_server, *coordinator.watches], inner)  # what clients send arrives here
+        self.clients = ClientPool([])
+
+    @property
+    def keeps_heads(self) -> bool:
+        """Whether a client's network is more than what is shared."""
+        return not self.coordinator.shared or self.coordinator.plan.roles.keeps_heads
+
+    def ask_all(self, turns: Sequence[Turn]) -> Iterable[Message | None]:
+        if self._fused is not None:
+            return self._fused.side_by_side(turns, self._one)
+        return map(self._one, turns)
+
+    def _one(self, turn: Turn) -> Message | None:
+        return self.coordinator.received(turn, self.ask(turn.client, self.coordinator.order(turn)))
+
+    def ask(self, client: int, order: Message) -> Message:
+        """Have a client follow an order, and return its answer."""
+        done = self.clients.awake(client, self.keeps_heads, self._fused is not None).handle(order)
+        self.coordinator.server.settled(client)
+        return done
+
+    def evaluate(self, purpose: str) -> list[float]:
+        self.coordinator.progress.refuse_lost_weights(self.clients.tensors(self.keeps_heads))
+        return self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
+
+    def accuracies(self, purpose: str, samples: Samples) -> list[float]:
+        """On `samples`, of every distinct client network."""
+        coordinator, found = self.coordinator, list[float]()
+        for client in self.clients[:1] if coordinator.alike else self.clients:
+            part = self._part(samples, client.number)
+            self.clients.awake(client.number, self.keeps_heads)
+            weights = {} if client.number in coordinator.heads_of_their_own() else coordinator.shared
+            right, count = client.evaluate_with(weights, purpose, coordinator.progress.epoch, part)
+            found += [right / count] if count else []
+        return found
+
+    def _part(self, samples: Samples, number: int) -> Samples:
+        """What a client is evaluated on. Many share the samples evenly, so that they cost no more than a few."""
+        clients, have = len(self.clients), len(samples)
+        if self.coordinator.alike or clients <= PASSES or not have:
+            return samples
+        size = min(have, max(self.coordinator.plan.least_batch, have * PASSES // clients))
+        return samples[(number * size + torch.arange(size)) % have]
+
+    def keep(self, number: int) -> State:
+        return self.clients.tensors(self.keeps_heads)
+
+    def rewind(self, number: int, kept: Mapping[str, Tensor]) -> None:
+        self.clients.load(kept, self.keeps_heads, self.coordinator.shared)
+        for client, steps in zip(self.clients, self.coordinator.progress.taken, strict=True):
+            client.continue_at(steps)

@@ -1,0 +1,173 @@
+"""Clients of one process: of very many, only those used last have a network in memory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from torch import Tensor
+
+from ...core.state import State, load_optimizer
+from ...guards import NoGuard
+from ...rules.base import NET, OPTIMIZER
+from ...training.build import build_client, build_remote
+from ...training.client import Client
+from ...training.step import ClientNetwork, export, load
+from .asleep import Asleep, Layout
+
+AWAKE = 32  # client networks in memory at once
+
+
+class PooledClient(Client):
+    """A client that can give its network up, and has it back when it is needed."""
+
+    def __init__(self, *given: Any, spares: list[ClientNetwork]):
+        """`spares`: networks without an owner. Where one lies, none needs to be built."""
+        super().__init__(*given)
+        self.spares = spares
+        self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
+
+    @property
+    def awake(self) -> bool:
+        return self._network is not None
+
+    @property
+    def network(self) -> ClientNetwork:
+        """Its network; built, or woken up, when it is first asked for."""
+        return self._network if self._network is not None else self._woken(known=False)
+
+    def _network_to_fill(self) -> ClientNetwork:
+        # One that another client gave up will do.
+        return self._network if self._network is not None else self._woken(known=True)
+
+    def _woken(self, known: bool) -> ClientNetwork:
+        """With `known`, all weights will be replaced."""
+        state, self._asleep = self._asleep.state(self.device), Asleep()
+        whole = any(name.startswith(NET) for name in state)
+        network = self._built(known or whole)
+        if whole:
+            load(network, state)
+        elif state:
+            load_optimizer(network.optimizer, state)
+        return network
+
+    def _built(self, known: bool) -> ClientNetwork:
+        if known and self.spares and self._interchangeable:
+            remote, spare = build_remote(self.plan, self.number, self.uplink.send), self.spares.pop()
+            load_optimizer(spare.optimizer, {})
+            network = ClientNetwork(self.number, spare.split, spare.optimizer, remote)
+        else:
+            self.spares.clear()
+            network = build_client(self.plan, self.task, self.number, self.uplink.send, self.device)
+        network.steps, network.peaks = self._steps, self._peaks
+        network.remote.continue_at(self._steps * self.plan.micro_batches)
+        self._network = network
+        return network
+
+    @property
+    def _interchangeable(self) -> bool:
+        """Whether its network may be another client's: a guard may hold secrets, or be lacking there."""
+        return isinstance(self.plan.guard_of(self.number), NoGuard)
+
+    def sleep(self, layout: Layout, keeps: bool) -> None:
+        """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
+        if self._network is not None:
+            self._steps, self._peaks = self._network.steps, self._network.peaks
+            kept = self._optimizer_state() if self.plan.keeps_optimizers else {}
+            stays = export(self._network, copies=False) if keeps else kept
+            self._asleep = Asleep.of(stays, layout) if stays else Asleep()
+            if self._interchangeable and not self.spares and not self.plan.client_detectors:
+                self.spares.append(self._network)
+            self._network = None
+        if self.own.share is not None:
+            self._samples = None
+
+    @property
+    def steps(self) -> int:
+        return self._steps if self._network is None else self._network.steps
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        return self._peaks if self._network is None else self._network.peaks
+
+    def own_state(self) -> State:
+        state = self._asleep.state(self.device)
+        if self._network is not None or not state:
+            return super().own_state()
+        return state | self.memory()
+
+    def _optimizer_state(self) -> State:
+        if self._network is not None:
+            return super()._optimizer_state()
+        return {name: t for name, t in self._asleep.state(self.device).items() if name.startswith(OPTIMIZER)}
+
+    def _load_network(self, state: State) -> None:
+        if state or self.awake:
+            super()._load_network(state)
+        else:
+            self._asleep = Asleep()
+
+    def continue_at(self, steps: int) -> None:
+        self._steps = steps
+        if self._network is not None:
+            super().continue_at(steps)
+
+
+class ClientPool(Sequence[PooledClient]):
+    """All clients of a run; `awake(number)` before a client's network is needed."""
+
+    def __init__(self, clients: Sequence[PooledClient]):
+        self._clients, self._layout = list(clients), Layout()
+        self._used: dict[int, None] = {}  # those with a network in memory, the one used last at the end
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @overload
+    def __getitem__(self, place: int) -> PooledClient: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[PooledClient]: ...
+    def __getitem__(self, place: int | slice) -> PooledClient | list[PooledClient]:
+        return self._clients[place]
+
+    def __iter__(self) -> Iterator[PooledClient]:
+        return iter(self._clients)
+
+    def awake(self, number: int, keeps: bool, all_of_them: bool = False) -> PooledClient:
+        """This client, whose network is needed now. Others are put to sleep; they keep what is their own alone.
+
+        `keeps`: a client's network is more than what is shared. `all_of_them` are needed to the end of a round.
+        """
+        self._used.pop(number, None)
+        self._used[number] = None
+        while len(self._used) > AWAKE and not all_of_them:
+            oldest = next(iter(self._used))
+            del self._used[oldest]
+            self._clients[oldest].sleep(self._layout, keeps=keeps)
+        return self._clients[number]
+
+    def peaks(self) -> dict[str, float]:
+        """The largest value of each term of the loss, of all clients."""
+        names = {name for client in self._clients for name in client.peaks}
+        return {name: max(client.peaks.get(name, 0.0) for client in self._clients) for name in sorted(names)}
+
+    def tensors(self, keeps: bool) -> State:
+        """Everything of the clients that a next turn depends on."""
+        tensors: State = {}
+        for client in self._clients:
+            own = client.own_state() if keeps else client.memory()
+            tensors |= {f"client{client.number}/{name}": t for name, t in own.items()}
+            if client.awake:
+                self.awake(client.number, keeps)
+        return tensors
+
+    def load(self, tensors: Mapping[str, Tensor], keeps: bool, shared: State) -> None:
+        """Go back to what `tensors` once was; where clients keep nothing, they have what is shared."""
+        found: dict[str, State] = {}
+        for key, tensor in tensors.items():
+            party, name = key.split("/", 1)
+            found.setdefault(party, {})[name] = tensor
+        for client in self._clients:
+            client.load_state(found.get(f"client{client.number}", {}))
+            if not keeps and client.awake:
+                load(client.network, {name: t.to(client.device) for name, t in shared.items()})
+            if client.awake:
+                self.awake(client.number, keeps)

@@ -1,0 +1,57 @@
+"""Which rounds a plan has, epoch by epoch: a function of the plan and of how many batches each client holds."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from .plan.plan import Plan
+from .plan.roles import Frozen
+from .plan.schedule import Turn, epoch_rounds
+
+
+class Timetable:
+    """The rounds of every epoch; both sides could write it down before the first step."""
+
+    def __init__(self, plan: Plan, batches: Sequence[int]):
+        self.plan, self.batches = plan, list(batches)
+        self._rounds: dict[int, list[tuple[Turn, ...]]] = {}
+
+    def rounds(self, epoch: int) -> list[tuple[Turn, ...]]:
+        """Of one epoch, in order."""
+        if epoch not in self._rounds:
+            plan = self.plan
+            if len(self._rounds) > 1:  # of very many clients one is long
+                self._rounds.clear()
+            self._rounds[epoch] = epoch_rounds(
+                plan.rounds,
+                plan.roles,
+                self.batches,
+                plan.local_steps,
+                plan.clients_per_round,
+                epoch=epoch,
+                seed=plan.seed,
+            )
+        return self._rounds[epoch]
+
+    @cached_property
+    def steps(self) -> int:
+        """Of the whole plan, all clients together."""
+        alike = self.plan.clients_per_round is None and not isinstance(self.plan.roles, Frozen)
+        epochs = range(1 if alike else self.plan.epochs)
+        count = sum(turn.last - turn.first for epoch in epochs for one in self.rounds(epoch) for turn in one)
+        return count * (self.plan.epochs if alike else 1)
+
+    @property
+    def passes(self) -> int:
+        """How often each client with the most data has a turn, in all epochs."""
+        longest = max(self.batches, default=0)
+        return self.plan.epochs * -(-longest // (self.plan.local_steps or max(1, longest)))
+
+    def place(self, client: int, step: int) -> tuple[int, int, bool]:
+        """(epoch, batch of it, whether it was frozen) of a client's step. Who is not drawn misses some."""
+        for epoch in range(self.plan.epochs):
+            turns = (turn for round_ in self.rounds(epoch) for turn in round_ if turn.client == client)
+            for turn in turns:
+                if step < turn.last - turn.first:
+                    return epoch, turn.first + step, turn.frozen
+                step -= turn.last - turn.first
+        raise ValueError(f"client {client} has no such step in this plan")
