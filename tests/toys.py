@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
+from cutlayer.audit.check.toys import Here as Here
 from cutlayer.core.batch import Batch
 from cutlayer.data.base import Parts, Samples
 from cutlayer.guards import (
@@ -193,20 +193,6 @@ def batches(count: int, size: int = 6, seed: int = 0) -> list[Batch]:
     x = pool.x.to(torch.get_default_dtype())
     cuts = [slice(i * size, (i + 1) * size) for i in range(count)]
     return [Batch(x[cut], pool.y[cut], {"odd": pool.s["odd"][cut]}, seed=i) for i, cut in enumerate(cuts)]
-
-
-class Here:
-    """A `Remote` that is not remote: the body is simply called. With it a Split is the unsplit network."""
-
-    def __init__(self, body: nn.Module):
-        self._body = body
-
-    def body(self, z: Tensor, packed: object = None) -> Tensor:
-        return self._body(z)
-
-    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: object = None) -> Tensor:
-        logits = self._body(z)
-        return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
 
 
 def split_and_whole(plan: Plan, task: Task = TASK):
