@@ -3,37 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import fields
 from math import ceil
-from typing import NamedTuple
 
 from torch import nn
 
 from ...core.batch import Task as Task
-from ...core.guard import Shape
 from ...core.outside import is_outside
-from ...core.split import Bypass
 from ...nets.base import Shapes, shapes
 from ..laws import refuse_broken
+from ..protocols import Cut
 from .plan import Plan
-
-
-class Cut(NamedTuple):
-    """Shapes along the way: z at the cut, what the guard reads of it, what is sent, u from the body."""
-
-    z: Shape
-    shared: Shape
-    sent: Shape
-    u: Shape
 
 
 def cut_shapes(plan: Plan, task: Task) -> Cut:
     """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
     plan.net.check(task.shape)
     z, u = _net_shapes(plan, task)
-    shared = z
-    if plan.protocol is Bypass and not plan.guard.holds_back:
-        if z[0] < 2:
-            raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
-        shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
+    shared = plan.protocol.shared_shape(z, plan.guard)
     cut = Cut(z, shared, plan.guard.out_shape(shared), u)
     _refuse_unfit_guard(plan, task, cut)
     refuse_broken([getattr(plan, one.name) for one in fields(plan)], shared, task)
