@@ -9,6 +9,7 @@ import torch
 from cutlayer.attacks import Decoder, LabelClustering, Membership, TailEnumeration
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
+from cutlayer.core.compressor import Compression
 from cutlayer.data import Npz, Scenes
 from cutlayer.data.base import parts
 from cutlayer.data.partitions import IID, Dirichlet, Labels
@@ -147,8 +148,8 @@ def test_the_result_is_what_prediction_finds(tmp_path):
 )
 def test_guards_run_with_maps(guard, tmp_path):
     loaded = small(tmp_path).load()
-    squeezed = {"down": Quantize(bits=4), "back": Quantize(bits=4, rounding="stochastic")}
-    plan = plan_for(Scenes(), guard=guard, **squeezed, val_share=0.0)
+    squeezed = Compression(Quantize(bits=4), Quantize(bits=4, rounding="stochastic"))
+    plan = plan_for(Scenes(), guard=guard, compression=squeezed, val_share=0.0)
     run = LocalRun(plan, parts(loaded, aux=0, val=0.0, seed=0), classes=3)
     run.train()
     assert run.step >= 5 and 0 <= run.evaluate(run.parts.test)[0] <= 1
