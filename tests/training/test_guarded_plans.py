@@ -76,7 +76,6 @@ def test_no_batch_is_smaller_than_the_guard_needs(count, size, least):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (tiny_plan(guard=Shift(least=9), batch_size=8), "raise --batch-size above 8"),
         (tiny_plan(guard=Shift(attribute="gender")), "'gender', an attribute this data does not have; it has odd"),
         (tiny_plan(guard=LightSplit(ratio=4), guarded_clients=1, clients=2), "without a server's half"),
         (tiny_plan(guard=Shift(), guarded_clients=1, clients=2), "weights of its own"),
@@ -90,7 +89,11 @@ def test_a_guard_that_does_not_fit_is_refused(plan, words):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"guarded_clients": 3, "clients": 2}, "of the 2 client"), ({"protocol": Bypass}, "write protocol=Bypass\\(")],
+    [
+        ({"guarded_clients": 3, "clients": 2}, "of the 2 client"),
+        ({"guard": Shift(least=9), "batch_size": 8}, "raise --batch-size above 8"),
+        ({"protocol": Bypass}, "write protocol=Bypass\\("),
+    ],
 )
 def test_impossible_plans(changes, words):
     with pytest.raises(ValueError, match=words):

@@ -36,24 +36,9 @@ def _net_shapes(plan: Plan, task: Task) -> Shapes:
 
 def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
     guard = plan.guard
-    if plan.batch_size < guard.least_batch:
-        raise ValueError(
-            f"{guard} needs {guard.least_batch} samples at a time: raise --batch-size above {plan.batch_size}"
-        )
     if missing := [name for name in guard.attributes if name not in task.attributes]:
         known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
         raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
-    if plan.micro_batches > 1 and guard.reads_gradients:
-        raise ValueError(f"{guard} reads the gradients of whole batches: use micro_batches=1")
-    if plan.micro_batches > 1 and plan.batch_size // plan.micro_batches < guard.least_batch:
-        raise ValueError(
-            f"{guard} needs {guard.least_batch} samples in each micro-batch: fewer micro-batches, or a larger batch"
-        )
-    if guard.exchange == "replace" and plan.clients > 1 and not plan.shared_client_network:
-        raise ValueError(
-            f"{guard} replaces the server's decoder by the client's, and clients with heads of their own would "
-            "replace each other's: share the heads, or take decoder='server'"
-        )
     if plan.guarded_clients is None or plan.guarded_clients == plan.clients:
         return
     lift = guard.public_part().lift(cut.shared, plan.seed)
