@@ -56,6 +56,8 @@ BASES = {
     "optimizers": ("cutlayer.training.plan.optimizers", "Optimizer"),
     "schedules": ("cutlayer.training.plan.lr_schedules", "Schedule"),
     "protocols": ("cutlayer.training.protocols", "Protocol"),
+    "starts": ("cutlayer.training.plan.pretrained", "Pretrained"),
+    "compressions": ("cutlayer.core.compressor", "Compression"),
     "plans": ("cutlayer.training.plan.plan", "Plan"),
 }
 

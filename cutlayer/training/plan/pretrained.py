@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-
-from torch import nn
+from typing import Any
 
 from ...core.batch import Task
 from ...core.spec import Spec, spec
@@ -26,11 +25,9 @@ class Pretrained(Spec):
         if not isinstance(self.path, str) or not self.path:
             raise ValueError(f"path names a file with a whole network's weights; got {self.path!r}")
 
-    def fill(self, net: Net, task: Task, parts: dict[str, nn.Module]) -> None:
-        """These parts from the file, or a ValueError, and then nothing was loaded."""
-        wanted = {name: part for name, part in parts.items() if not (self.skip_tail and name == "tail")}
-        if wanted:
-            load_weights(self.path, net, task.shape, task.classes, skip_tail=self.skip_tail, **wanted)  # type: ignore[arg-type]
+    def fill(self, net: Net, task: Task, parts: dict[str, Any]) -> None:
+        """These parts (head, body, tail) from the file, or a ValueError, and then nothing was loaded."""
+        load_weights(self.path, net, task.shape, task.classes, skip_tail=self.skip_tail, **parts)
 
     def agreed(self) -> "Pretrained":
         """What two machines compare: the file by what is in it, not by where it lies."""
