@@ -26,7 +26,7 @@ from cutlayer.training import SGD
 # ------------------------------------------------------------------ FORA, Table 7: CIFAR-10, MobileNet, 64x16x16
 def fora() -> Plan:
     """No defence. The paper: accuracy 71.25 %, SSIM of its attack 0.830."""
-    return Plan(net=MobileNet(level=2), data=CIFAR10(), protocol=Vanilla, epochs=30)
+    return Plan(net=MobileNet(level=2), data=CIFAR10(), protocol=Vanilla(), epochs=30)
 
 
 def fora_nopeek_2() -> Plan:
@@ -76,7 +76,7 @@ def prism() -> Plan:
     return Plan(
         net=ResNet18(stem="cifar", depth=4),
         data=CIFAR10(),
-        protocol=Vanilla,
+        protocol=Vanilla(),
         epochs=50,
         batch_size=128,
         client_optimizer=sgd,
@@ -106,5 +106,5 @@ def adversarial_living() -> Plan:
 
 
 def shredder() -> Plan:
-    """Learned noise for FORA's network when it is trained: add --weights with a file of the whole network."""
+    """Learned noise for FORA's network when it is trained: add --start with a file of the whole network."""
     return replace(fora(), guard=Shredder(), frozen_parts=("head", "body", "tail"), epochs=5)

@@ -38,7 +38,7 @@ def cifar10() -> Plan:
     return Plan(
         net=ResNet18(stem="cifar", depth=4),
         data=CIFAR10(),
-        protocol=Federated,
+        protocol=Federated(),
         clients=10,
         partition=Dirichlet(alpha=0.1),
         rounds=SplitFed(fresh=True),
@@ -104,7 +104,7 @@ def cifar10_yogi_k25() -> Plan:
 
 def cifar10_split() -> Plan:
     """The same network cut at 128x16x16: clients hold head and tail, the server a body for each, all merged."""
-    return replace(cifar10(), protocol=UShaped)
+    return replace(cifar10(), protocol=UShaped())
 
 
 # ------------------------------------------------------------------ for two cores

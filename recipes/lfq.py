@@ -28,7 +28,7 @@ def mnist() -> Plan:
     return Plan(
         net=LeNet(),
         data=MNIST(),
-        protocol=Vanilla,
+        protocol=Vanilla(),
         clients=30,
         partition=Labels(m=2),
         epochs=200,

@@ -27,8 +27,7 @@ def cifar10() -> Plan:
     return Plan(
         net=ResNet18(stem="cifar", depth=4),
         data=CIFAR10(),
-        protocol=Bypass,
-        fusion="hybrid",
+        protocol=Bypass(fusion="hybrid"),
         guard=ROUTED,
         epochs=50,
         batch_size=128,

@@ -25,7 +25,7 @@ SECRET = SEAL(energy=0.7)
 # ------------------------------------------------------------------ images, Table 2: cut after the stem
 def mnist() -> Plan:
     """ResNet-18, unguarded, cut at 64x7x7."""
-    return Plan(net=ResNet18(depth=1), data=MNIST(), protocol=Vanilla, clients=10)
+    return Plan(net=ResNet18(depth=1), data=MNIST(), protocol=Vanilla(), clients=10)
 
 
 def mnist_seal() -> Plan:
@@ -50,7 +50,7 @@ def fashion_mnist_seal() -> Plan:
 
 def cifar10() -> Plan:
     """Wide ResNet-50, unguarded, cut at 64x8x8."""
-    return Plan(net=ResNet50(wide=True), data=CIFAR10(), protocol=Vanilla, clients=10)
+    return Plan(net=ResNet50(wide=True), data=CIFAR10(), protocol=Vanilla(), clients=10)
 
 
 def cifar10_seal() -> Plan:
@@ -66,7 +66,7 @@ def tiny_imagenet_seal() -> Plan:
 # ------------------------------------------------------------------ text, Table 1: how many of ten clients use it
 def reviews() -> Plan:
     """No defence."""
-    return Plan(net=MLP(widths=(64, 32)), data=Reviews(), protocol=Vanilla, clients=10)
+    return Plan(net=MLP(widths=(64, 32)), data=Reviews(), protocol=Vanilla(), clients=10)
 
 
 def reviews_1() -> Plan:

@@ -10,7 +10,9 @@ from cutlayer import Plan
 from cutlayer.data import Scenes
 from cutlayer.guards import LFQ, Chain, LightSplit, Quantize
 from cutlayer.nets import Segmenter
-from cutlayer.training import Cosine
+from cutlayer.training import Compression, Cosine
+
+EIGHT_BITS = Compression(answers=Quantize(bits=8), gradients=Quantize(bits=8, rounding="stochastic"))
 
 
 def scenes() -> Plan:
@@ -20,15 +22,13 @@ def scenes() -> Plan:
 
 def scenes_quantize() -> Plan:
     """Eight bits a number in all four messages."""
-    gradients = Quantize(bits=8, rounding="stochastic")
-    return replace(scenes(), guard=Quantize(bits=8), down=Quantize(bits=8), back=gradients)
+    return replace(scenes(), guard=Quantize(bits=8), compression=EIGHT_BITS)
 
 
 def scenes_lightsplit() -> Plan:
     """An eighth of the width, four bits a number; eight in the other messages."""
-    gradients = Quantize(bits=8, rounding="stochastic")
     guard = Chain(LightSplit(ratio=8), Quantize(bits=4))
-    return replace(scenes(), guard=guard, down=Quantize(bits=8), back=gradients)
+    return replace(scenes(), guard=guard, compression=EIGHT_BITS)
 
 
 def scenes_lfq() -> Plan:

@@ -33,7 +33,7 @@ def cifar10() -> Plan:
     return Plan(
         net=ResNet18(stem="cifar", depth=4),
         data=CIFAR10(),
-        protocol=Vanilla,
+        protocol=Vanilla(),
         clients=10,
         partition=Dirichlet(alpha=1.0),
         roles=Frozen(share=0.5),

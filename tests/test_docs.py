@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tables
 import torch
+from named_files import nothing_named as nothing_named
 from typer.main import get_command
 
 import cutlayer

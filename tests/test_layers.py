@@ -24,7 +24,8 @@ LAYERS = [
     "cli",
 ]
 NEVER = {("training", "attacks"), ("engines", "attacks")}
-PLUG_INS = ("guards", "attacks", "detectors", "rules", "wire/codecs")  # import their base and parts/, no sibling
+# Import their base and parts/, no sibling.
+PLUG_INS = ("guards", "attacks", "detectors", "rules", "wire/codecs", "training/protocols")
 
 FILES = sorted(ROOT.rglob("*.py"))
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms.split()}

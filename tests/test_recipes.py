@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from cutlayer.cli.demo import demo_guards, demo_plan
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data import CIFAR10, MNIST, SVHN, Digits, Faces, FashionMNIST, Reviews, Scenes, TinyImageNet
 from cutlayer.data.base import Source, parts
 from cutlayer.data.partitions import IID
@@ -27,6 +26,7 @@ from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.roles import Role
 from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import UShaped, Vanilla
 
 ROOT = Path(__file__).parents[1]
 
@@ -201,7 +201,7 @@ def test_kd_ufsl_groups_by_five_and_claims_an_epsilon_for_its_formal_setting_alo
 
 def test_kd_ufsl_is_federated_and_u_shaped():
     plan = plan_of("kd_ufsl.py:mnist")
-    assert plan.rounds == SplitFed(version=1) and plan.rule == FedAvg() and plan.protocol is UShaped
+    assert plan.rounds == SplitFed(version=1) and plan.rule == FedAvg() and plan.protocol == UShaped()
     assert plan_of("kd_ufsl.py:digits").guard == plan.guard and plan_of("kd_ufsl.py:digits").rounds == plan.rounds
     assert plan_of("kd_ufsl.py:mnist_relay").rounds == Relay()
 
@@ -210,7 +210,7 @@ def test_sl_fc_is_set_up_as_in_the_thesis():
     """Sec. 4.4.1: 10 clients, labels at the server, Nesterov momentum 0.85, a cosine from 0.015 down to 1e-5."""
     plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("sl_fc.py:")}
     for name, plan in plans.items():
-        assert (plan.clients, plan.protocol) == (10, Vanilla)
+        assert (plan.clients, plan.protocol) == (10, Vanilla())
         assert (
             plan.client_optimizer
             == plan.server_optimizer
@@ -269,7 +269,7 @@ def test_prism_is_cut_and_trained_as_in_the_thesis(name, z, epochs, keep):
     plan = plan_of(f"prism.py:{name}")
     cut = cut_shapes(plan, task_of(plan))
     assert (cut.z, cut.shared, cut.sent, cut.u) == (z, z, z, (512,))
-    assert (plan.epochs, plan.batch_size, plan.guard.keep, plan.fusion) == (epochs, 128, keep, "hybrid")
+    assert (plan.epochs, plan.batch_size, plan.guard.keep, plan.protocol.fusion) == (epochs, 128, keep, "hybrid")
     assert plan.guard.privacy == "adversary"
     for optimizer in (plan.client_optimizer, plan.server_optimizer):
         assert repr(optimizer) == "SGD(lr=0.015, weight_decay=0.0001)"

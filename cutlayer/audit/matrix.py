@@ -271,7 +271,7 @@ def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> 
 def _checked(plan: Plan, loaded: Loaded) -> Plan:
     """The plan with auxiliary data set aside; data that cannot be audited is refused before anything is trained."""
     if not plan.protocol.crosses:
-        raise ValueError(f"nothing crosses in {plan.protocol.__name__}, so there is no cut to audit: take UShaped")
+        raise ValueError(f"nothing crosses in {plan.protocol}, so there is no cut to audit: take UShaped")
     if not plan.aux_samples:
         plan = replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
     shape = tuple(loaded.train.x.shape[1:])

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from ..core.batch import Task
-from ..core.split import Vanilla
+from ..core.compressor import Compression
 from ..engines.local.run import LocalRun
 from ..guards import Chain, LightSplit, Quantize
 from ..nets.mlp import MLP
@@ -15,6 +15,7 @@ from ..nets.simple_cnn import SimpleCNN
 from ..training.facts.forecast import Stopwatch, forecast
 from ..training.facts.link import Link
 from ..training.plan.plan import Plan
+from ..training.protocols import Vanilla
 from .deploy import FEWEST, SLOW, installed, plan_of, rounds_of
 from .measurement import Measured
 from .parties import Away, scratch, synthetic
@@ -28,8 +29,7 @@ def squeezed(plan: Plan) -> Plan:
     return replace(
         plan,
         guard=Chain(LightSplit(ratio=8), Quantize(bits=4)),
-        down=Quantize(bits=4),
-        back=Quantize(bits=4, rounding="stochastic"),
+        compression=Compression(Quantize(bits=4), Quantize(bits=4, rounding="stochastic")),
     )
 
 
@@ -71,7 +71,7 @@ def _model(rounds: int, link: Link) -> Measured | None:
     wide = plan_of(MLP(widths=(1024, 1024)))
     plans = {
         "raw floats": (wide, ROW),
-        "labels travel": (replace(wide, protocol=Vanilla), ROW),
+        "labels travel": (replace(wide, protocol=Vanilla()), ROW),
         "in four pieces": (replace(wide, micro_batches=4), ROW),
         "compressed": (squeezed(plan_of(SimpleCNN(depth=2))), IMAGES),
     }

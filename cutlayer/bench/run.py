@@ -199,7 +199,7 @@ def _codec_cost(repeats: int, *, goal: float) -> Measured:
 
     batch = Batch(torch.rand(BATCH, *task.shape), torch.randint(task.classes, (BATCH,)), seed=1)
     learn(build_client(plan, task, 0, through([listen], server.handle)), batch)
-    ways = (Quantize(bits=4), plan.down, plan.back, plan.back)  # z, u, du, dz
+    ways = (Quantize(bits=4), plan.compression.answers, *[plan.compression.gradients] * 2)  # z, u, du, dz
     tensors = [tensor for message in crossed for tensor in message.tensors.values()]
 
     def frames() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..training.plan.fields import FIELDS, RENAMED
+from ..training.plan.fields import FIELDS, RENAMED, option
 
 # ------------------------------------------------------------------ options that are fields of a Plan
 _PLAN = "The plan"
@@ -24,7 +24,7 @@ Recipe = Annotated[
 def _plan_option(name: str) -> Any:
     """The option that changes one field of a plan."""
     field = FIELDS[name]
-    flags = [f"--{name.replace('_', '-')}"]
+    flags = [option(name)]
     if field.type is bool:
         flags = [f"{flags[0]}/{field.off}" if field.off else flags[0]]
     return Annotated[field.type | None, typer.Option(*flags, help=field.told, rich_help_panel=_PLAN)]
@@ -103,8 +103,8 @@ PLAN_OPTIONS = {name: _plan_option(name) for name in FIELDS if name != "guard"}
 
 
 def refuse_old_options(words: Sequence[str]) -> None:
-    """Options of version 0.1 that were renamed with the plan's fields; "--own" was the other half of "--shared"."""
-    old = {f"--{name.replace('_', '-')}": f"--{new.replace('_', '-')}" for name, new in RENAMED.items()}
+    """Options that were renamed with the plan's fields; "--own" was the other half of "--shared"."""
+    old = {option(name): option(new) for name, new in RENAMED.items()}
     old["--own"] = FIELDS["shared_client_network"].off
     for word in words:
         if (typed := word.partition("=")[0]) in old:

@@ -1,8 +1,8 @@
 """Fewer bits for a tensor that crosses, at the price of its last digits.
 
 Below autograd, so gradients pass as if nothing had happened (a straight-through estimate). On the way up a guard does
-it (`Quantize`, `TopK`), where it can be chained and audited; `down` and `back` of a plan do it to the other messages,
-by a watcher on either side of the cut.
+it (`Quantize`, `TopK`), where it can be chained and audited; the `compression` of a plan does it to the other
+messages, by a watcher on either side of the cut.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,8 @@ from torch import Tensor
 from .message import Handler, Kind, Message
 from .seeds import derive, generator
 from .spec import Spec
+
+__all__ = ["Compression"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,19 +31,30 @@ class Compressor(Spec):
         return tensor, None
 
 
+@dataclass(frozen=True, repr=False)
+class Compression(Spec):
+    """How u comes down (`answers`), and how gradients travel, du up and dz down: Quantize(bits=8) and the like."""
+
+    answers: Compressor = Compressor()
+    gradients: Compressor = Compressor()
+
+    def __post_init__(self) -> None:
+        for name in ("answers", "gradients"):
+            if not isinstance(getattr(self, name), Compressor):
+                raise ValueError(
+                    f"{name} cannot be {getattr(self, name)!r}; see: Quantize, TopK, RandTopK or SplitFC"
+                )
+
+
 class Compress:
     """What crosses here is as small as the plan says: u and dz on the server's side, du on the client's.
 
     Whatever rounding draws is a function of `seed`, client and step: a retried message gets the same bytes.
     """
 
-    def __init__(self, seed: int, *, answers: Compressor | None = None, gradients: Compressor | None = None):
+    def __init__(self, seed: int, compression: Compression):
         self._seed = seed
-        self._ways = {
-            "u": answers or Compressor(),
-            "du": gradients or Compressor(),
-            "dz": gradients or Compressor(),
-        }
+        self._ways = {"u": compression.answers, "du": compression.gradients, "dz": compression.gradients}
 
     def sent(self, message: Message, answer: Handler) -> Message:
         """The client's side: du leaves smaller."""
@@ -65,12 +78,9 @@ class Compress:
         return _with(message, name, tensor, packed)
 
 
-def compressing(
-    seed: int, *, answers: Compressor | None = None, gradients: Compressor | None = None
-) -> list[Compress]:
+def compressing(seed: int, compression: Compression) -> list[Compress]:
     """The watcher, where there is anything to compress."""
-    wanted = any(type(one) not in (Compressor, type(None)) for one in (answers, gradients))
-    return [Compress(seed, answers=answers, gradients=gradients)] if wanted else []
+    return [] if compression == Compression() else [Compress(seed, compression)]
 
 
 def _with(message: Message, name: str, tensor: Tensor, packed: Any) -> Message:

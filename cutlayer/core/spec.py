@@ -36,7 +36,9 @@ HOMES = {
     "partitions": "cutlayer.data.partitions",
     "optimizers": "cutlayer.training.plan.optimizers",
     "schedules": "cutlayer.training.plan.lr_schedules",
-    "protocols": "cutlayer.core.split",
+    "protocols": "cutlayer.training.protocols",
+    "starts": "cutlayer.training.plan.pretrained",
+    "compressions": "cutlayer.core.compressor",
     "plans": "cutlayer.training.plan.plan",
 }
 # What a class from outside has to descend from, by kind: a folder of this package and names in it.
@@ -53,6 +55,9 @@ BASES = {
     "partitions": ("cutlayer.data", "Partition"),
     "optimizers": ("cutlayer.training.plan.optimizers", "Optimizer"),
     "schedules": ("cutlayer.training.plan.lr_schedules", "Schedule"),
+    "protocols": ("cutlayer.training.protocols", "Protocol"),
+    "starts": ("cutlayer.training.plan.pretrained", "Pretrained"),
+    "compressions": ("cutlayer.core.compressor", "Compression"),
     "plans": ("cutlayer.training.plan.plan", "Plan"),
 }
 
@@ -160,11 +165,7 @@ class _Reader:
             except TypeError as error:
                 raise ValueError(f"{text!r} has a value of the wrong type: {error}") from error
         if isinstance(node, ast.Name):
-            thing = self._find(node, kind)
-            # A protocol is a module that needs its parts; a plan names the class. Everything else is made.
-            if dataclasses.is_dataclass(thing) or node.id in self.origins:
-                return self.build(ast.Call(func=node, args=[], keywords=[]), kind)
-            return thing
+            return self.build(ast.Call(func=node, args=[], keywords=[]), kind)
         if isinstance(node, ast.Tuple | ast.List):
             return tuple(self.build(element) for element in node.elts)
         try:
@@ -269,4 +270,4 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         inside = ", ".join(_text(element) for element in value)
         return f"({inside},)" if len(value) == 1 else f"({inside})"
-    return written(value) if isinstance(value, type) else repr(value)
+    return repr(value)

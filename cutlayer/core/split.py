@@ -1,7 +1,10 @@
-"""The client's network, one class a protocol: the lines that make each protocol different."""
+"""The client's network, one class a protocol: the lines that make each protocol different.
+
+A plan names a protocol by its spec (`training/protocols`), which builds one of these.
+"""
 
 from functools import reduce
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +13,6 @@ from torch.nn.functional import cross_entropy
 from .batch import Batch
 from .guard import GuardModule
 from .remote import Remote
-
-__all__ = ["Bypass", "Federated", "UShaped", "Vanilla"]
 
 
 class Output(NamedTuple):
@@ -23,9 +24,6 @@ class Output(NamedTuple):
 
 class Split(nn.Module):
     """Head, guard and tail. An ordinary module: `split.loss(batch, server).backward()` crosses the cut."""
-
-    labels_stay_home: ClassVar[bool] = True
-    crosses: ClassVar[bool] = True  # whether anything but weights leaves the client
 
     def __init__(self, head: nn.Module, tail: nn.Module | None = None, guard: GuardModule | None = None):
         super().__init__()
@@ -64,7 +62,7 @@ def each(rows: Tensor, index: Tensor | None) -> Tensor:
     return rows if index is None else rows.index_select(0, index)
 
 
-class UShaped(Split):
+class UShapedNetwork(Split):
     """The labels stay home: features come back and the client finishes."""
 
     def forward(self, batch: Batch, server: Remote) -> Output:
@@ -73,7 +71,7 @@ class UShaped(Split):
         return Output(self.tail(u), penalty)
 
 
-class Bypass(Split):
+class BypassNetwork(Split):
     """A part never leaves and rejoins what the server returns: whole channels, or what the guard holds back."""
 
     def __init__(
@@ -98,13 +96,11 @@ class Bypass(Split):
         return Output(self.tail(self.rejoin(u, channels if held is None else held)), penalty)
 
 
-class Vanilla(Split):
+class VanillaNetwork(Split):
     """The labels travel with the smashed data, and the server owns the loss.
 
     Where several samples share one row, the server is told which label belongs to which row; it has the labels.
     """
-
-    labels_stay_home = False
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
@@ -115,10 +111,8 @@ class Vanilla(Split):
         return {"task": server.loss(seen, batch.y, self.answers(seen, rows), self.guard.packed), **penalty}
 
 
-class Federated(Split):
+class FederatedNetwork(Split):
     """No cut: the whole network is the client's and only weights travel (plain federated learning, a baseline)."""
-
-    crosses = False
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         guarded = self.guard(self.head(batch.x), batch)

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import torch
 
 from ..core.batch import Task
+from ..core.plan_view import PlanView
 from ..core.seeds import derive, generator
 from ..core.spec import Spec
 from .base import Samples
@@ -42,6 +43,10 @@ class Poison(Spec):
         """The malicious ones, drawn by the public seed."""
         lot = torch.randperm(clients, generator=generator(derive(seed, "malicious"))).tolist()
         return tuple(sorted(lot[: self.count(clients)]))
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        """A ValueError where this plan cannot have it, with what would work; before anything is built."""
+        self.count(plan.clients)
 
     def refuse_unfit(self, task: Task) -> None:
         """A poison that this task cannot have."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Task
 from ..core.guard import GuardModule
+from ..core.plan_view import PlanView
 from ..core.spec import Spec
 from ..guards.base import Guard
 
@@ -77,6 +78,11 @@ class Detector(Spec):
     suspects: ClassVar[bool] = True  # tells an honest server from another; a meter only says how much leaks
 
     audited: ClassVar[tuple[str, ...]] = ()  # of its report (Watch.report), what the rows of an audit show
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        """A ValueError where no client of this plan can be watched so; before anything is built."""
+        if plan.micro_batches > 1 or not plan.protocol.crosses or "head" in plan.frozen_parts:
+            raise ValueError("detectors look at whole batches that cross, and at a head that trains: micro_batches=1")
 
     def refuse_unfit(self, context: ClientContext) -> None:
         """A ValueError where this client cannot be watched so, with what would work; before the first step."""

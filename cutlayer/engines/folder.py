@@ -11,6 +11,7 @@ from ..core.spec import NotNamed, spec
 from ..training import checkpoint
 from ..training.plan.code import refuse_other_code
 from ..training.plan.plan import Plan
+from ..training.plan.plan_text import refuse_old_names
 
 TRANSCRIPT = "transcript.bin"
 
@@ -38,6 +39,7 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     except (ValueError, KeyError, OSError) as error:
         raise ValueError(f"{folder} cannot be resumed: {error}") from error
     checkpoint.refuse_other_version(told.get("version"), folder)
+    refuse_old_names(text)
     if given is not None and repr(given) != text and not _is_text_of(given, text):
         raise ValueError(f"{folder} was started with another plan: {text}")
     try:

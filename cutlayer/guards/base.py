@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Task
 from ..core.guard import GuardModule, Shape
+from ..core.plan_view import PlanView
 from ..core.spec import Spec
 
 
@@ -120,6 +121,31 @@ class Guard(Spec):
     def without(self, module: GuardModule, place: int) -> GuardModule:
         """The client's module, with the stage at `place` replaced by one that changes nothing."""
         return GuardModule()
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        """A ValueError where this guard cannot work in a plan, with what would; before anything is built."""
+        if plan.batch_size < self.least_batch:
+            raise ValueError(
+                f"{self} needs {self.least_batch} samples at a time: raise --batch-size above {plan.batch_size}"
+            )
+        if plan.batch_size // plan.micro_batches < self.least_batch:
+            raise ValueError(
+                f"{self} needs {self.least_batch} samples in each micro-batch: fewer micro-batches, or a larger batch"
+            )
+        if self.reads_gradients and plan.micro_batches > 1:
+            raise ValueError(f"{self} reads the gradients of whole batches: use micro_batches=1")
+        if self.reads_gradients and plan.rule.correction() is not None:
+            raise ValueError(f"{plan.rule!r} adds to the clients' gradients, which {self!r} replaces")
+        if self.exchange and (plan.rounds.own_bodies or plan.rounds.waves):
+            raise ValueError(
+                f"{self!r} exchanges the server's half with one client at a time: take rounds=Relay() or "
+                "SplitFed(version=2)"
+            )
+        if self.exchange == "replace" and plan.clients > 1 and not plan.shared_client_network:
+            raise ValueError(
+                f"{self} replaces the server's decoder by the client's, and clients with heads of their own would "
+                "replace each other's: share the heads, or take decoder='server'"
+            )
 
     def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:
         """Called once, when the client's optimizer exists: for guards that change how the client learns."""

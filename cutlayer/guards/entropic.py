@@ -23,7 +23,8 @@ class EntropicStudent(Guard):
     Matsubara et al. (2022), "Supervised compression": for `stage` steps encoder, entropy model and a decoder at the
     client learn (decoded - z)² + beta · bits per number of z. No gradient of the task reaches them. The decoder
     replaces the server's every `freq` steps, and at the end of the stage. From then on the encoder is fixed, and the
-    server's decoder and body learn the task. Meant for `Plan(frozen_parts=("head",), weights=...)`: z is the teacher.
+    server's decoder and body learn the task. Meant for `Plan(frozen_parts=("head",), start=Pretrained(...))`: z is
+    the teacher.
     """
 
     channels: int = 8

@@ -18,10 +18,10 @@ class Shredder(Guard):
     """Learned additive noise for a trained, frozen network: one of several tensors is drawn for each sample.
 
     Shredder (Mireshghallah et al., 2020): loss CE - weight · Σ|noise|, all weights frozen; here that is
-    `Plan(frozen_parts=("head", "body", "tail"), weights=...)`. Each tensor starts as Laplace noise of `scale`, and
-    learns from the samples that drew it. Σ|noise| has no upper end, so a tensor stops growing once var(noise) /
-    mean(z²) reaches `target`; from there on it only learns to harm the task less. Whoever knows the few tensors (they
-    are the client's, and go with its weights) subtracts them: nothing here is differential privacy.
+    `Plan(frozen_parts=("head", "body", "tail"), start=Pretrained(...))`. Each tensor starts as Laplace noise of
+    `scale`, and learns from the samples that drew it. Σ|noise| has no upper end, so a tensor stops growing once
+    var(noise) / mean(z²) reaches `target`; from there on it only learns to harm the task less. Whoever knows the few
+    tensors (they are the client's, and go with its weights) subtracts them: nothing here is differential privacy.
     """
 
     tensors: int = 8

@@ -12,16 +12,15 @@ SHOWN = 3  # keys named in a refusal; the others are counted
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """Names and tensors in a .safetensors, .pt or .pth file, on the CPU."""
-    readers = {".safetensors": _read_safetensors, ".pt": _read_torch, ".pth": _read_torch}
-    if path.suffix not in readers:
-        raise ValueError(f"weights come in {', '.join(readers)} files; got {path.name}")
+    if path.suffix not in READERS:
+        raise ValueError(f"weights come in {', '.join(READERS)} files; got {path.name}")
     try:
         path.open("rb").close()
     except OSError as error:
         raise type(error)(
             f"the weights {path} cannot be read ({error.strerror}): name a file that is there"
         ) from error
-    return readers[path.suffix](path)
+    return READERS[path.suffix](path)
 
 
 def few(keys: Sequence[str]) -> str:
@@ -56,3 +55,6 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     if others:
         raise ValueError(f"{path} is not a state dict, which has names and tensors alone: it holds {few(others)}")
     return dict(state)
+
+
+READERS = {".safetensors": _read_safetensors, ".pt": _read_torch, ".pth": _read_torch}  # by the file's suffix

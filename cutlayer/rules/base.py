@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.plan_view import PlanView
 from ..core.spec import Spec
 from .parts.correction import Correction
 
@@ -51,6 +52,13 @@ class Rule(Spec):
     def correction(self) -> Correction | None:
         """A fresh client's half of the rule, one for every client; None for rules of the server alone."""
         return None
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        """A ValueError where this rule cannot work in a plan, with what would; before anything is built."""
+        learning = plan.roles.learning(plan.clients)
+        there = min(plan.clients_per_round or learning, learning)
+        if self.merges and there < self.least:
+            raise ValueError(f"{self!r} needs {self.least} clients in a round to keep its promise; there are {there}")
 
     def refuse_unfit_state(self, state: Mapping[str, Tensor]) -> None:
         """A ValueError where an order brings a client something under `travels` that is nothing of this rule's.

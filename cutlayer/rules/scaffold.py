@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.plan_view import PlanView
 from .base import CONTROL, NET, STAT, Update, check_number
 from .parts.correction import Correction, add_to_gradient
 from .parts.merging import Merging, State, like
@@ -48,6 +49,19 @@ class Scaffold(Merging):
                     c = c + move.to(c) * (self.share / len(updates))
                 after[control] = like(now, c)
         return after
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        super().refuse_unfit_plan(plan)
+        if plan.rounds.own_bodies and plan.protocol.crosses:
+            raise ValueError(
+                f"{self!r} remembers something of every client, and clients' bodies are the server's: "
+                "take rounds=SplitFed(version=2), or protocol=Federated()"
+            )
+        if not plan.client_optimizer.plain:
+            raise ValueError(
+                f"{self!r} tells a client's gradient from how far it moved, as in plain descent: take "
+                f"client_optimizer=SGD(momentum=0.0), not {plan.client_optimizer!r}"
+            )
 
     def refuse_unfit_state(self, state: Mapping[str, Tensor]) -> None:
         for name, tensor in state.items():

@@ -1,7 +1,5 @@
 """From a plan to the parties: each side is built from what it may know, and never builds the other's part."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -10,11 +8,8 @@ from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
 from ..core.server import Server
-from ..core.split import Bypass, Split
 from ..core.state import freeze as freeze
-from ..nets.bypass import FillChannels, Rejoin
 from ..nets.server_network import ServerNetwork
-from ..nets.weights import load_weights
 from .bodies import RoundBodies
 from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
@@ -34,8 +29,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
     _start_from_file(plan, task, body=body, tail=tail)
     _freeze(plan, body=body, tail=tail)
-    fill = FillChannels(cut.z[0]) if plan.protocol is Bypass else None
-    whole = ServerNetwork(body, lift=lift, fill=fill, tail=tail).to(device)
+    whole = ServerNetwork(body, lift=lift, tail=tail, **plan.protocol.server_parts(cut)).to(device)
     bodies = plan.rounds.bodies(whole, plan.server_optimizer.build, plan.rule)
     return Server(
         whole,
@@ -44,7 +38,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         bodies=bodies,
         watchers=[
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
-            *compressing(plan.seed, answers=plan.down, gradients=plan.back),
+            *compressing(plan.seed, plan.compression),
             *bodies.watchers(),
         ],
     )
@@ -60,7 +54,7 @@ def client_secret(plan: Plan, number: int, *names: object) -> int:
 def build_remote(plan: Plan, number: int, send: Handler) -> Remote:
     """The server as this client sees it. Where many bring what they learnt, nothing leaves that is not a number."""
     own = derive(plan.private_seed or 0, "client", number)
-    watchers = [one.sent for one in compressing(derive(own, "back"), gradients=plan.back)]
+    watchers = [one.sent for one in compressing(derive(own, "back"), plan.compression)]
     return Remote(number, send, watchers=watchers, refuse_non_finite=plan.rounds.merges)
 
 
@@ -80,17 +74,10 @@ def build_client(
         head = plan.net.head(task.shape)
     with seeded(derive(start, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
-        if plan.protocol is Bypass:
-            assert tail is not None
-            home = cut.z if plan.guard.holds_back else (cut.z[0] - cut.shared[0], *cut.z[1:])
-            rejoin = Rejoin(home, cut.u, plan.fusion)
-            split: Split = Bypass(head, tail, guard, sent=cut.shared[0], rejoin=rejoin)
-        elif not plan.protocol.crosses:
+        if not plan.protocol.crosses:
             with seeded(derive(plan.seed, "body")):  # as a server would have it
                 body = plan.net.body(task.shape)
-            split = plan.protocol(nn.Sequential(head, body), tail, guard)
-        else:
-            split = plan.protocol(head, tail, guard)
+        split = plan.protocol.client(head if body is None else nn.Sequential(head, body), tail, guard, cut)
     _start_from_file(plan, task, head=head, body=body, tail=tail)
     _freeze(plan, head=head, body=body, tail=tail)
     split.to(device)
@@ -101,12 +88,9 @@ def build_client(
 
 
 def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
-    """Fill this side's parts from `plan.weights`, where a plan names a file."""
-    given: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
-    if plan.skip_tail:
-        given.pop("tail", None)
-    if plan.weights and given:
-        load_weights(plan.weights, plan.net, task.shape, task.classes, skip_tail=plan.skip_tail, **given)
+    """Fill this side's parts, where a plan names a file."""
+    if plan.start is not None:
+        plan.start.fill(plan.net, task, {name: part for name, part in parts.items() if part is not None})
 
 
 def _freeze(plan: Plan, **parts: nn.Module | None) -> None:

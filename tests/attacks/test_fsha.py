@@ -15,13 +15,13 @@ from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data import Digits
 from cutlayer.data.base import Loaded
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
 from cutlayer.metrics.images import ncc
 from cutlayer.training.plan.plan import Task
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
 SMALL = FSHA(steps=8, width=4, hidden=16, warm=20, batch=8)
 CUT = (4, 5, 5)
@@ -148,7 +148,7 @@ def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
         assert row["knows"][0].endswith("it chooses what the server answers")
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, Bypass])
+@pytest.mark.parametrize("protocol", [Vanilla(), Bypass()], ids=repr)
 def test_it_hijacks_every_protocol(protocol):
     run = LocalRun(tiny_plan(protocol=protocol, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     hijacked, attacker, *_ = hijack(SMALL, Training(run.plan, run.parts, TASK))
@@ -277,7 +277,7 @@ def test_disguises_that_cannot_be_are_refused(changes):
         replace(SMALL, **changes)
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_batches_in_pieces_are_answered_piece_by_piece(protocol):
     plan = tiny_plan(epochs=1, batch_size=8, micro_batches=3, aux_samples=40, protocol=protocol, private_seed=1)
     found = hijack(SMALL, Training(plan, tiny_parts(), TASK), images=8)

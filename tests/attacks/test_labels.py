@@ -28,11 +28,11 @@ from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
-from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.data.base import Loaded
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard
 from cutlayer.training.plan.plan import Task
+from cutlayer.training.protocols import Bypass, Vanilla
 
 BOTH = [LabelClustering(), TailEnumeration(starts=6, steps=60, rate=1e-2, batch=32)]
 attacks = pytest.mark.parametrize("attack", BOTH, ids=repr)
@@ -147,7 +147,7 @@ def test_no_guard_at_the_cut_is_in_the_way(attack, guard):
 @attacks
 @pytest.mark.parametrize("fusion", ["residual", "concat"])
 def test_a_bypass_is_not_in_the_way_either(attack, fusion):
-    run = trained(protocol=Bypass, fusion=fusion)
+    run = trained(protocol=Bypass(fusion=fusion))
     row, _ = judge(attack, Victim(run, 30), run.parts, seed=0)
     assert row["value"] > 0.8
 
@@ -166,7 +166,7 @@ def test_where_samples_share_a_row_they_share_an_answer(guard, attack):
 
 
 def test_where_labels_travel_there_is_nothing_to_infer():
-    run = trained(protocol=Vanilla)
+    run = trained(protocol=Vanilla())
     for attack in BOTH:
         with pytest.raises(ValueError, match="there is nothing to infer"):
             judge(attack, Victim(run, 16), run.parts, seed=0)
@@ -174,7 +174,7 @@ def test_where_labels_travel_there_is_nothing_to_infer():
         assert type(attack).sized("quick") in type(attack).suite("quick", TASK, labels_stay_home=True)
     loaded = Loaded(samples(60), samples(20, 1), ("a", "b", "c"))
     with pytest.raises(ValueError, match=r"LabelClustering.* leave it out"):
-        audit(AuditSpec(tiny_plan(protocol=Vanilla), [LightSplit(ratio=4)], BOTH), loaded)
+        audit(AuditSpec(tiny_plan(protocol=Vanilla()), [LightSplit(ratio=4)], BOTH), loaded)
 
 
 def test_gradients_are_paired_with_their_uploads():

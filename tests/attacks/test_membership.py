@@ -12,11 +12,11 @@ from cutlayer.attacks import Knowledge, Membership
 from cutlayer.audit.judge import judge
 from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import KAnonymous, NoGuard
 from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.protocols import UShaped, Vanilla
 
 
 def noisy(count, seed):
@@ -36,7 +36,7 @@ def memorised(protocol, guard=None, epochs=40):
     return run
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_memorised_samples_stand_out(protocol):
     run = memorised(protocol)
     row, pictures = judge(Membership(), Victim(run, 32), run.parts, seed=0)
@@ -44,21 +44,21 @@ def test_memorised_samples_stand_out(protocol):
 
 
 def test_an_untrained_network_tells_nothing():
-    run = memorised(UShaped, epochs=0)
+    run = memorised(UShaped(), epochs=0)
     row, _ = judge(Membership(), Victim(run, 32), run.parts, seed=0)
     assert 0.3 < row["value"] < 0.7
 
 
 def test_calibration_knows_hard_samples_from_strangers():
-    run = memorised(Vanilla)
+    run = memorised(Vanilla())
     row, _ = judge(Membership(calibrated=True, steps=100, hidden=32), Victim(run, 32), run.parts, seed=0)
     assert row["value"] > 0.75
-    stays = memorised(UShaped, epochs=0)
+    stays = memorised(UShaped(), epochs=0)
     with pytest.raises(ValueError, match="needs labels that travel"):
         judge(Membership(calibrated=True, steps=10), Victim(stays, 32), stays.parts, seed=0)
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_samples_that_share_a_row_share_a_score(protocol):
     run = memorised(protocol, KAnonymous(k=2), epochs=1)
     row, _ = judge(Membership(), Victim(run, 32), run.parts, seed=0)

@@ -22,7 +22,6 @@ from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.victim import Victim, uploads
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data import Digits
 from cutlayer.data.base import Loaded, Samples, parts
 from cutlayer.engines.local.run import LocalRun
@@ -31,6 +30,7 @@ from cutlayer.metrics.images import ncc
 from cutlayer.nets.mnist_net import MnistNet
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.plan import Plan
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
 NONE = NoGuard()
 TINY = {"steps": 3, "width": 4, "hidden": 16, "batch": 8}
@@ -70,7 +70,7 @@ def digits(protocol):
 SMALL = {"steps": 120, "width": 8, "batch": 32, "rate": 3e-3, "decoder_rate": 5e-3}
 
 
-READERS, PROTOCOLS = [SDAR(**SMALL), PCAT(**SMALL)], [UShaped, Vanilla]
+READERS, PROTOCOLS = [SDAR(**SMALL), PCAT(**SMALL)], [UShaped(), Vanilla()]
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_it_reads_an_unguarded_cut(attack, protocol):
 
 
 def test_its_tail_finds_the_labels_that_stayed_home():
-    victim = digits(UShaped)
+    victim = digits(UShaped())
     found = prepared(SDAR(**SMALL), victim).infer(victim.messages)
     assert (found == victim.y).double().mean() > 0.6
 
 
 def test_the_same_attacker_without_a_decoder_is_judged_by_the_labels():
-    victim = digits(UShaped)
+    victim = digits(UShaped())
     row, pictures = judge(SDARLabels(**SMALL), victim, victim.run.parts, seed=0)
     assert pictures is None and row["secret"] == "labels" and row["metric"] == "accuracy"
     assert row["value"] > 0.6 > row["chance"] + 0.3
-    attacker = prepared(SDARLabels(**TINY), toy(UShaped))
+    attacker = prepared(SDARLabels(**TINY), toy(UShaped()))
     assert attacker.decoder is None and "task_accuracy" in attacker.remarks()
     again = pickle.loads(pickle.dumps(attacker))
-    messages = toy(UShaped).messages
+    messages = toy(UShaped()).messages
     assert torch.equal(again.infer(messages), attacker.infer(messages))
 
 
@@ -130,7 +130,7 @@ FORMS_OF_GUARDS = [
 ]
 
 
-ALL_PROTOCOLS = [Vanilla, UShaped, Bypass]
+ALL_PROTOCOLS = [Vanilla(), UShaped(), Bypass()]
 # Every form against every guard, and every kind of guard in every protocol; the campaign has the rest.
 IN_TURN = rotation(FORMS_OF_GUARDS, ALL_PROTOCOLS, kind=lambda pair: type(pair[1]))
 
@@ -149,7 +149,7 @@ def test_every_form_meets_every_kind_of_guard_in_every_protocol(form, protocol):
     assert torch.equal(again.reconstruct(messages), guess)
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped])
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 def test_pcat_is_sdar_without_critics_conditions_and_flipped_labels(protocol):
     victim = toy(protocol)
     plain = SDAR(**TINY, lambda1=0.0, lambda2=0.0, conditional=False, flip=0.0, aligned=True)
@@ -169,7 +169,7 @@ def spied(monkeypatch, name):
     return results
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped])
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 def test_one_step_has_the_published_losses_in_the_published_order(protocol, monkeypatch):
     victim = toy(protocol)
     verdicts, steps, tasks = (spied(monkeypatch, name) for name in ("verdict", "_gradients", "cross_entropy"))
@@ -190,7 +190,7 @@ def test_one_step_has_the_published_losses_in_the_published_order(protocol, monk
 
 
 def test_only_the_attackers_own_networks_learn():
-    victim = toy(UShaped)
+    victim = toy(UShaped())
     attack = SDAR(**TINY, lambda1=0.5)
     knowledge = told(attack, victim)
     before = copy.deepcopy(knowledge.body.train().state_dict())
@@ -227,18 +227,18 @@ def test_a_share_of_the_labels_is_drawn_anew_among_all_classes():
 
 def test_labels_are_flipped_only_where_the_attacker_trains_the_tail(monkeypatch):
     drawn = spied(monkeypatch, "flipped")
-    prepared(SDAR(**TINY), toy(Vanilla))
+    prepared(SDAR(**TINY), toy(Vanilla()))
     assert not drawn
-    prepared(SDAR(**TINY), toy(UShaped))
+    prepared(SDAR(**TINY), toy(UShaped()))
     assert len(drawn) == 3
-    prepared(SDAR(**TINY, classifier="own"), toy(Vanilla))
+    prepared(SDAR(**TINY, classifier="own"), toy(Vanilla()))
     assert len(drawn) == 6
 
 
 @pytest.mark.parametrize("guard", [NONE, LightSplit(ratio=4)], ids=repr)
 @pytest.mark.parametrize("lifted", [False, True])
 def test_a_classifier_of_its_own_stands_where_the_servers_stood(guard, lifted):
-    victim = toy(Vanilla, guard)
+    victim = toy(Vanilla(), guard)
     knowledge, z = told(SDAR(), victim), uploads(victim.messages)[0]["z"]
     before = copy.deepcopy(knowledge.body).eval()
     own = OwnServer(knowledge, lifted=lifted, classifier="own")
@@ -250,7 +250,7 @@ def test_a_classifier_of_its_own_stands_where_the_servers_stood(guard, lifted):
 
 
 def test_where_it_learns_a_classifier_of_its_own_it_is_still_told_the_labels():
-    attacker = prepared(SDAR(**TINY, classifier="own"), toy(Vanilla))
+    attacker = prepared(SDAR(**TINY, classifier="own"), toy(Vanilla()))
     assert attacker.decoder.embed is not None and attacker.critic.embed is not None
 
 
@@ -270,15 +270,15 @@ def test_aligned_batches_have_the_labels_of_the_observed_ones():
 def test_pcat_aligns_its_batches_where_labels_travel_and_sdar_does_not(monkeypatch):
     asked = []
     monkeypatch.setattr(Pool, "like", lambda self, shares: asked.append(shares) or self.any(len(shares)))
-    prepared(SDAR(**TINY), toy(Vanilla))
-    prepared(PCAT(**TINY), toy(UShaped))
+    prepared(SDAR(**TINY), toy(Vanilla()))
+    prepared(PCAT(**TINY), toy(UShaped()))
     assert not asked
-    prepared(PCAT(**TINY), toy(Vanilla))
+    prepared(PCAT(**TINY), toy(Vanilla()))
     assert len(asked) == 3 and all(torch.equal(shares.sum(1), torch.ones(8)) for shares in asked)
 
 
 def test_where_samples_share_a_message_so_do_their_labels():
-    attacker = prepared(SDAR(**TINY), toy(Vanilla))
+    attacker = prepared(SDAR(**TINY), toy(Vanilla()))
     z = torch.zeros(3, 4, 5, 5)
     given = {"z": z, "y": torch.tensor([0, 2, 1, 1]), "rows": torch.tensor([0, 0, 1, 2])}
     shares = attacker._shares(Message(Kind.LOSS, 0, 0, given))
@@ -286,7 +286,7 @@ def test_where_samples_share_a_message_so_do_their_labels():
 
 
 def test_a_message_without_its_label_gets_the_servers_own_opinion():
-    victim = toy(Vanilla)
+    victim = toy(Vanilla())
     attacker = prepared(SDAR(**TINY), victim)
     message = uploads(victim.messages)[0]
     unlabelled = Message(Kind.PREDICT, 0, 0, {"z": message["z"]})
@@ -296,7 +296,7 @@ def test_a_message_without_its_label_gets_the_servers_own_opinion():
 
 
 def test_the_decoder_uses_the_label_where_it_is_told_one():
-    victim = toy(Vanilla)
+    victim = toy(Vanilla())
     message = uploads(victim.messages)[0]
     other = Message(Kind.LOSS, 0, 0, {**message.tensors, "y": (message["y"] + 1) % 3})
     attacker = prepared(SDAR(**TINY), victim)
@@ -320,7 +320,7 @@ def test_a_label_is_one_more_channel_or_more_entries():
     assert seen == [(5, 5, 6), (57,), (86,), (7,)]
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped])
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 @pytest.mark.parametrize("guard", [LightSplit(ratio=4), LightSplit(ratio=4, hidden=8), DCT(energy=0.8)], ids=repr)
 def test_behind_the_lift_the_server_says_the_same(protocol, guard):
     victim = toy(protocol, guard)
@@ -379,7 +379,7 @@ def test_the_published_size_is_the_published_one():
 
 
 def test_a_reader_that_cannot_read_is_refused_and_mlp_reads_maps_too():
-    victim = toy(UShaped, LightSplit(ratio=4))
+    victim = toy(UShaped(), LightSplit(ratio=4))
     with pytest.raises(ValueError, match="use reader='mlp'"):
         prepared(SDAR(**TINY, reader="conv", knows="matched"), victim)
     assert prepared(SDAR(**TINY, knows="lift"), victim).remarks()["reader"] == "conv"
@@ -388,7 +388,7 @@ def test_a_reader_that_cannot_read_is_refused_and_mlp_reads_maps_too():
 
 
 def test_private_images_are_given_only_to_those_who_ask_and_are_not_scored(monkeypatch):
-    victim = Victim(toy(UShaped).run, 40)
+    victim = Victim(toy(UShaped()).run, 40)
     handed = []
     monkeypatch.setattr(
         PCAT, "attacker", lambda self, knowledge, seed: handed.append(knowledge) or prepared(SDAR(**TINY), victim)
@@ -409,7 +409,7 @@ def test_private_images_are_given_only_to_those_who_ask_and_are_not_scored(monke
 def test_private_images_join_the_auxiliary_ones(monkeypatch):
     pools = []
     monkeypatch.setattr(simulation, "Pool", lambda labels, classes: pools.append(labels) or Pool(labels, classes))
-    victim = Victim(toy(UShaped).run, 40)
+    victim = Victim(toy(UShaped()).run, 40)
     judge(PCAT(**TINY), victim, victim.run.parts, 0)
     judge(PCAT(**TINY, private_share=0.1), victim, victim.run.parts, 0)
     assert len(pools[1]) - len(pools[0]) == 5
@@ -418,19 +418,19 @@ def test_private_images_join_the_auxiliary_ones(monkeypatch):
 
 
 def test_there_must_be_private_images_that_are_not_scored():
-    victim = Victim(toy(UShaped).run, 48)
+    victim = Victim(toy(UShaped()).run, 48)
     with pytest.raises(ValueError, match="lower --images"):
         judge(PCAT(**TINY, private_share=0.1), victim, victim.run.parts, 0)
-    assert len(Victim(toy(UShaped).run, 44).given_away(0.5)[0]) == 4
+    assert len(Victim(toy(UShaped()).run, 44).given_away(0.5)[0]) == 4
 
 
 def test_too_few_auxiliary_images_are_refused():
-    knowledge = replace(told(SDAR(), toy(UShaped)), aux=torch.rand(2, *TASK.shape), aux_labels=torch.tensor([0, 1]))
+    knowledge = replace(told(SDAR(), toy(UShaped())), aux=torch.rand(2, *TASK.shape), aux_labels=torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="2 are too few: raise --aux-samples"):
         SDAR(**TINY).attacker(knowledge, 0)
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped])
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 def test_the_critic_of_images_can_be_had_and_matters(protocol):
     with_it, without = (prepared(SDAR(**TINY, lambda2=value), toy(protocol)) for value in (5.0, 0.0))
     messages = uploads(toy(protocol).messages)
@@ -438,7 +438,7 @@ def test_the_critic_of_images_can_be_had_and_matters(protocol):
 
 
 def test_missing_knowledge_is_named():
-    knowledge = told(SDAR(), toy(UShaped))
+    knowledge = told(SDAR(), toy(UShaped()))
     for name, words in {"body": "the server's own network", "net": "architecture", "aux_labels": "labels"}.items():
         with pytest.raises(ValueError, match=words):
             replace(knowledge, **{name: None}).only(SDAR.needs)

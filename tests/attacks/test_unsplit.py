@@ -14,11 +14,11 @@ from cutlayer.audit.judge import judge
 from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
-from cutlayer.core.split import Bypass
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Bottleneck1x1, Chain, KAnonymous, LightSplit, NoGuard, Noise
 from cutlayer.metrics.images import minmax, ncc
 from cutlayer.training.plan.plan import Task
+from cutlayer.training.protocols import Bypass
 
 FEW = {"rounds": 2, "input_steps": 3, "clone_steps": 3, "rate": 1e-2}
 NET, CUT = TinyNet(), (4, 5, 5)
@@ -185,7 +185,7 @@ def test_it_runs_against_every_guard_in_every_form(guard, clones):
 
 @pytest.mark.parametrize("guard", [NoGuard(), LightSplit(ratio=2), Bottleneck1x1(ratio=2)], ids=repr)
 def test_it_knows_that_a_bypass_keeps_channels_home(guard):
-    run = trained(guard, protocol=Bypass)
+    run = trained(guard, protocol=Bypass())
     for form in UnSplit(**FEW).against(guard, (2, 5, 5)):
         assert judge(form, Victim(run, 8), run.parts, seed=0)[0]["n"] == 8
 

@@ -30,11 +30,11 @@ from cutlayer.audit.verdicts import by_form, verdict
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec
-from cutlayer.core.split import Vanilla
 from cutlayer.data.auxiliary import Auxiliary
 from cutlayer.data.base import Loaded, Samples, parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, NoGuard, Noise, NoPeek
+from cutlayer.training.protocols import Vanilla
 
 SHAPE = (4, 6, 6)
 WITH_FORMS = [FORA(), SDAR(), PCAT(), FSHA(), FeatureSniffer(), UnSplit()]
@@ -122,7 +122,7 @@ OTHER = Loaded(Samples(torch.rand(90, 1, 12, 12), torch.zeros(90).long()), sampl
     [
         (AttributeInference("gender"), {}, r"needs an attribute 'gender' of the data; they have odd"),
         (AttributeInference("odd"), {"auxiliary": Auxiliary(other=OTHER)}, "needs sensitive attributes of the aux"),
-        (LabelClustering(), {"protocol": Vanilla}, "here they travel to the server: leave it out, or take UShaped"),
+        (LabelClustering(), {"protocol": Vanilla()}, "here they travel to the server: leave it out, or take UShaped"),
         (Membership(calibrated=True), {}, "needs labels that travel, and here they stay home: audit Vanilla"),
         (PCAT(private_share=0.1), {"images": 500}, "needs some of the client's own images"),
     ],

@@ -11,6 +11,7 @@ from statistics import mean
 import pytest
 from toys import tiny_plan
 
+from cutlayer import Bypass
 from cutlayer.audit.compare import files as compare_report
 from cutlayer.audit.compare.run import Shelf, check, compare, summaries
 from cutlayer.audit.compare.variant_text import variants
@@ -22,6 +23,7 @@ from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard
 from cutlayer.rules import FedAvg, FedMuon, Latest
+from cutlayer.training import Pretrained
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
@@ -59,18 +61,18 @@ def test_every_kind_of_field_can_be_typed():
     texts = [
         "shared_client_network=False",
         "frozen_parts=head,tail",
-        "fusion=hybrid",
+        "protocol=Bypass(fusion='hybrid')",
         "client-optimizer=SGD(lr=0.1)",
         "clients_per_round=None",
-        "home=0.3",
+        "start=model.safetensors",
     ]
     found = [one.plan for one in variants(plan, [*texts[:4], texts[5], "guard=LightSplit(ratio=2)"])]
     assert (
         not found[0].shared_client_network
         and found[1].frozen_parts == ("head", "tail")
-        and found[2].fusion == "hybrid"
+        and found[2].protocol == Bypass(fusion="hybrid")
     )
-    assert found[3].client_optimizer == SGD(lr=0.1) and found[4].home == 0.3
+    assert found[3].client_optimizer == SGD(lr=0.1) and found[4].start == Pretrained("model.safetensors")
     assert found[5].guard == LightSplit(ratio=2)
     assert variants(replace(plan, guard=LightSplit(ratio=2)), ["plan", "guard=none"])[1].plan.guard == NoGuard()
 
@@ -97,7 +99,7 @@ def test_a_relay_needs_no_rule():
         ([], "two variants or more"),
         (["rule=FedAvg"], "two variants or more"),
         (["plan", "rule=FedAvg()"], "'plan' and 'rule=FedAvg()' are the same plan"),
-        (["plan", "rul=FedAvg"], "a plan has no field 'rul'; it has aux_samples, back, batch_size"),
+        (["plan", "rul=FedAvg"], "a plan has no field 'rul'; it has aux_samples, batch_size"),
         (["plan", "FedAvg"], "write field=value"),
         (["plan", "local_steps="], "write field=value"),
         (["plan", "seed=3"], "--seeds"),

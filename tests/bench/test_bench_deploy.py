@@ -197,4 +197,4 @@ def test_the_benchmarks_of_a_slow_link_run_and_agree_on_what_crosses():
 def test_what_is_squeezed_takes_four_bits_in_all_four_messages():
     plan = bench_link.squeezed(bench_deploy.plan_of(TinyNet()))
     assert repr(plan.guard) == "Chain(LightSplit(ratio=8), Quantize(bits=4))"
-    assert plan.down.bits == plan.back.bits == 4
+    assert plan.compression.answers.bits == plan.compression.gradients.bits == 4

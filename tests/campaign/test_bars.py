@@ -37,7 +37,7 @@ def test_the_reference_decoder_passes_its_bar_and_reads_projections(cut):
 
 
 @pytest.mark.parametrize("frozen", FROZEN, ids=lambda frozen: "+".join(frozen) or "all-train")
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
 def test_split_equals_whole_for_two_hundred_steps(protocol, frozen):
     for guard in GUARDS:
         check(replace(tiny_plan(guard=guard), protocol=protocol, frozen_parts=frozen), steps=200)

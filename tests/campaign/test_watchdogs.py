@@ -8,17 +8,17 @@ import torch
 from hijacks import WATCH, digits, hijacked, honest
 
 from cutlayer.attacks import FSHA
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.nets import MnistNet, SimpleCNN
+from cutlayer.training.protocols import UShaped, Vanilla
 
 pytestmark = pytest.mark.campaign
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 SEEDS = range(5)
-EPOCHS = {Vanilla: 40, UShaped: 6}  # of digits: 2,000 and 300 steps
+EPOCHS = {Vanilla(): 40, UShaped(): 6}  # of digits: 2,000 and 300 steps
 COMMAND = "python -m pytest -m campaign tests/campaign/test_watchdogs.py"
 DISGUISES = [{"evade": 0.5}, {"evade": 0.7}, {"evade": 0.7, "joins": 200}, {"evade": 0.8, "joins": 200}]
 nets = pytest.mark.parametrize("net", [MnistNet(), SimpleCNN()], ids=["MnistNet", "SimpleCNN"])
-protocols = pytest.mark.parametrize("protocol", [Vanilla, UShaped], ids=lambda one: one.__name__)
+protocols = pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 
 
 @nets
@@ -32,7 +32,7 @@ def test_no_alarm_in_honest_training_and_fsha_is_stopped_in_time(net, protocol):
         cells.append(
             {"seed": seed, **honest(plan, data), "fsha": found["watched"], "class_mean": found["class_mean"]}
         )
-        record(f"{type(net).__name__}, {protocol.__name__}", cells)
+        record(f"{type(net).__name__}, {protocol}", cells)
     for cell in cells:
         assert all(row["false_alarms"] == 0 for row in cell["honest"])
         assert all(row["detected"] for row in cell["fsha"])
@@ -46,7 +46,7 @@ def test_a_hijacker_in_disguise_is_not_noticed_and_reads_all_the_same(net):
     """What no detector of these should be trusted with. A detector that fails this test is progress."""
     torch.set_num_threads(1)
     found = []
-    for seed, protocol in enumerate((Vanilla, UShaped)):
+    for seed, protocol in enumerate((Vanilla(), UShaped())):
         for disguise in DISGUISES:
             plan, data = digits(net, protocol, seed, 1)
             found.append(hijacked(FSHA(steps=1000, **disguise), plan, data))

@@ -79,7 +79,7 @@ def test_bench_writes_ratios(command, tmp_path, monkeypatch):
         (["train", "--data", "MNIST", "--data-dir", "/nowhere"], "/nowhere"),
         (["train", "--clients", "5000"], "clients"),
         (["train", "--partition", "Labels(m=1)", "--clients", "2"], "label"),
-        (["train", "--weights", "gone.pt"], "the weights gone.pt cannot be read"),
+        (["train", "--start", "gone.pt"], "the weights gone.pt cannot be read"),
         (["train", "--device", "tpu"], "--device is cpu or cuda"),
         (["train", "nothing.py:plan"], "there is no recipe nothing.py"),
         (["train", "--resume", "/nowhere"], "not a training run"),
@@ -188,14 +188,14 @@ def test_training_starts_from_given_weights(command, tmp_path):
     net, image = SimpleCNN(), (1, 28, 28)
     parts = {"head": net.head(image), "body": net.body(image), "tail": net.tail(image, 10)}
     torch.save(whole_state(net, **parts), tmp_path / "w.pt")
-    code, _, err = command("train", *QUICK, "--epochs", "0", "--weights", tmp_path / "w.pt", "--out", tmp_path / "a")
+    code, _, err = command("train", *QUICK, "--epochs", "0", "--start", tmp_path / "w.pt", "--out", tmp_path / "a")
     assert code == 0, err
     saved = load_file(tmp_path / "a" / "last.safetensors")
     assert torch.equal(saved["server/net.body.0.weight"], parts["body"][0].weight)
     assert torch.equal(saved["client0/net.head.0.weight"], parts["head"][0].weight)
     assert torch.equal(saved["client0/net.tail.weight"], parts["tail"].weight)
     code, _, err = command(
-        "train", *QUICK, "--net", "MnistNet", "--weights", tmp_path / "w.pt", "--out", tmp_path / "b"
+        "train", *QUICK, "--net", "MnistNet", "--start", f"Pretrained('{tmp_path}/w.pt')", "--out", tmp_path / "b"
     )
     assert code == 1 and "does not fit MnistNet" in err and not (tmp_path / "b").exists()
 

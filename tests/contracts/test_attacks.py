@@ -32,10 +32,10 @@ from cutlayer.audit.rows import Row
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, Noise
 from cutlayer.metrics.images import ncc
+from cutlayer.training.protocols import UShaped, Vanilla
 
 FEW = {"steps": 6, "reader_steps": 6, "warm": 6, "rounds": 2, "input_steps": 4, "clone_steps": 4, "starts": 2}
 ATTACKS = [
@@ -172,7 +172,7 @@ def test_an_attacker_can_be_written_down_and_holds_nothing_of_the_clients(attack
 
 
 @all_short
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_only_an_active_attack_changes_the_training_it_watches(attack, protocol, open_cut):
     with seeded(0):
         attacker = attack.attacker(after_training(Victim(open_cut, 16), open_cut.parts).only(attack.needs), 0)

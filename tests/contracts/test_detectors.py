@@ -13,7 +13,6 @@ from cutlayer.core.errors import Halt
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator, seeded
 from cutlayer.core.spec import names, spec, summary
-from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.detectors import (
     ConsensusCosine,
     GradientScrutinizer,
@@ -27,6 +26,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, Gaussian
 from cutlayer.training import checkpoint
 from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.protocols import Bypass, Vanilla
 from cutlayer.wire.transcript import Recorder
 
 # One line a detector, in a size for a dozen steps; none of them calls, so that every law sees all steps.
@@ -107,7 +107,7 @@ def test_its_text_makes_it_again(detector):
 
 @EVERY
 def test_it_says_the_same_every_time(detector):
-    first, again = (trained(plan(detector, protocol=Vanilla), parts=parts_for(detector)) for _ in range(2))
+    first, again = (trained(plan(detector, protocol=Vanilla()), parts=parts_for(detector)) for _ in range(2))
     assert report(first) == report(again)
     assert spoke(report(first)[0][0]), "it never said anything"
     assert {type(detector).__name__, "leak_ncc"} & first.progress.history[-1].keys()
@@ -122,7 +122,7 @@ def test_no_server_is_told(detector):
 
 
 @EVERY
-@pytest.mark.parametrize("protocol", [None, Vanilla, Bypass], ids=["UShaped", "Vanilla", "Bypass"])
+@pytest.mark.parametrize("protocol", [None, Vanilla(), Bypass()], ids=["UShaped", "Vanilla", "Bypass"])
 def test_a_server_sees_the_same_messages_and_both_sides_learn_the_same(detector, protocol):
     """The same number and form always; and where no probe takes the place of a step, not a bit is different."""
     form = {"protocol": protocol} if protocol else {}
@@ -136,7 +136,7 @@ def test_a_server_sees_the_same_messages_and_both_sides_learn_the_same(detector,
 @EVERY
 def test_a_passive_attacker_gets_exactly_the_honest_score(detector):
     """One that records everything, and one that computes on it while the client trains."""
-    a_plan, parts = plan(detector, protocol=Vanilla), parts_for(detector)
+    a_plan, parts = plan(detector, protocol=Vanilla()), parts_for(detector)
     honest = report(trained(a_plan, parts=parts))
     assert report(trained(a_plan, Recorder(1 << 24), parts=parts)) == honest
     knowledge = before_training(a_plan, TASK, parts, "cpu")

@@ -5,26 +5,26 @@ from itertools import product
 import pytest
 import torch
 from rotation import and_the_rest, rotation
+from test_protocols import CROSSING as PROTOCOLS
 from toys import ALL_GUARDS, GUARDS, TASK, Here, batches, split_and_whole, states, tiny_plan
 
 from cutlayer.core.batch import Batch
 from cutlayer.core.seeds import seeded
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.guards import DPSGD, HEVC, JPEG
 from cutlayer.nets.mnist_net import MnistNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.nets.simple_cnn import SimpleCNN
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Task
+from cutlayer.training.protocols import Bypass, Vanilla
 from cutlayer.training.step import learn
 
-PROTOCOLS = [Vanilla, UShaped, Bypass]
 FROZEN = [(), ("head",), ("body",), ("head", "tail")]
 STEPS = {HEVC: 3, JPEG: 6, DPSGD: 6}  # of guards whose steps take several times as long; all others make 20
 # What cannot be split so, in the words it is refused with. A line that is not needed fails: it must be refused.
 CANNOT = {
-    (JPEG, Bypass): "has only one",  # a grey picture has no channel that could stay home
-    (HEVC, Bypass): "has only one",
+    (JPEG, Bypass()): "has only one",  # a grey picture has no channel that could stay home
+    (HEVC, Bypass()): "has only one",
 }
 
 
@@ -72,7 +72,7 @@ DOUBLES = [(guard, PROTOCOLS[turn % len(PROTOCOLS)]) for turn, guard in enumerat
 def case_id(value):
     if isinstance(value, tuple):
         return "+".join(value) or "all-train"
-    return value.__name__ if isinstance(value, type) else repr(value)
+    return repr(value)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_frozen_parts_stay_bit_identical():
 def test_twice_the_loss_is_twice_the_gradient():
     grads = []
     for scale in (1.0, 2.0):
-        client, server, *_ = split_and_whole(tiny_plan(protocol=Vanilla))
+        client, server, *_ = split_and_whole(tiny_plan(protocol=Vanilla()))
         server.bodies.optimizer = None
         (client.split.loss(batches(1)[0], client.remote) * scale).backward()
         grads.append([p.grad for p in [*client.split.parameters(), *server.body.parameters()] if p.grad is not None])

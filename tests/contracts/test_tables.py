@@ -7,6 +7,7 @@ import pytest
 from test_attacks import ATTACKS
 from test_codecs import CODECS
 from test_detectors import AT_SERVERS, DETECTORS
+from test_protocols import PROTOCOLS
 from test_rules import RULES
 from toys import ALL_GUARDS
 
@@ -23,6 +24,7 @@ KINDS = {
     "rules": ("rules", {"Rule"}, RULES),
     "detectors": ("detectors", {"Detector", "ServerDetector"}, DETECTORS + AT_SERVERS),
     "codecs": ("wire/codecs", {"Codec"}, CODECS),
+    "protocols": ("training/protocols", {"Protocol"}, PROTOCOLS),
 }
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 

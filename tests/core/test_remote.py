@@ -9,7 +9,7 @@ from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.remote import Remote
 from cutlayer.core.server import Server
-from cutlayer.core.split import Vanilla
+from cutlayer.training.protocols import Vanilla
 from cutlayer.training.step import learn, predict
 
 
@@ -75,15 +75,15 @@ def test_prediction_changes_nothing_and_holds_nothing():
 
 def test_vanilla_shows_labels_and_u_shaped_does_not():
     seen = {}
-    for protocol in (Vanilla, tiny_plan().protocol):
+    for protocol in (Vanilla(), tiny_plan().protocol):
         client, *_ = split_and_whole(tiny_plan(protocol=protocol))
         heard, send = [], client.remote._send
         client.remote._send = lambda message, heard=heard, send=send: (heard.append(message), send(message))[1]
         learn(client, batches(1)[0])
-        seen[protocol.__name__] = [(message.kind.name, sorted(message.tensors)) for message in heard]
+        seen[repr(protocol)] = [(message.kind.name, sorted(message.tensors)) for message in heard]
     assert seen == {
-        "Vanilla": [("LOSS", ["y", "z"]), ("BACKWARD", ["du"])],
-        "UShaped": [("FORWARD", ["z"]), ("BACKWARD", ["du"])],
+        "Vanilla()": [("LOSS", ["y", "z"]), ("BACKWARD", ["du"])],
+        "UShaped()": [("FORWARD", ["z"]), ("BACKWARD", ["du"])],
     }
 
 

@@ -4,18 +4,21 @@ import pytest
 from toys import GUARDS
 
 from cutlayer.core.spec import HOMES, names, spec, summary
-from cutlayer.core.split import Bypass
 from cutlayer.data.digits import Digits
 from cutlayer.data.partitions import Dirichlet
-from cutlayer.guards import Chain, LightSplit
+from cutlayer.guards import Chain, LightSplit, Quantize
 from cutlayer.nets.resnet import ResNet18
+from cutlayer.training import Compression, Pretrained
 from cutlayer.training.plan.lr_schedules import Cosine
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan
+from cutlayer.training.protocols import Bypass
 
 PLAN = Plan(
-    net=ResNet18(depth=2), data=Digits(limit=100), protocol=Bypass, guard=GUARDS[-1], partition=Dirichlet(alpha=0.3),
-    clients=4, frozen_parts=("head",), client_optimizer=SGD(lr=0.1), schedule=Cosine(), seed=3,
+    net=ResNet18(depth=2), data=Digits(limit=100), protocol=Bypass(home=0.25, fusion="hybrid"), guard=GUARDS[-1],
+    partition=Dirichlet(alpha=0.3), start=Pretrained("w.pt", skip_tail=True),
+    compression=Compression(answers=Quantize(bits=8)), clients=4,
+    frozen_parts=("head",), client_optimizer=SGD(lr=0.1), schedule=Cosine(), seed=3,
 )  # fmt: skip
 
 

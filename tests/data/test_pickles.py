@@ -79,7 +79,7 @@ class Calls:
         return self.call
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("protocol", [0, 2, 4], ids=repr)
 def test_code_in_a_pickle_is_refused_and_does_not_run(tmp_path, protocol):
     for function, arguments, name in (
         (os.mkdir, (str(tmp_path / "ran"),), "mkdir"),

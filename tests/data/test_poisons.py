@@ -9,13 +9,13 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Task
 from cutlayer.core.spec import spec
-from cutlayer.core.split import Vanilla
 from cutlayer.data import Digits
 from cutlayer.data.base import Samples
 from cutlayer.data.poisons import BadNets, LabelFlip
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.engines.local.start import train
 from cutlayer.training.plan.plan import Plan
+from cutlayer.training.protocols import Vanilla
 
 
 def run_of(**changes) -> LocalRun:
@@ -108,7 +108,7 @@ def test_a_result_says_what_the_attack_came_to(tmp_path):
         (lambda: BadNets().refuse_unfit(Task((30,), 10)), "images"),
         (lambda: LabelFlip(source=12).refuse_unfit(Task((30,), 10)), "source=12"),
         (lambda: run_of(poison=BadNets(clients=1, patch=13)), "patch is at most 12"),
-        (lambda: run_of(poison=BadNets(clients=1, target=3), protocol=Vanilla), "0 to 2"),
+        (lambda: run_of(poison=BadNets(clients=1, target=3), protocol=Vanilla()), "0 to 2"),
     ],
 )
 def test_refusals_name_the_fix(make, says):

@@ -8,7 +8,6 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Kind, Message
-from cutlayer.core.split import Federated, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.data.poisons import BadNets
@@ -17,6 +16,7 @@ from cutlayer.detectors.consensus import Consensus, exceeded_by, f1, in_units, s
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.protocols import Federated, Vanilla
 
 CLIENTS = 10
 
@@ -214,7 +214,7 @@ def trained(**changes) -> LocalRun:
     "changes",
     [{}, {"rounds": Wave()}, {"rounds": SplitFed(), "local_steps": 2},
      {"rounds": SplitFed(version=2)}, {"shared_client_network": False},
-     {"protocol": Vanilla, "server_detectors": (replace(WATCH, signature="input"),)},
+     {"protocol": Vanilla(), "server_detectors": (replace(WATCH, signature="input"),)},
      {"clients_per_round": 3}, {"micro_batches": 2}],
     ids=repr,
 )  # fmt: skip
@@ -264,10 +264,10 @@ def test_a_backdoor_that_is_learnt_is_seen():
     [
         (lambda: trained(clients=2), "needs 3 clients in a pass.* there are 2"),
         (lambda: trained(clients_per_round=2), "there are 2"),
-        (lambda: trained(protocol=Vanilla), "take signature='input'"),
+        (lambda: trained(protocol=Vanilla()), "take signature='input'"),
         (lambda: trained(server_detectors=(ConsensusCosine(window=5),)), "5 passes, the plan has 4"),
         (lambda: trained(server_detectors=(ConsensusCosine(clean=49),)), "50 epochs, the plan has 2"),
-        (lambda: trained(protocol=Federated, rounds=SplitFed()), "a cut"),
+        (lambda: trained(protocol=Federated(), rounds=SplitFed()), "a cut"),
         (lambda: trained(rounds=Wave(fused=True)), "no fused waves"),
         (lambda: trained(server_detectors=(GradientScrutinizer(),)), "server's detector"),
         (lambda: trained(client_detectors=(ConsensusCosine(),)), "client_detectors cannot be"),

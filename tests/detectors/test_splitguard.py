@@ -8,10 +8,10 @@ from toys import TASK, tiny_parts, tiny_plan
 from cutlayer.core.batch import Task
 from cutlayer.core.message import Kind
 from cutlayer.core.seeds import derive, generator
-from cutlayer.core.split import Vanilla
 from cutlayer.detectors import ClientContext, SplitGuard, StepView
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.protocols import Vanilla
 
 PROBES = SplitGuard(threshold=1e-6, share=0.4, warm=2)
 CONTEXT = ClientContext(Task((1, 4, 4), 10, {}), 6, 7, lambda steps: iter(()))
@@ -83,7 +83,7 @@ def test_no_label_of_a_probe_is_right_and_nobody_knows_when_it_comes(classes):
     assert {step for step in range(400) if other.probe(step, y) is not None} != set(probes)
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, None], ids=["Vanilla", "UShaped"])
+@pytest.mark.parametrize("protocol", [Vanilla(), None], ids=["Vanilla", "UShaped"])
 def test_a_probe_leaves_weights_statistics_and_optimizer_as_they_were(protocol):
     changes = {"protocol": protocol} if protocol else {}
     plan = tiny_plan(epochs=3, batch_size=6, client_optimizer=Adam(), client_detectors=(PROBES,), **changes)
@@ -106,7 +106,7 @@ def test_a_probe_leaves_weights_statistics_and_optimizer_as_they_were(protocol):
 
 def test_the_true_labels_never_travel_with_a_probe():
     """In vanilla split learning the server sees labels: those of probes are all wrong, those of others right."""
-    plan = tiny_plan(epochs=3, batch_size=6, protocol=Vanilla, client_detectors=(PROBES,))
+    plan = tiny_plan(epochs=3, batch_size=6, protocol=Vanilla(), client_detectors=(PROBES,))
     seen = {}
 
     def listen(message, handle):

@@ -61,11 +61,43 @@ def test_a_plan_text_is_told_what_its_fields_are_called_now():
         ValueError, match=r"a plan of cutlayer 0\.1: batch is now batch_size, turn is now local_steps"
     ):
         read_plan("Plan(batch=32, turn=2)")
-    assert set(RENAMED.values()) <= set(FIELDS) and not set(RENAMED) & set(FIELDS)
+    now = {new.partition("=")[0] for new in RENAMED.values()}
+    assert now <= set(FIELDS) and not set(RENAMED) & set(FIELDS)
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("--turn", "--local-steps"), ("--own", "--own-client-network"), ("--batch=3", "--batch-size")]
+    ("old", "new"),
+    [
+        ("home=0.5", r"home is now protocol=Bypass\(home=\.\.\.\)"),
+        ("protocol=Bypass, fusion='hybrid'", r"fusion is now protocol=Bypass\(fusion=\.\.\.\)"),
+        ("weights='w.pt'", r"weights is now start=Pretrained\("),
+        ("weights='w.pt', skip_tail=True", r"skip_tail is now start=Pretrained\(\.\.\., skip_tail=True\)"),
+        ("down=Quantize(bits=8)", r"down is now compression=Compression\(answers=\.\.\.\)"),
+        ("back=Quantize(bits=8)", r"back is now compression=Compression\(gradients=\.\.\.\)"),
+    ],
+)
+def test_a_field_that_became_an_argument_says_of_what(folder, old, new):
+    with pytest.raises(ValueError, match=new):
+        read_plan(f"Plan({old})")
+    path = folder / "plan.json"
+    before = path.read_text()
+    path.write_text(json.dumps({**json.loads(before), "plan": f"Plan({old})"}))
+    with pytest.raises(ValueError, match=new):
+        load_plan(folder)
+    path.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--turn", "--local-steps"),
+        ("--own", "--own-client-network"),
+        ("--batch=3", "--batch-size"),
+        ("--home=0.3", "--protocol 'Bypass(home=...)'"),
+        ("--weights", "--start 'Pretrained(...)'"),
+        ("--skip-tail", "--start 'Pretrained(..., skip_tail=True)'"),
+        ("--down", "--compression 'Compression(answers=...)'"),
+    ],
 )
 def test_an_option_of_before_is_told_its_name(command, old, new):
     code, _, err = command("train", old)

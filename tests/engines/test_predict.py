@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.data import Digits, Npz
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
@@ -18,6 +17,7 @@ from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, Quantize
 from cutlayer.nets import LeNet, Segmenter
 from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.plan import Plan
+from cutlayer.training.protocols import UShaped, Vanilla
 
 torch.set_num_threads(1)
 
@@ -116,7 +116,7 @@ def test_options_that_do_not_go_together(command, trained, options, words):
 
 
 # ------------------------------------------------------------------------- with a real server
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_a_served_network_streams_label_maps(protocol, tmp_path):
     """Segmentation over gRPC: labels of pixels travel where they do, and each sample is answered by itself."""
     pytest.importorskip("grpc")

@@ -7,10 +7,11 @@ import torch
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Batch
+from cutlayer.core.compressor import Compression
 from cutlayer.core.seeds import generator
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import BF16
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
 Z = torch.randn(6, 3, 4, 4, generator=generator(3))
 
@@ -35,7 +36,7 @@ def test_gradients_pass_straight_through():
     assert torch.equal(z.grad, weight) and torch.equal(seen, Z.bfloat16().float())
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 def test_every_message_takes_half_the_bytes(protocol):
     """Zeros behind a ReLU are left out already, so z gains less than the others."""
 
@@ -56,6 +57,6 @@ def test_every_message_takes_half_the_bytes(protocol):
         run.train()
         return run.ledger.per_sample("up") + run.ledger.per_sample("down"), heard
 
-    (small, heard), (plain, _) = bytes_of(guard=BF16(), down=BF16(), back=BF16()), bytes_of()
+    (small, heard), (plain, _) = bytes_of(guard=BF16(), compression=Compression(BF16(), BF16())), bytes_of()
     assert small < 0.75 * plain
     assert {exact for _, exact in heard} == {True}

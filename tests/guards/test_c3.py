@@ -9,13 +9,13 @@ from cutlayer.audit.victim import Victim
 from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import C3, Chain, KAnonymous, LightSplit, Quantize, Subset, TopK
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.sides import sides
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn, predict
 
 Z = torch.randn(7, 2, 3, 5, generator=generator(1), dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_more_samples_in_a_row_are_more_noise_and_it_is_told():
         assert float(near) == pytest.approx((1 + ratio) ** -0.5, rel=0.1)
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 @pytest.mark.parametrize("count", [6, 5, 3])
 def test_everyone_gets_their_own_answer(protocol, count):
     """Permuting samples within what is sent permutes answers: no sample gets a neighbour's."""
@@ -81,13 +81,13 @@ def test_everyone_gets_their_own_answer(protocol, count):
     with torch.no_grad():
         z, home = client.split.share(client.split.head(some.x))
         u = server.body(client.split.guard(z, some).seen)[:count]
-        by_hand = client.split.tail(client.split.rejoin(u, home) if protocol is Bypass else u)
+        by_hand = client.split.tail(client.split.rejoin(u, home) if protocol == Bypass() else u)
     torch.testing.assert_close(logits, by_hand)
     heard = []
     client.remote._send = lambda message: (heard.append(message), server.handle(message))[1]
     learn(client, some)
     assert len(heard[0]["z"]) == -(-count // 2)
-    if protocol is Vanilla:
+    if protocol == Vanilla():
         assert len(heard[0]["y"]) == count and ("rows" in heard[0].tensors) == bool(count % 2)
 
 
@@ -102,7 +102,7 @@ def test_gradients_are_those_of_the_whole_and_bytes_go_down_both_ways():
         assert small.bytes[kind, way] < 0.45 * plain.bytes[kind, way]
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_the_validator_knows_how_many_rows_belong_to_a_message(protocol):
     plan = tiny_plan(protocol=protocol, guard=C3(ratio=2), batch_size=6)
     validator = MessageValidator(plan, TASK)
@@ -112,7 +112,7 @@ def test_the_validator_knows_how_many_rows_belong_to_a_message(protocol):
 
     begin()
     z = torch.zeros(3, 4, 5, 5)
-    if protocol is Vanilla:
+    if protocol == Vanilla():
         asks = [
             ({"y": torch.zeros(6, dtype=torch.int64)}, True),
             ({"y": torch.zeros(5, dtype=torch.int64), "rows": torch.arange(5)}, True),

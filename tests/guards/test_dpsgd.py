@@ -15,7 +15,6 @@ from cutlayer.audit.victim import WhiteBox
 from cutlayer.core.batch import Batch
 from cutlayer.core.seeds import derive
 from cutlayer.core.spec import spec
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, WCC, Bottleneck1x1, Chain, Clip, Gaussian, KAnonymous, LightSplit
 from cutlayer.guards.dpsgd import PerSample, Use, clipped_sum, per_sample_gradients, units
@@ -23,11 +22,12 @@ from cutlayer.training.build import build_client
 from cutlayer.training.facts.memory import client_memory
 from cutlayer.training.facts.sides import sides
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn, predict
 
 NET = TinyNet(norm="group")
-PROTOCOLS = [Vanilla, UShaped, Bypass]
-protocols = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.__name__)
+PROTOCOLS = [Vanilla(), UShaped(), Bypass()]
+protocols = pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
 
 
 def plan_with(guard, **changes):
@@ -62,7 +62,7 @@ def gradients_of(plan, feed):
 )
 @protocols
 def test_split_is_whole(protocol, guard, frozen):
-    if protocol is Vanilla and "head" in frozen:
+    if protocol == Vanilla() and "head" in frozen:
         pytest.skip("the client has nothing to learn")
     check(plan_with(guard, protocol=protocol, frozen_parts=frozen), steps=4)
 
@@ -131,7 +131,7 @@ def test_clipping_is_that_of_a_loop_over_the_samples(protocol):
 @pytest.mark.parametrize("frozen", [(), ("head",)], ids=str)
 @pytest.mark.parametrize("extra", [None, KAnonymous(k=2), WCC(weight=0.1)], ids=repr)
 def test_without_clip_and_noise_it_is_plain_training(protocol, frozen, extra):
-    if protocol is Vanilla and frozen:
+    if protocol == Vanilla() and frozen:
         pytest.skip("the client has nothing to learn")
     off = DPSGD(clip=1e9, noise=0.0)
     clients = []
@@ -233,7 +233,7 @@ def test_a_replayed_step_is_the_same_step_and_another_client_draws_other_noise()
 
 
 def test_every_trained_weight_of_the_client_gets_noise():
-    got, client = gradients_of(plan_with(DPSGD(clip=1e-9, noise=1e9), protocol=Bypass), batches(1)[0])
+    got, client = gradients_of(plan_with(DPSGD(clip=1e-9, noise=1e9), protocol=Bypass()), batches(1)[0])
     assert set(got) == {name for name, p in client.split.named_parameters() if p.requires_grad}
     assert all((g != 0).all() for g in got.values())
 

@@ -10,11 +10,11 @@ from toys import TASK, batches, tiny_parts, tiny_plan
 from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind
 from cutlayer.core.seeds import generator
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, Chain, EntropicStudent
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import export, learn, load
 from cutlayer.wire.codecs.latents import Latents
 
@@ -44,7 +44,7 @@ def equal(one, other):
     return all(torch.equal(t, other[name]) for name, t in one.items())
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 def test_stages_and_exchanges_come_when_they_are_due(protocol):
     client, _, heard = pair(protocol=protocol)
     guard = client.split.guard

@@ -12,11 +12,11 @@ from toys import TASK, TinyNet, batches, split_and_whole, tiny_parts, tiny_plan
 from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind
 from cutlayer.core.spec import spec
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import HEVC, JPEG, Chain, NoGuard, Noise
 from cutlayer.nets import Whole
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import UShaped, Vanilla
 from cutlayer.training.step import learn, predict
 
 BOTH = [JPEG(quality=60), HEVC(quality=40)]
@@ -78,14 +78,14 @@ def test_gradients_pass_straight_through(guard):
 
 
 @both
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_a_server_learns_from_the_files_and_every_byte_is_counted(guard, protocol):
     plan = tiny_plan(net=WHOLE, guard=guard, protocol=protocol, batch_size=16, epochs=1)
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     before = {name: t.clone() for name, t in run.server.body.state_dict().items()}
     run.train()
     assert any(not torch.equal(t, before[name]) for name, t in run.server.body.state_dict().items())
-    kind = Kind.FORWARD if protocol is UShaped else Kind.LOSS
+    kind = Kind.FORWARD if protocol == UShaped() else Kind.LOSS
     plain = LocalRun(
         tiny_plan(net=WHOLE, guard=NoGuard(), protocol=protocol, batch_size=16, epochs=1), tiny_parts(), classes=3
     )

@@ -10,7 +10,7 @@ from toys import TASK, samples, split_and_whole, tiny_parts, tiny_plan
 from cutlayer.bench.run import textbook_mdav
 from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind
-from cutlayer.core.split import Bypass, UShaped, Vanilla, each
+from cutlayer.core.split import each
 from cutlayer.data.base import Parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Chain, KAnonymous, LightSplit, NoGuard
@@ -20,6 +20,7 @@ from cutlayer.guards.kanonymous import GROUPINGS
 from cutlayer.guards.noise import Gaussian
 from cutlayer.guards.parts.grouping import consecutive, mdav, mdav_within_classes, squared_distances
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn, predict
 from cutlayer.wire import frames
 
@@ -291,7 +292,7 @@ def feed(count, seed=0):
     return Batch(pool.x, pool.y, seed=seed)
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped(), Bypass()], ids=repr)
 @pytest.mark.parametrize("guard", [KAnonymous(k=3), Chain(LightSplit(ratio=4), KAnonymous(k=3))], ids=repr)
 def test_the_frames_hold_one_row_a_group(protocol, guard):
     client, *_ = split_and_whole(tiny_plan(guard=guard, protocol=protocol))
@@ -300,7 +301,7 @@ def test_the_frames_hold_one_row_a_group(protocol, guard):
     first = frames.decode(bytes(frames.encode(heard[0])))
     sent = first["z"]
     assert len(sent.unique(dim=0)) == len(sent) <= 20 // 3
-    if protocol is Vanilla:
+    if protocol == Vanilla():
         # The server has the labels and must know which row each belongs to: it learns the sizes of the groups too.
         assert first.kind is Kind.LOSS and set(first.tensors) == {"z", "y", "rows"}
         assert torch.equal(first["y"], batch.y) and first["rows"].shape == batch.y.shape
@@ -318,9 +319,9 @@ def test_the_frames_hold_one_row_a_group(protocol, guard):
 def test_vanilla_and_u_shaped_learn_the_same_from_the_same_weights():
     """The labels' rows are the only difference: the loss is the same mean over samples."""
     losses = []
-    for protocol in (Vanilla, UShaped):
+    for protocol in (Vanilla(), UShaped()):
         client, server, *_ = split_and_whole(tiny_plan(guard=KAnonymous(k=3), protocol=protocol))
-        tail = server.body.tail if protocol is Vanilla else client.split.tail
+        tail = server.body.tail if protocol == Vanilla() else client.split.tail
         for number, parameter in enumerate(tail.parameters()):
             torch.nn.init.constant_(parameter, 0.1 * (number + 1))
             parameter.data += torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape)
@@ -331,7 +332,7 @@ def test_vanilla_and_u_shaped_learn_the_same_from_the_same_weights():
 
 def test_members_of_a_group_get_one_answer_unless_something_stays_home():
     """U-shaped accuracy is at most the share of the commonest label in a group; a bypass can do better."""
-    for protocol, answers in ((UShaped, 6), (Bypass, 20)):
+    for protocol, answers in ((UShaped(), 6), (Bypass(), 20)):
         client, *_ = split_and_whole(tiny_plan(guard=KAnonymous(k=3), protocol=protocol))
         logits = predict(client, [feed(20)])
         assert len(logits.unique(dim=0)) == answers
@@ -342,7 +343,7 @@ def run_of(guard, private=40, batch_size=12, **changes):
     return LocalRun(plan, tiny_parts(private), classes=3)
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped(), Bypass()], ids=repr)
 def test_a_last_batch_that_is_too_small_joins_the_one_before(protocol):
     run = run_of(KAnonymous(k=5), private=12 + 12 + 3, protocol=protocol)
     heard = overhear(run.networks[0])

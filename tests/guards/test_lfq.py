@@ -13,7 +13,6 @@ from cutlayer.core.batch import Batch
 from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.core.state import unnamed
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, WCC, Bottleneck1x1, Chain, TopK
@@ -21,6 +20,7 @@ from cutlayer.guards.lfq import Levels, entropy_term
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import export, learn
 from cutlayer.wire import frames
 from cutlayer.wire.codecs import BY_TAG
@@ -245,7 +245,7 @@ WRAPPED = [lambda guard: guard, lambda guard: Chain(guard, WCC(weight=0.001))]
 
 
 @pytest.mark.parametrize("wrapped", WRAPPED, ids=["alone", "in a chain"])
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 def test_the_client_copies_the_servers_decoder_when_it_is_time(protocol, wrapped):
     client, server, heard = pair(wrapped(LFQ(bits=3, freq=3, levels="learned")), protocol=protocol)
     start, copies = state_of(server.body.lift), []
@@ -337,7 +337,7 @@ def test_a_server_takes_no_other_weights():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"micro_batches": 3}, {"protocol": Bypass}, {"protocol": Vanilla, "local_steps": 2}], ids=repr
+    "changes", [{"micro_batches": 3}, {"protocol": Bypass()}, {"protocol": Vanilla(), "local_steps": 2}], ids=repr
 )
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_it_is_carried_on_exactly(where, changes):
@@ -419,8 +419,7 @@ def test_where_it_does_not_fit():
         Chain(LFQ(), LFQ())
     with pytest.raises(ValueError, match="drops coordinates"):
         Chain(TopK(), LFQ())
-    own = tiny_plan(guard=LFQ(decoder="client"), clients=2, shared_client_network=False)
     with pytest.raises(ValueError, match="share the heads, or take decoder='server'"):
-        cut_shapes(own, TASK)
-    assert cut_shapes(replace(own, guard=LFQ()), TASK)
+        tiny_plan(guard=LFQ(decoder="client"), clients=2, shared_client_network=False)
+    assert cut_shapes(tiny_plan(guard=LFQ(), clients=2, shared_client_network=False), TASK)
     assert cut_shapes(Plan(guard=LFQ(decoder="client")), Task((1, 28, 28), 10))

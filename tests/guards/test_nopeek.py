@@ -9,12 +9,12 @@ from toys import TASK, batches, split_and_whole, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Batch
 from cutlayer.core.seeds import generator
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import NoPeek
 from cutlayer.guards.parts.distance_correlation import distance_correlation
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import UShaped, Vanilla
 
 
 def normal(*shape, seed=0):
@@ -140,7 +140,7 @@ def gradients(plan, batch):
 
 
 @pytest.mark.usefixtures("double")
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped])
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_the_head_gets_equation_8_and_nobody_else_is_scaled(alpha, protocol):
     batch = batches(1)[0]

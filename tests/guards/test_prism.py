@@ -17,7 +17,7 @@ from toys import TASK, Here, batches, split_and_whole, states, tiny_plan
 
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.seeds import seeded
-from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.core.split import BypassNetwork
 from cutlayer.guards import Chain, LightSplit, Prism
 from cutlayer.guards.base import Support
 from cutlayer.guards.parts.adversary import deviations
@@ -27,6 +27,7 @@ from cutlayer.guards.prism import PRIVACY, information
 from cutlayer.nets.bypass import FUSIONS
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn
 
 CUT = (4, 5, 5)
@@ -167,17 +168,17 @@ def masked_by_hand(split, body, batch, hard):
     """The task loss of a plain network with a fixed mask: no guard, no adversary, no straight-through anything."""
     z = split.head(batch.x)
     u = body(hard.to(z) * z)
-    if isinstance(split, Bypass):
+    if isinstance(split, BypassNetwork):
         u = split.rejoin(u, (~hard).to(z) * z)
     return cross_entropy(split.tail(u), batch.y)
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Bypass])
+@pytest.mark.parametrize("protocol", [UShaped(), Bypass(fusion="hybrid")], ids=repr)
 @pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("attribute", [None, "odd"])
 def test_the_masks_losses_leave_the_gradients_of_the_network_alone_bit_for_bit(protocol, privacy, attribute):
     guard = Prism(keep=0.4, privacy=privacy, attribute=attribute, rho=0.3, gamma=3.0, threshold="statistical")
-    plan, batch = tiny_plan(protocol=protocol, guard=guard, fusion="hybrid"), batches(1)[0]
+    plan, batch = tiny_plan(protocol=protocol, guard=guard), batches(1)[0]
     split, body = sides(plan)
     split.loss(batch, Here(body)).backward()
     assert all(grad.any() for name, grad in grads(split.guard).items() if "weight" in name)
@@ -198,7 +199,7 @@ def test_the_maskers_task_gradient_is_message_4_times_z(score, threshold):
     """∂L/∂M = ∂L/∂z_S · z: nothing else has to be asked of the server."""
     guard = Prism(keep=0.4, rho=1.0, gamma=0.0, score=score, threshold=threshold)
     plan, batch = (
-        tiny_plan(protocol=Bypass, guard=guard, server_optimizer=tiny_plan().server_optimizer),
+        tiny_plan(protocol=Bypass(), guard=guard, server_optimizer=tiny_plan().server_optimizer),
         batches(1)[0],
     )
     client, server, twin, twin_server = split_and_whole(plan)
@@ -440,7 +441,7 @@ def heard(plan, steps=3):
 
 
 @pytest.mark.parametrize("rescale", [False, True])
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass])
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped(), Bypass()], ids=repr)
 def test_both_messages_at_the_cut_are_zero_where_the_mask_is(protocol, rescale):
     said, _ = heard(tiny_plan(protocol=protocol, guard=Prism(keep=0.3, rescale=rescale)))
     forward, backward = said[0::2], said[1::2]
@@ -452,7 +453,7 @@ def test_both_messages_at_the_cut_are_zero_where_the_mask_is(protocol, rescale):
 
 
 def test_what_stays_home_counts_and_is_in_no_message():
-    plan = tiny_plan(protocol=Bypass, guard=Prism(keep=0.3), fusion="hybrid")
+    plan = tiny_plan(protocol=Bypass(fusion="hybrid"), guard=Prism(keep=0.3))
     client, _, twin, _ = split_and_whole(plan)
     said, send = [], client.remote._send
     client.remote._send = lambda message: said.append(message) or send(message)
@@ -479,7 +480,7 @@ def test_every_combination_learns_split_as_it_does_whole(mask, privacy, fusion):
     score, threshold = mask
     attribute = "odd" if fusion == "concat" else None
     guard = Prism(score=score, threshold=threshold, privacy=privacy, attribute=attribute, keep=0.3, anneal=2)
-    client, server, twin, twin_server = split_and_whole(tiny_plan(protocol=Bypass, guard=guard, fusion=fusion))
+    client, server, twin, twin_server = split_and_whole(tiny_plan(protocol=Bypass(fusion=fusion), guard=guard))
     start = {name: t.clone() for name, t in states(client, server).items()}
     for batch in batches(2):
         terms = learn(client, batch)
@@ -497,7 +498,7 @@ def test_every_combination_learns_split_as_it_does_whole(mask, privacy, fusion):
 
 
 def test_rescaling_starts_as_nothing_and_learns_on_both_streams():
-    plan = tiny_plan(protocol=Bypass, guard=Prism(keep=0.3, rescale=True))
+    plan = tiny_plan(protocol=Bypass(), guard=Prism(keep=0.3, rescale=True))
     plain = built(keep=0.3)(cut_activation(), batches(1)[0])
     scaled = built(keep=0.3, rescale=True)(cut_activation(), batches(1)[0])
     assert torch.equal(plain.seen, scaled.seen)
@@ -571,7 +572,7 @@ def test_it_comes_first_in_a_chain_and_before_nothing_that_fills_zeros():
 
 
 def test_a_plan_with_every_side_can_be_built_and_predicts():
-    plan = tiny_plan(protocol=Bypass, guard=Prism(attribute="odd"))
+    plan = tiny_plan(protocol=Bypass(), guard=Prism(attribute="odd"))
     server = build_server(plan.public(), TASK)
     client = build_client(plan, TASK, 0, server.handle)
     assert cut_shapes(plan, TASK).shared == CUT

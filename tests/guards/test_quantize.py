@@ -8,14 +8,15 @@ import torch
 from toys import TASK, TinyNet, batches, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Batch
+from cutlayer.core.compressor import Compression
 from cutlayer.core.seeds import generator
 from cutlayer.core.spec import spec
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Chain, LightSplit, NoGuard, Quantize, TopK
 from cutlayer.nets.simple_cnn import SimpleCNN
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import Plan
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn
 from cutlayer.wire import frames
 
@@ -73,8 +74,8 @@ def test_the_same_step_rounds_alike_and_another_does_not():
     assert torch.equal(one, again) and not torch.equal(one, other)
 
 
-PROTOCOLS = [UShaped, Vanilla, Bypass]
-SMALL = {"down": Quantize(bits=8), "back": Quantize(bits=8, rounding="stochastic")}
+PROTOCOLS = [UShaped(), Vanilla(), Bypass()]
+SMALL = {"compression": Compression(Quantize(bits=8), Quantize(bits=8, rounding="stochastic"))}
 
 
 class ThroughBytes:
@@ -107,7 +108,7 @@ def test_all_four_messages_shrink_and_bytes_on_the_way_change_nothing(protocol):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     counted = {key: count for key, count in runs[0].ledger.bytes.items() if key[0] != "TURN"}
     assert counted == counting.bytes
-    plain = LocalRun(replace(plan, guard=NoGuard(), down=Plan().down, back=Plan().back), tiny_parts(), classes=3)
+    plain = LocalRun(replace(plan, guard=NoGuard(), compression=Compression()), tiny_parts(), classes=3)
     plain.train()
     for way in ("up", "down"):
         assert runs[0].ledger.per_sample(way) < plain.ledger.per_sample(way)
@@ -157,7 +158,7 @@ def test_settings_that_make_no_sense():
             Quantize(bits=bits)
     with pytest.raises(ValueError, match="rounding is one of"):
         Quantize(rounding="up")
-    with pytest.raises(ValueError, match="down cannot be LightSplit"):
-        Plan(down=LightSplit(ratio=2))
-    plan = Plan(net=SimpleCNN(), down=Quantize(bits=8), back=TopK(share=0.1))
+    with pytest.raises(ValueError, match="answers cannot be LightSplit"):
+        Compression(answers=LightSplit(ratio=2))
+    plan = Plan(net=SimpleCNN(), compression=Compression(Quantize(bits=8), TopK(share=0.1)))
     assert spec(repr(plan), "plans") == plan

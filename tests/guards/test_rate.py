@@ -11,13 +11,13 @@ from toys import TASK, TinyNet, batches, tiny_parts, tiny_plan
 from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Chain, NoGuard, Quantize, RateBottleneck, TopK
 from cutlayer.guards.parts.latents import _Between, _bits
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn
 from cutlayer.wire import frames
 from cutlayer.wire.codecs.latents import LIMIT, SMALLEST, STEP, TABLES, UNIT, Latents
@@ -188,7 +188,7 @@ def test_learning_lowers_the_rate_and_a_heavier_weight_lowers_it_more():
     assert sent[5.0] < sent[0.0] / 2
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 def test_a_run_through_bytes_is_the_run_and_its_bytes_are_the_ledgers(protocol):
     plan = tiny_plan(protocol=protocol, guard=RateBottleneck(channels=2, width=4), epochs=2, batch_size=8)
     counted = []
@@ -209,7 +209,7 @@ def test_a_run_through_bytes_is_the_run_and_its_bytes_are_the_ledgers(protocol):
     assert sum(counted) == sum(n for (kind, way), n in runs[0].ledger.bytes.items() if way == "up" and kind != "TURN")
     plain = LocalRun(tiny_plan(protocol=protocol, guard=NoGuard(), epochs=2, batch_size=8), tiny_parts(), classes=3)
     plain.train()
-    kind = Kind.LOSS if protocol is Vanilla else Kind.FORWARD
+    kind = Kind.LOSS if protocol == Vanilla() else Kind.FORWARD
     assert runs[0].ledger.bytes[kind.name, "up"] < plain.ledger.bytes[kind.name, "up"] / 2
 
 

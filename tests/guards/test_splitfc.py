@@ -7,12 +7,12 @@ from scipy.optimize import brentq
 from toys import TASK, batches, tiny_plan
 
 from cutlayer.core.batch import Batch
+from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.guards import Chain, LightSplit, SplitFC
 from cutlayer.guards.splitfc import allocate, keep_probabilities, levels, spreads, whole_bits
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.plan.plan import Plan
 from cutlayer.training.step import learn
 from cutlayer.wire import frames
 from cutlayer.wire.codecs import BY_TAG
@@ -193,7 +193,7 @@ def test_message_4_is_empty_where_no_column_came():
 
 
 def test_gradients_can_be_given_a_budget_too():
-    plan = tiny_plan(guard=SplitFC(ratio=4, budget=3), back=SplitFC(budget=6))
+    plan = tiny_plan(guard=SplitFC(ratio=4, budget=3), compression=Compression(gradients=SplitFC(budget=6)))
     server, heard = build_server(plan.public(), TASK), []
 
     def send(message):
@@ -228,4 +228,3 @@ def test_numbers_that_are_none_go_as_they_are():
     ):
         seen, packed = SplitFC(budget=32).compress(odd)
         assert seen is odd and packed is None
-    assert Plan(back=SplitFC(ratio=1, budget=2)).back.budget == 2

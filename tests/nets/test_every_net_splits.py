@@ -10,7 +10,6 @@ from toys import Here, split_and_whole, states, tiny_plan
 from cutlayer.core.batch import Batch
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import names
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.guards import LightSplit, NoGuard
 from cutlayer.nets import (
     MLP,
@@ -32,6 +31,7 @@ from cutlayer.nets import (
 )
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Task
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn, predict
 
 PLAIN = NoGuard()
@@ -88,7 +88,10 @@ def batch(task: Task, seed: int, size: int = 3) -> Batch:
     return Batch(torch.rand(size, *task.shape, generator=draw), labels, seed=seed)
 
 
-def check(net, task, protocol=UShaped, guard=PLAIN):
+U_SHAPED = UShaped()
+
+
+def check(net, task, protocol=U_SHAPED, guard=PLAIN):
     still = SGD(lr=0.01, momentum=0.0)
     plan = tiny_plan(net=net, protocol=protocol, guard=guard, client_optimizer=still, server_optimizer=still)
     client, server, twin, twin_server = split_and_whole(plan, task)
@@ -131,7 +134,7 @@ def test_split_is_whole(net, task):
     check(net, task)
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Vanilla(), Bypass()], ids=repr)
 @pytest.mark.parametrize(
     ("net", "task"),
     [(ResNet20(level=9), COLOUR), (Segmenter(), SCENE), (SignalNet(), SIGNAL), (MLP(widths=(8, 6, 4)), TABLE)],

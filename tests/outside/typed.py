@@ -6,5 +6,6 @@ TYPED = {
     "rules": ("half_way.py", "HalfWay(share=0.25)"),
     "detectors": ("large_gradients.py", "LargeGradients(times=1000.0)"),
     "partitions": ("in_order.py", "InOrder()"),
+    "protocols": ("smoothed_labels.py", "Smoothed(share=0.2)"),
     "nets": ("two_layers.py", "TwoLayers(width=12)"),
 }

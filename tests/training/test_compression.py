@@ -6,12 +6,13 @@ import pytest
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Task
-from cutlayer.core.split import UShaped, Vanilla
+from cutlayer.core.compressor import Compression
 from cutlayer.data.base import Parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, Chain, LightSplit, Quantize
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.training.facts.compression import compared, crossing, lines, rates
+from cutlayer.training.protocols import UShaped, Vanilla
 from cutlayer.wire.ledger import Ledger
 
 FEATURES, ANSWERS, PIXELS, SAMPLES = 4 * 5 * 5, 7, 144, 48
@@ -24,15 +25,15 @@ def measured(**changes):
     return rates(plan, run.task, run.ledger), run.ledger
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_figures_follow_from_the_bytes_that_were_counted(protocol):
     found, ledger = measured(protocol=protocol, guard=LightSplit(ratio=4))
-    forward = "FORWARD" if protocol is UShaped else "LOSS"
+    forward = "FORWARD" if protocol == UShaped() else "LOSS"
     sent = ledger.bytes[forward, "up"] / SAMPLES
     assert found["bits per feature"] == pytest.approx(8 * sent / FEATURES)
     assert found["bits per input pixel"] == pytest.approx(8 * sent / PIXELS)
     whole = sum(count for (kind, _), count in ledger.bytes.items() if kind in ("FORWARD", "LOSS", "BACKWARD"))
-    plain = SAMPLES * (8 * FEATURES + (8 * ANSWERS if protocol is UShaped else 8))
+    plain = SAMPLES * (8 * FEATURES + (8 * ANSWERS if protocol == UShaped() else 8))
     assert found["total ratio"] == pytest.approx(plain / whole)
     assert sum(found["by message"].values()) == pytest.approx(whole / SAMPLES)
 
@@ -46,7 +47,7 @@ def test_without_a_guard_the_ratio_is_what_the_frames_cost():
 def test_fewer_bits_in_all_four_messages_show_in_the_whole_ratio_and_not_in_the_model():
     guard = Quantize(bits=8)
     one, _ = measured(guard=guard)
-    four, _ = measured(guard=guard, down=Quantize(bits=8), back=Quantize(bits=8))
+    four, _ = measured(guard=guard, compression=Compression(Quantize(bits=8), Quantize(bits=8)))
     assert four["total ratio"] > 1.3 * one["total ratio"]
     assert (
         four["cost model"]["ratio"] == pytest.approx(one["cost model"]["ratio"], rel=0.05)
@@ -63,7 +64,9 @@ def test_the_ratios_of_a_real_cut_of_4096():
     task = Task((3, 32, 32), 3)
     eight = Quantize(bits=8)
     guard = Chain(LightSplit(ratio=8), Quantize(bits=4))
-    plan = tiny_plan(net=ResNet18(depth=2), guard=guard, down=eight, back=eight, epochs=1, batch_size=64)
+    plan = tiny_plan(
+        net=ResNet18(depth=2), guard=guard, compression=Compression(eight, eight), epochs=1, batch_size=64
+    )
     run = LocalRun(plan, Parts(*(samples(count, count, task) for count in (64, 3, 3, 3))), classes=3)
     run.train()
     found = rates(plan, run.task, run.ledger)
@@ -72,8 +75,8 @@ def test_the_ratios_of_a_real_cut_of_4096():
 
 
 def test_messages_by_what_is_in_them_and_what_the_model_omits():
-    u_shape, _ = measured(guard=LightSplit(ratio=4), back=Quantize(bits=8))
-    vanilla, _ = measured(protocol=Vanilla, guard=LFQ(bits=3, freq=2))
+    u_shape, _ = measured(guard=LightSplit(ratio=4), compression=Compression(gradients=Quantize(bits=8)))
+    vanilla, _ = measured(protocol=Vanilla(), guard=LFQ(bits=3, freq=2))
     assert list(crossing(u_shape)) == ["z up", "u down", "du up", "dz down"]
     assert list(crossing(vanilla)) == ["z, y up", "loss down", "scale up", "dz down", "decoder up", "decoder down"]
     assert sum(crossing(vanilla).values()) == pytest.approx(sum(vanilla["by message"].values()))

@@ -14,7 +14,6 @@ from cutlayer.audit.spec import AuditSpec
 from cutlayer.bench.shaped_link import Pace
 from cutlayer.cli.app import main
 from cutlayer.core.message import Kind, Message
-from cutlayer.core.split import Vanilla
 from cutlayer.data import Digits
 from cutlayer.engines.folder import load_plan
 from cutlayer.engines.local import start
@@ -26,6 +25,7 @@ from cutlayer.training.facts.forecast import Piece, Stopwatch, forecast, ideal, 
 from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.protocols import Vanilla
 from cutlayer.wire.ledger import Ledger
 
 torch.set_num_threads(1)
@@ -131,7 +131,7 @@ def test_the_watch_tells_server_and_client_apart(monkeypatch):
 
 
 # ------------------------------------------------------------------------------- of real runs
-@pytest.mark.parametrize("changes", [{}, {"protocol": Vanilla}, {"clients": 2}, {"micro_batches": 2}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"protocol": Vanilla()}, {"clients": 2}, {"micro_batches": 2}], ids=str)
 def test_a_run_is_told_its_bytes_and_rounds(changes):
     """Over a link of one byte a second computing is nothing: what is foretold are the bytes of the ledger."""
     plan = tiny_plan(epochs=2, val_share=0.0, **changes)

@@ -16,7 +16,6 @@ from cutlayer.core.batch import Batch, Task
 from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.core.seeds import derive, generator
 from cutlayer.core.spec import names
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data.base import Loaded, Parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, NoGuard, every
@@ -26,6 +25,7 @@ from cutlayer.nets.weights import load_weights
 from cutlayer.training.batches import epoch_batches, in_batches
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.shapes import cut_shapes, steps_per_epoch
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import predict
 
 QUICK = Decoder(steps=20, width=8, hidden=16)
@@ -76,7 +76,6 @@ def test_no_batch_is_smaller_than_the_guard_needs(count, size, least):
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (tiny_plan(guard=Shift(least=9), batch_size=8), "raise --batch-size above 8"),
         (tiny_plan(guard=Shift(attribute="gender")), "'gender', an attribute this data does not have; it has odd"),
         (tiny_plan(guard=LightSplit(ratio=4), guarded_clients=1, clients=2), "without a server's half"),
         (tiny_plan(guard=Shift(), guarded_clients=1, clients=2), "weights of its own"),
@@ -90,7 +89,11 @@ def test_a_guard_that_does_not_fit_is_refused(plan, words):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"guarded_clients": 3, "clients": 2}, "of the 2 client"), ({"fusion": "sum"}, "residual, concat")],
+    [
+        ({"guarded_clients": 3, "clients": 2}, "of the 2 client"),
+        ({"guard": Shift(least=9), "batch_size": 8}, "raise --batch-size above 8"),
+        ({"protocol": Bypass}, "write protocol=Bypass\\("),
+    ],
 )
 def test_impossible_plans(changes, words):
     with pytest.raises(ValueError, match=words):
@@ -131,7 +134,7 @@ def test_noise_at_inference_is_new_for_every_batch_and_the_same_when_repeated(mo
 
 
 # ------------------------------------------------------------------ fitted to a finished network
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped(), Bypass()], ids=repr)
 @pytest.mark.parametrize("clients", [1, 2])
 def test_a_guard_is_fitted_to_the_network_of_another_run(protocol, clients):
     plan = tiny_plan(epochs=1, batch_size=8, protocol=protocol, clients=clients)
@@ -146,8 +149,8 @@ def test_a_guard_is_fitted_to_the_network_of_another_run(protocol, clients):
     assert float(run.networks[0].split.guard.shift.detach()) != 0
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
-def test_a_finished_network_is_one_file_that_weights_reads(protocol, tmp_path):
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped(), Bypass()], ids=repr)
+def test_a_finished_network_is_one_file_that_a_plan_starts_from(protocol, tmp_path):
     net, task = SimpleCNN(), Task((1, 28, 28), 3)
     parts = Parts(*(samples(count, seed, task) for seed, count in enumerate((24, 6, 6, 6))))
     run = LocalRun(tiny_plan(net=net, protocol=protocol, epochs=1), parts, classes=3)
@@ -156,7 +159,7 @@ def test_a_finished_network_is_one_file_that_weights_reads(protocol, tmp_path):
     head, body, tail = net.head(task.shape), net.body(task.shape), net.tail(task.shape, 3)
     load_weights(tmp_path / "model.safetensors", net, task.shape, 3, head=head, body=body, tail=tail)
     whole = nn.Sequential(head, body, tail).eval()
-    if protocol is not Bypass:  # there a part of the network has no place in the file: the home stream
+    if protocol != Bypass():  # there a part of the network has no place in the file: the home stream
         ours = predict(run.networks[0], [Batch(parts.test.x, parts.test.y)])
         torch.testing.assert_close(whole(parts.test.x), ours)
     assert all(torch.equal(t, run.networks[0].split.head.state_dict()[name]) for name, t in head.state_dict().items())

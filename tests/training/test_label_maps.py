@@ -9,7 +9,7 @@ import torch
 from cutlayer.attacks import Decoder, LabelClustering, Membership, TailEnumeration
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
-from cutlayer.core.split import Bypass, UShaped, Vanilla
+from cutlayer.core.compressor import Compression
 from cutlayer.data import Npz, Scenes
 from cutlayer.data.base import parts
 from cutlayer.data.partitions import IID, Dirichlet, Labels
@@ -22,6 +22,7 @@ from cutlayer.training.evaluation import confusion, mean_iou, mean_iou_of_each
 from cutlayer.training.labels import label_shape, refuse_unfit_labels
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.plan import Plan, Task
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
 torch.set_num_threads(1)
 
@@ -119,7 +120,7 @@ def test_partitions_by_class_are_refused_and_an_even_deal_is_not(tmp_path):
 
 
 # ---------------------------------------------------------------------------- from end to end
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 def test_training_finds_the_maps(protocol, tmp_path):
     result = start.train(plan_for(small(tmp_path), protocol=protocol, epochs=6, val_share=0.0), tmp_path / "run")
     assert result["mean_iou"] > 0.6 and result["accuracy"] > 0.9
@@ -147,15 +148,15 @@ def test_the_result_is_what_prediction_finds(tmp_path):
 )
 def test_guards_run_with_maps(guard, tmp_path):
     loaded = small(tmp_path).load()
-    squeezed = {"down": Quantize(bits=4), "back": Quantize(bits=4, rounding="stochastic")}
-    plan = plan_for(Scenes(), guard=guard, **squeezed, val_share=0.0)
+    squeezed = Compression(Quantize(bits=4), Quantize(bits=4, rounding="stochastic"))
+    plan = plan_for(Scenes(), guard=guard, compression=squeezed, val_share=0.0)
     run = LocalRun(plan, parts(loaded, aux=0, val=0.0, seed=0), classes=3)
     run.train()
     assert run.progress.step >= 5 and 0 <= run.evaluate(run.parts.test)[0] <= 1
 
 
 def test_labels_on_the_way_are_counted_for_every_pixel(tmp_path):
-    result = start.train(plan_for(small(tmp_path), protocol=Vanilla, val_share=0.0), tmp_path / "run")
+    result = start.train(plan_for(small(tmp_path), protocol=Vanilla(), val_share=0.0), tmp_path / "run")
     ratio = result["rates"]["uplink ratio"]
     raw = 4 * 32 * 8 * 8 + 8 * 16 * 16
     assert ratio == pytest.approx(raw / result["bytes_up"])

@@ -13,7 +13,6 @@ from toys import GUARDS, TASK, TinyNet, batches, split_and_whole, tiny_plan
 from cutlayer.cli import app as cli
 from cutlayer.cli.memory import picture, table
 from cutlayer.core.batch import Task
-from cutlayer.core.split import Bypass, Federated, UShaped, Vanilla
 from cutlayer.nets.lenet import LeNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.training.build import build_client
@@ -22,6 +21,7 @@ from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
 from cutlayer.training.step import learn
 
 
@@ -55,11 +55,11 @@ def test_a_frozen_head_needs_no_gradients_and_hardly_any_activations():
 def test_activations_are_counted_once():
     from cutlayer.core.batch import Batch
     from cutlayer.core.remote import Remote
-    from cutlayer.core.split import UShaped
+    from cutlayer.core.split import UShapedNetwork
     from cutlayer.training.step import ClientNetwork
 
     # The second layer's weight is saved for backward as well, but it is a parameter, not an activation.
-    split = UShaped(nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()), nn.Identity())
+    split = UShapedNetwork(nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()), nn.Identity())
     client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
     batch = Batch(torch.randn(8, 10), torch.zeros(8, dtype=torch.long))
     sizes = client_memory(client, batch, (TASK.classes,))
@@ -83,7 +83,7 @@ def test_a_frozen_client_keeps_what_lies_between_u_and_the_loss():
     assert (frozen["gradients"], frozen["optimizer"]) == (0, 0) and frozen["parameters"] == active["parameters"]
     # u is kept by nobody (the tail's weights want no gradient); log-probabilities, labels, one number of the loss.
     assert 4 * 6 * 3 + 8 * 6 <= frozen["activations"] <= 4 * 6 * 3 + 8 * 6 + 4 * 7 * 6 + 16
-    assert parts_of(protocol=Vanilla)["frozen"]["activations"] == 0, "the server takes it from the cut"
+    assert parts_of(protocol=Vanilla())["frozen"]["activations"] == 0, "the server takes it from the cut"
 
 
 def test_the_largest_layer_is_needed_in_every_mode():
@@ -97,7 +97,7 @@ def test_the_largest_layer_is_needed_in_every_mode():
 @pytest.mark.parametrize("net", [TinyNet(), TinyNet(norm="group")], ids=repr)
 def test_checkpointing_keeps_as_much_as_torch_does(net):
     """Of all ways to cut the head into segments the cheapest, each counted as torch's own checkpointing has it."""
-    plan = tiny_plan(net=net, batch_size=6, protocol=Vanilla, client_optimizer=SGD(momentum=0.0))
+    plan = tiny_plan(net=net, batch_size=6, protocol=Vanilla(), client_optimizer=SGD(momentum=0.0))
     head = build_client(plan, TASK, 0, lambda message: message).split.head
     x, own = (
         torch.rand(6, *TASK.shape),
@@ -149,14 +149,14 @@ def test_checkpointing_pays_where_a_head_is_long():
 
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
 def test_every_guard_can_be_counted_in_every_mode(guard):
-    for protocol in (UShaped, Vanilla, Bypass):
+    for protocol in (UShaped(), Vanilla(), Bypass()):
         found = parts_of(guard=guard, protocol=protocol)
         assert list(found) == ["active", "checkpointed", "frozen"]
         assert all(total(one) > 0 for one in found.values())
 
 
 def test_what_a_plan_does_not_have_is_not_counted():
-    assert list(parts_of(protocol=Federated, rounds=SplitFed())) == ["active", "checkpointed"]
+    assert list(parts_of(protocol=Federated(), rounds=SplitFed())) == ["active", "checkpointed"]
     assert list(by_role(tiny_plan(), TASK)) == ["active"]
     assert list(by_role(tiny_plan(clients=4, roles=Frozen(share=0.5)), TASK)) == ["active", "frozen"]
     assert list(by_role(tiny_plan(clients=4, roles=Frozen(share=0.5, discard=True)), TASK)) == ["active"]

@@ -8,7 +8,6 @@ import torch
 from toys import GUARDS, TASK, TinyNet, batches, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Kind, Message
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, KAnonymous, Noise
 from cutlayer.training.build import build_client, build_server
@@ -16,9 +15,10 @@ from cutlayer.training.client import _at_once
 from cutlayer.training.micro_batches import Ring, learn_in_micro_batches
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn
 
-PROTOCOLS = [Vanilla, UShaped, Bypass]
+PROTOCOLS = [Vanilla(), UShaped(), Bypass()]
 
 
 def run(plan, wrap=lambda handler: handler):

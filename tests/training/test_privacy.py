@@ -15,7 +15,6 @@ from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.core.message import Kind
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.data.digits import Digits
 from cutlayer.engines.local import start
@@ -23,9 +22,11 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, WCC, Bottleneck1x1, Chain, Clip, Gaussian, KAnonymous, Laplace, LightSplit, Noise
 from cutlayer.guards.base import Guard, Release
 from cutlayer.nets import SimpleCNN
+from cutlayer.training import Pretrained
 from cutlayer.training.facts.privacy import Spent, epsilon_of, epsilon_of_one, lines, privacy, sentence
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
 GROUP = TinyNet(norm="group")
 NOISED = Chain(Clip(norm=1.0), Gaussian(epsilon=8))
@@ -92,14 +93,14 @@ def test_nothing_released_costs_nothing():
 
 
 # ------------------------------------------------------------------ what leaves
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped(), Bypass()], ids=repr)
 def test_noise_behind_a_frozen_head_is_claimed_for_the_whole_run(protocol):
     data = privacy(replace(FROZEN, protocol=protocol), TASK)
     assert data["epsilon"]["release"] == pytest.approx(8.0)
     mu = 1 / data["epsilon"]["multiplier"]
     assert data["epsilon"]["total"] == pytest.approx(analytic(5**0.5 * mu, 1e-5), rel=1e-4)
     assert data["epsilon"]["delta"] == 1e-5 and data["why_no_epsilon"] is None
-    uncovered = "labels, which travel" if protocol is Vanilla else "message 3 (dL/du)"
+    uncovered = "labels, which travel" if protocol == Vanilla() else "message 3 (dL/du)"
     assert uncovered in data["not_covered"][0]
     assert json.loads(json.dumps(data)) == data
 
@@ -215,7 +216,9 @@ def test_what_is_not_covered_is_named():
     assert "handed on" not in "; ".join(
         privacy(replace(FROZEN, clients=3, shared_client_network=False), TASK)["not_covered"]
     )
-    assert any("weights in own.pt" in text for text in privacy(replace(FROZEN, weights="own.pt"), TASK)["assumes"])
+    assert any(
+        "weights in own.pt" in text for text in privacy(replace(FROZEN, start=Pretrained("own.pt")), TASK)["assumes"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -385,5 +388,5 @@ def test_an_open_cut_says_so_in_two_lines():
 
 def test_the_ledger_reads_no_files_and_draws_nothing():
     state = torch.get_rng_state()
-    privacy(replace(FROZEN, weights="not-there.safetensors"), TASK)
+    privacy(replace(FROZEN, start=Pretrained("not-there.safetensors")), TASK)
     assert torch.equal(state, torch.get_rng_state())

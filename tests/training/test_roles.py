@@ -6,11 +6,11 @@ from fleet import PLAIN, body_of, plan, same, start, trained
 from toys import GUARDS
 
 from cutlayer.core.message import Kind
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.core.state import named
 from cutlayer.training.client import Client
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.roles import Frozen, Role
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
 
 def test_roles_stay_or_change():
@@ -24,7 +24,7 @@ def test_roles_stay_or_change():
     assert not Frozen(inherit=0).inherits(0)
 
 
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped(), Bypass()], ids=repr)
 def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
     """No gradient reaches its head, nothing of it changes, no optimizer state appears, and message 4 is not sent."""
     answers = []
@@ -44,7 +44,7 @@ def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
     assert all(parameter.requires_grad and parameter.grad is None for parameter in frozen.split.parameters())
     assert any(not torch.equal(body[name], tensor) for name, tensor in body_of(run).items()), "the server learns"
     kinds = [message.kind for message, _ in answers]
-    assert kinds == ([Kind.LOSS] if protocol is Vanilla else [Kind.FORWARD, Kind.BACKWARD])
+    assert kinds == ([Kind.LOSS] if protocol == Vanilla() else [Kind.FORWARD, Kind.BACKWARD])
     assert not any("dz" in reply.tensors for _, reply in answers)
     # An active client's turn does all of that, so the checks above can fail.
     active = run.clients[0].network
@@ -61,7 +61,7 @@ def test_a_frozen_client_never_runs_backward_and_changes_nothing(protocol):
 
 def test_the_server_learns_from_a_frozen_client_what_it_would_from_one_with_a_frozen_head():
     """The body's step is the chain rule's: as if the client had answered message 4 with nothing."""
-    fields = {"protocol": Vanilla, "epochs": 1, "client_optimizer": PLAIN}
+    fields = {"protocol": Vanilla(), "epochs": 1, "client_optimizer": PLAIN}
     frozen = start(plan(roles=Frozen(share=0.4, inherit=0), **fields))
     plain = start(plan(frozen_parts=("head",), **fields))
     turn = next(turn for one in frozen.timetable.rounds(0) for turn in one if turn.client == 2)
@@ -95,7 +95,7 @@ def test_discarded_clients_do_nothing():
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
-@pytest.mark.parametrize("protocol", [Vanilla, UShaped], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 def test_every_guard_lets_a_client_be_frozen(guard, protocol):
     run = start(plan(guard=guard, protocol=protocol, roles=Frozen(share=0.4), epochs=1))
     client = run.clients[2].network

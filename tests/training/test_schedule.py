@@ -11,7 +11,6 @@ from toys import TinyNet, tiny_plan
 from cutlayer.core.errors import NonFinite
 from cutlayer.core.message import Kind
 from cutlayer.core.spec import spec
-from cutlayer.core.split import Bypass, Federated, UShaped, Vanilla
 from cutlayer.core.state import named
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.detectors import ConsensusCosine
@@ -21,6 +20,7 @@ from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import AllActive, Frozen
 from cutlayer.training.plan.schedule import Relay, SplitFed, Wave, epoch_rounds
+from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
 from cutlayer.training.step import export, learn
 
 
@@ -59,7 +59,7 @@ def test_so_many_clients_are_drawn_for_a_pass_and_all_of_them_in_the_long_run(ro
 # -------------------------------------------------------------------------------------- waves
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 @pytest.mark.usefixtures("double")
 def test_a_wave_is_one_step_on_all_batches_together(protocol):
     """Without BatchNorm: heads and body after a wave of three clients = after one client's step on all batches."""
@@ -125,12 +125,12 @@ def test_even_weights_are_the_mean_of_the_clients_gradients():
 FUSABLE = {
     "U-shaped": plan(rounds=Wave(fused=True), net=GROUPED),
     "vanilla, unequal batches": plan(
-        rounds=Wave(fused=True), net=GROUPED, protocol=Vanilla, partition=Dirichlet(alpha=1.0)
+        rounds=Wave(fused=True), net=GROUPED, protocol=Vanilla(), partition=Dirichlet(alpha=1.0)
     ),
     "bypass, own heads, even": plan(
         rounds=Wave(fused=True, weights="even"),
         net=GROUPED,
-        protocol=Bypass,
+        protocol=Bypass(),
         shared_client_network=False,
         client_optimizer=PLAIN,
     ),
@@ -187,7 +187,7 @@ def test_one_client_that_merges_after_every_step_is_split_learning():
         torch.testing.assert_close(named(alone.networks[0].split)[name], tensor, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("protocol", [Federated, UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Federated(), UShaped(), Vanilla()], ids=repr)
 @pytest.mark.usefixtures("double")
 def test_full_batches_merged_after_every_step_are_centralised_descent(protocol):
     """K=1 full-batch FedAvg = SGD on all data (specs, acceptance 12), with and without a cut."""
@@ -208,11 +208,11 @@ def test_full_batches_merged_after_every_step_are_centralised_descent(protocol):
 
 
 @pytest.mark.parametrize("rounds", [SplitFed(), Wave(), Wave(fused=True)], ids=repr)
-@pytest.mark.parametrize("protocol", [Federated, UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [Federated(), UShaped(), Vanilla()], ids=repr)
 @pytest.mark.usefixtures("double")
 def test_optimizers_live_on_between_rounds(protocol, rounds):
     """Full batches, with momentum: the mean of the clients' momenta is the momentum of the mean gradient."""
-    if rounds.waves and protocol is Federated:
+    if rounds.waves and protocol == Federated():
         pytest.skip("nothing crosses that could come in waves")
     momentum = SGD(lr=0.05, momentum=0.9)
     fields = {
@@ -353,8 +353,8 @@ RESUMED = {
     "a wave, Adam": plan(rounds=Wave(), client_optimizer=Adam(), server_optimizer=Adam()),
     "drawn clients": plan(rounds=SplitFed(), clients_per_round=2, rule=FedAvgM()),
     "frozen, heads of their own": plan(roles=Frozen(share=0.4, inherit=0)),
-    "frozen, now and then a head": plan(roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
-    "federated": plan(protocol=Federated, rounds=SplitFed(), rule=FedAvgM(), local_steps=2),
+    "frozen, now and then a head": plan(roles=Frozen(share=0.4, inherit=2), protocol=Vanilla()),
+    "federated": plan(protocol=Federated(), rounds=SplitFed(), rule=FedAvgM(), local_steps=2),
 }
 
 
@@ -374,7 +374,7 @@ def test_a_run_goes_on_exactly_where_it_was_left(plan):
 
 # --------------------------------------------------------------------------------- bad input
 @pytest.mark.parametrize("rounds", [SplitFed(), SplitFed(version=2), Wave(), Wave(fused=True)], ids=repr)
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_a_client_whose_numbers_are_gone_is_left_out_and_the_round_goes_on(rounds, protocol):
     fields = {"net": GROUPED, "rounds": rounds, "protocol": protocol, "epochs": 1}
     run = start(plan(**fields))
@@ -388,7 +388,7 @@ def test_a_client_whose_numbers_are_gone_is_left_out_and_the_round_goes_on(round
     )
     assert all(torch.isfinite(t).all() for t in run.tensors().values() if t.is_floating_point())
     # Nothing of it stays: the others' run without it is the same run.
-    if not rounds.waves and protocol is UShaped and rounds.own_bodies:
+    if not rounds.waves and protocol == UShaped() and rounds.own_bodies:
         other = start(plan(**fields))
         for number, one in enumerate(other.timetable.rounds(0)):
             other.turn = number
@@ -440,11 +440,11 @@ IMPOSSIBLE = {
         "which DPSGD",
     ),
     "a guard where nothing crosses": (
-        {"protocol": Federated, "rounds": SplitFed(), "guard": LightSplit(ratio=4)},
+        {"protocol": Federated(), "rounds": SplitFed(), "guard": LightSplit(ratio=4)},
         "nothing",
     ),
     "alone, and nothing crosses": (
-        {"protocol": Federated, "rounds": SplitFed(), "shared_client_network": False},
+        {"protocol": Federated(), "rounds": SplitFed(), "shared_client_network": False},
         "merged",
     ),
     "a decoder that is exchanged": ({"rounds": SplitFed(), "guard": LFQ(bits=3)}, "one client at a time"),

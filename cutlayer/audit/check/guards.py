@@ -6,7 +6,6 @@ import torch
 
 from ...core.guard import Shape
 from ...core.seeds import derive, seeded
-from ...core.split import Bypass, UShaped, Vanilla
 from ...guards.base import Guard, NoGuard
 from ...nets.base import Net
 from ...nets.whole import Whole
@@ -22,9 +21,11 @@ from ...training.laws import (
 )
 from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
+from ...training.protocols import Bypass, Protocol, UShaped, Vanilla
 from ...wire import frames
 from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
 
+PROTOCOLS: tuple[Protocol, ...] = (UShaped(), Vanilla(), Bypass())
 NETS: tuple[Net, ...] = (ToyNet(), ToyNet(norm="group"), Whole(net=ToyNet()))  # maps; samples apart; at the input
 
 
@@ -78,7 +79,7 @@ def split_is_unsplit(guard: Guard) -> None:
     """split training is the unsplit one, bit for bit"""
     plan, _ = plan_for(guard)
     tried = 0
-    for protocol in (UShaped, Vanilla, Bypass):
+    for protocol in PROTOCOLS:
         try:
             one = toy_plan(net=plan.net, guard=guard, protocol=protocol, batch_size=plan.batch_size)
             cut_shapes(one, TASK)

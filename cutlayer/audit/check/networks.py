@@ -4,10 +4,10 @@ import torch
 
 from ...core.batch import Task
 from ...core.seeds import seeded
-from ...core.split import UShaped, Vanilla
 from ...nets.base import Net
 from ...training.laws import its_parts_fit, need
 from ...training.plan.code import SHAPES
+from ...training.protocols import UShaped, Vanilla
 from .toys import Skipped, split_equals_whole, toy_plan
 
 CLASSES = 10
@@ -30,7 +30,7 @@ def fits(net: Net) -> None:
 
 def split_is_unsplit(net: Net) -> None:
     """split training is the unsplit one, bit for bit"""
-    for protocol in (UShaped, Vanilla):
+    for protocol in (UShaped(), Vanilla()):
         split_equals_whole(toy_plan(net=net, protocol=protocol), _task(net), steps=2)
 
 

@@ -11,7 +11,8 @@ from ...guards.base import Guard
 from ...nets.base import Net
 from ...rules.base import Rule
 from ...training.laws import CHEAP_PARTITION, Law, in_words, its_text_is_itself
-from . import attacks, detectors, guards, networks, rules
+from ...training.protocols import Protocol
+from . import attacks, detectors, guards, networks, protocols, rules
 from .toys import Skipped
 
 _LAWS: dict[type, tuple[Law, ...]] = {
@@ -22,6 +23,7 @@ _LAWS: dict[type, tuple[Law, ...]] = {
     ServerDetector: detectors.SERVER_LAWS,
     Partition: CHEAP_PARTITION,
     Net: networks.LAWS,
+    Protocol: protocols.LAWS,
 }
 
 

@@ -119,11 +119,11 @@ def split_equals_whole(plan: Plan, task: Task, steps: int = 3) -> None:
     differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
     need(
         not differ,
-        f"with {plan.protocol.__name__} {', '.join(differ[:3])} differ after {steps} steps: what leaves must be a "
+        f"with {plan.protocol} {', '.join(differ[:3])} differ after {steps} steps: what leaves must be a "
         "tensor of the graph, the server's half must do all that the server does, and random numbers come from seeds",
     )
     moved = any(not torch.equal(ours[name], before[name]) for name in ours)
-    need(moved, f"with {plan.protocol.__name__} nothing is learnt: no gradient goes through it")
+    need(moved, f"with {plan.protocol} nothing is learnt: no gradient goes through it")
 
 
 def _states(split: Split, server: Server) -> Iterator[tuple[str, Tensor]]:

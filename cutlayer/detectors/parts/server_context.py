@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...core.message import Handler, Message
+from ...core.plan_view import PlanView
 from ...core.spec import Spec
 
 
@@ -24,6 +25,11 @@ class ServerContext(NamedTuple):
 @dataclass(frozen=True, repr=False)
 class ServerDetector(Spec):
     """A frozen spec; `start` makes what watches all clients of one run. Server only: no client is told."""
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        """A ValueError where a server of this plan cannot watch so; before anything is built."""
+        if not plan.protocol.crosses or plan.rounds.fused:
+            raise ValueError("the server's detectors look at single batches that cross: a cut, and no fused waves")
 
     def start(self, context: ServerContext) -> "ServerWatch":
         raise NotImplementedError

@@ -7,7 +7,7 @@ last.safetensors     where the run stands; best.safetensors: its best epoch by v
 halted.*             where a detector stopped it, and why: see `halt`
 result.json          accuracy, bytes, time, once it is finished
 transcript.bin       what the server received, where it was recorded: `cutlayer attack` reads it
-model.safetensors    the whole network at the end, where there is one for all clients: `--weights` starts from it
+model.safetensors    the whole network at the end, where there is one for all clients: `--start` starts from it
 """
 
 import json
@@ -17,7 +17,6 @@ from typing import Any
 
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
-from ...core.split import Federated
 from ...data.base import parts
 from ...training import checkpoint, loop
 from ...training.evaluation import mean_iou
@@ -115,9 +114,9 @@ def train(
 
 def refuse_side_by_side(plan: Plan) -> None:
     """What is foretold of a link is that of a cut, and of clients that learn one after the other."""
-    if plan.rounds.merges or plan.protocol is Federated:
+    if plan.rounds.merges or not plan.protocol.crosses:
         raise ValueError(
-            f"--link foretells clients that take turns; {plan.rounds} and {plan.protocol.__name__} have other "
+            f"--link foretells clients that take turns; {plan.rounds} and {plan.protocol} have other "
             "schedules: leave it out, or take rounds=Relay()"
         )
 

@@ -255,7 +255,7 @@ def _weights(plan: Plan, task: Task, parties: _Parties, delta: float) -> tuple[d
 # ------------------------------------------------------------------ what the parties are made of
 def _build(plan: Plan, task: Task) -> _Parties:
     # Any weights will do; the conditions are about what is there, not about numbers.
-    plain = replace(plan, private_seed=0, weights="", skip_tail=False)
+    plain = replace(plan, private_seed=0, start=None)
     return _Parties(
         build_client(plain, task, 0, lambda message: message).split, build_server(plain.public(), task).body
     )
@@ -313,8 +313,8 @@ def _assumes(plan: Plan, messages: dict[str, Any] | None, weights: dict[str, Any
     if messages is None and weights is None:
         return []
     assumed = ["one record of one client is replaced; how many there are, and who holds which, is no secret"]
-    if plan.weights:
-        assumed.append(f"the weights in {plan.weights} were not learnt from these records")
+    if plan.start is not None:
+        assumed.append(f"the weights in {plan.start.path} were not learnt from these records")
     if weights is not None:
         assumed.append("an honest server: a false answer can carry one sample into the gradients of others")
     return assumed

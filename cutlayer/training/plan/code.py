@@ -59,7 +59,7 @@ def refuse_other_code(before: Mapping[str, str], now: Mapping[str, str], where: 
             )
 
 
-def parts(net: Net) -> dict[str, str]:
+def net_parts(net: Net) -> dict[str, str]:
     """Of each part of a network how many parameters and buffers it has, and a digest of names, shapes and dtypes."""
     try:
         return _known_parts(net)

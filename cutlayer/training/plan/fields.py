@@ -19,7 +19,8 @@ class Field(NamedTuple):
         return f"{self.help} See: cutlayer list {self.kind}" if self.kind else self.help
 
 
-# What fields were called in version 0.1, for a sentence to whoever brings a plan from there. No aliases.
+# What fields were called before version 0.2, for a sentence to whoever brings a plan from there. No aliases. Some
+# have become arguments of another field.
 RENAMED = {
     "turn": "local_steps",
     "take": "clients_per_round",
@@ -32,16 +33,27 @@ RENAMED = {
     "watch": "client_detectors",
     "server_watch": "server_detectors",
     "pieces": "micro_batches",
+    "home": "protocol=Bypass(home=...)",
+    "fusion": "protocol=Bypass(fusion=...)",
+    "weights": "start=Pretrained(...)",
+    "skip_tail": "start=Pretrained(..., skip_tail=True)",
+    "down": "compression=Compression(answers=...)",
+    "back": "compression=Compression(gradients=...)",
 }
+
+
+def option(field: str) -> str:
+    """The option for a field, also with a value behind it as in `RENAMED`."""
+    name, _, value = field.partition("=")
+    return f"--{name.replace('_', '-')}" + (f" '{value}'" if value else "")
+
 
 FIELDS: dict[str, Field] = {
     "net": Field("Network, e.g. 'ResNet18(depth=2)'.", "nets"),
     "data": Field("Data set, e.g. CIFAR10 or 'Npz(path=\"my.npz\")'.", "data"),
-    "protocol": Field("Vanilla, UShaped or Bypass; Federated: no cut.", "protocols"),
+    "protocol": Field("UShaped, Vanilla or 'Bypass(home=0.5, fusion=\"hybrid\")'; Federated: no cut.", "protocols"),
     "guard": Field("Guard, e.g. 'LightSplit(ratio=8)', or none.", "guards"),
     "guarded_clients": Field("How many clients use the guard, the first ones. Default: all.", type=int),
-    "home": Field("Bypass: share of the channels that never leave.", type=float),
-    "fusion": Field("Bypass: how what stayed home rejoins. residual, concat or hybrid."),
     "clients": Field("How many clients there are.", type=int),
     "partition": Field("Who holds what: IID, 'Dirichlet(alpha=0.3)', 'Labels(m=2)', ByIdentity.", "partitions"),
     "shared_client_network": Field(
@@ -73,14 +85,20 @@ FIELDS: dict[str, Field] = {
     "epochs": Field("Passes over the training data.", type=int),
     "batch_size": Field("Samples per step.", type=int),
     "micro_batches": Field("Pieces a batch travels in, all in flight at once: for slow links.", type=int),
-    "down": Field("How u comes down, e.g. 'Quantize(bits=8)'.", "guards"),
-    "back": Field("How gradients travel, both ways, e.g. 'Quantize(bits=8, rounding=\"stochastic\")'.", "guards"),
+    "compression": Field(
+        "How u comes down and how gradients travel, both ways, e.g. "
+        "'Compression(answers=Quantize(bits=8), gradients=Quantize(bits=8))'.",
+        "compressions",
+    ),
     "client_optimizer": Field("Of head and tail, e.g. 'SGD(lr=0.05, momentum=0.9)'.", "optimizers"),
     "server_optimizer": Field("The same, for the body.", "optimizers"),
     "schedule": Field("Constant, Cosine or 'Steps(every=30)'.", "schedules"),
     "frozen_parts": Field("A part that does not train: head, body or tail. Repeatable.", type=list[str]),
-    "weights": Field("Start from a whole network's weights: .safetensors, or a torch state dict (never executed)."),
-    "skip_tail": Field("Leave the classifier out of --weights: other classes.", type=bool),
+    "start": Field(
+        "A file with a whole network's weights to start from: .safetensors, or a torch state dict (never executed); "
+        "for other classes 'Pretrained(\"model.safetensors\", skip_tail=True)'. none: from new ones.",
+        "starts",
+    ),
     "patience": Field("Stop after so many epochs without a better validation accuracy.", type=int),
     "val_share": Field("Share of the training data used for validation.", type=float),
     "aux_samples": Field("Training samples set aside as the attacker's own data.", type=int),

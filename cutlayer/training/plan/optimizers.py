@@ -21,6 +21,11 @@ class Optimizer(Spec):
         if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
             raise ValueError(f"the learning rate is a number above 0; got {self.lr!r}")
 
+    @property
+    def plain(self) -> bool:
+        """Whether a step is the gradient times the rate: how far weights moved tells their gradient."""
+        return False
+
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
         """The torch optimizer over what trains, or None where nothing does."""
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
@@ -38,6 +43,10 @@ class SGD(Optimizer):
     momentum: float = 0.9
     weight_decay: float = 0.0
     nesterov: bool = False
+
+    @property
+    def plain(self) -> bool:
+        return self.momentum == 0
 
     def _build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(

@@ -3,14 +3,12 @@
 import secrets
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from ...core.batch import Task as Task
-from ...core.compressor import Compressor
+from ...core.compressor import Compression
 from ...core.outside import plain_names
 from ...core.spec import Spec
-from ...core.split import Split, UShaped
 from ...data.base import Source
 from ...data.digits import Digits
 from ...data.partitions import IID, Partition
@@ -18,21 +16,25 @@ from ...data.poisons import Poison
 from ...detectors import Detector, ServerDetector
 from ...guards import Guard, NoGuard
 from ...nets.base import Net
-from ...nets.bypass import FUSIONS
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
-from ...rules.base import CONTROL
-from .code import outside, parts
+from ..protocols import Protocol, UShaped
+from .code import net_parts, outside
 from .fields import FIELDS
 from .lr_schedules import Constant, Schedule
-from .optimizers import SGD, Adam, Optimizer
-from .roles import AllActive, Frozen, Roles
-from .schedule import Relay, Rounds, Wave
+from .optimizers import Adam, Optimizer
+from .pretrained import Pretrained
+from .roles import AllActive, Roles
+from .schedule import Relay, Rounds
 
 __all__ = ["Plan"]
 
 PARTS = ("head", "body", "tail")
 MOST_MICRO_BATCHES = 8
+LEAST = {
+    "clients": 1, "local_steps": 0, "epochs": 0, "batch_size": 2, "micro_batches": 1, "patience": 0, "aux_samples": 0
+}  # fmt: skip
+Part = Rounds | Roles | Rule | Guard | Detector | ServerDetector | Poison | Protocol
 # Fields that each side has for itself: no other is told of them.
 OWN = (
     "data",
@@ -56,11 +58,9 @@ class Plan(Spec):
 
     net: Net = SimpleCNN()
     data: Source = Digits()
-    protocol: type[Split] = UShaped
+    protocol: Protocol = UShaped()
     guard: Guard = NoGuard()
     guarded_clients: int | None = None  # how many clients use the guard, the first ones; None: all of them
-    home: float = 0.5  # the share of channels that never leave (Bypass)
-    fusion: str = "residual"  # how what stayed home rejoins what the server returns (Bypass)
     clients: int = 1
     partition: Partition = IID()
     shared_client_network: bool = True  # one head and tail, handed on (SCH), or one of each per client (PCH)
@@ -75,14 +75,12 @@ class Plan(Spec):
     epochs: int = 5
     batch_size: int = 64
     micro_batches: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
-    down: Compressor = Compressor()  # how u comes down: Quantize(bits=8), TopK(share=0.1), ...
-    back: Compressor = Compressor()  # how the gradients travel, du up and dz down
+    compression: Compression = Compression()  # how u and the gradients travel; what goes up is the guard's
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
     frozen_parts: tuple[str, ...] = ()  # parts that do not train: head, body, tail
-    weights: str = ""  # a file with a whole network's weights to start from; each side takes only its own part
-    skip_tail: bool = False  # leave the classifier out of `weights`: other classes than it was trained for
+    start: Pretrained | None = None  # a whole network's weights; each side takes only its own part
     patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
     val_share: float = 0.1  # share of the training data that chooses the best epoch
     aux_samples: int = 0  # training samples set aside as the attacker's own data
@@ -90,27 +88,40 @@ class Plan(Spec):
     private_seed: int | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        whole = {
-            "clients": 1,
-            "local_steps": 0,
-            "epochs": 0,
-            "batch_size": 2,
-            "micro_batches": 1,
-            "patience": 0,
-            "aux_samples": 0,
-        }
-        for name, least in whole.items():
+        for one in fields(self):
+            if one.name in FIELDS and FIELDS[one.name].kind:
+                self._refuse_other_kind(one.name, one.type)
+        self._refuse_numbers_out_of_range()
+        if self.rounds.merges and not self.rule.merges:
+            object.__setattr__(self, "rule", FedAvg())
+        for part in self.parts():
+            part.refuse_unfit_plan(self)
+
+    def parts(self) -> list[Part]:
+        """What may refuse to stand in this plan, each for reasons of its own."""
+        poisons: list[Part] = [] if self.poison is None else [self.poison]
+        detectors: list[Part] = [*self.client_detectors, *self.server_detectors]
+        return [self.rounds, self.roles, self.rule, self.guard, *detectors, *poisons, self.protocol]
+
+    def _refuse_other_kind(self, name: str, kind: Any) -> None:
+        value, several = getattr(self, name), get_origin(kind) is tuple
+        if several:
+            kind = get_args(kind)[0]
+        if isinstance(value, type) and issubclass(value, kind):
+            raise ValueError(
+                f"{name} is an object, not the class {value.__name__}: write {name}={value.__name__}(...). Since "
+                "version 0.2 that holds for protocols, too"
+            )
+        fits = isinstance(value, tuple) if several else isinstance(value, kind)
+        if not fits or (several and not all(isinstance(one, kind) for one in value)):
+            hint = ": ConsensusCosine is a server's detector" if kind is ServerDetector else ""
+            raise ValueError(f"{name} cannot be {value!r}{hint}; see: cutlayer list {FIELDS[name].kind}")
+
+    def _refuse_numbers_out_of_range(self) -> None:
+        for name, least in LEAST.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
-        for name, kind in _KINDS.items():
-            if not isinstance(getattr(self, name), kind):
-                listed = f"cutlayer list {FIELDS[name].kind}"
-                which = "Quantize, TopK, RandTopK or SplitFC" if kind is Compressor else listed
-                raise ValueError(f"{name} cannot be {getattr(self, name)!r}; see: {which}")
-        if not (isinstance(self.protocol, type) and issubclass(self.protocol, Split)):
-            raise ValueError(f"protocol is Vanilla, UShaped, Bypass or Federated; got {self.protocol!r}")
-        self._refuse_impossible_rounds()
         if unknown := set(self.frozen_parts) - set(PARTS):
             raise ValueError(f"frozen_parts names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
         if self.guarded_clients is not None and not 0 <= self.guarded_clients <= self.clients:
@@ -118,98 +129,23 @@ class Plan(Spec):
                 f"guarded_clients is how many of the {self.clients} client(s) use the guard; "
                 f"got {self.guarded_clients}"
             )
+        drawn = self.clients if self.clients_per_round is None else self.clients_per_round
+        if not isinstance(drawn, int) or not 1 <= drawn <= self.clients:
+            raise ValueError(
+                f"clients_per_round is how many of the {self.clients} client(s) are drawn for a pass, 1 to "
+                f"{self.clients}; got {drawn!r}"
+            )
         if self.micro_batches > min(MOST_MICRO_BATCHES, self.batch_size // 2):
             raise ValueError(
                 f"micro_batches is at most {MOST_MICRO_BATCHES}, and each has at least two samples of a batch of "
                 f"{self.batch_size}; got {self.micro_batches}"
             )
-        if self.fusion not in FUSIONS:
-            raise ValueError(f"fusion is one of {', '.join(FUSIONS)}; got {self.fusion!r}")
-        if not 0 < self.home < 1:
-            raise ValueError(f"home is the share of channels that stay with the client, in (0, 1); got {self.home}")
         if not 0 <= self.val_share < 1:
             raise ValueError(
                 f"val_share is the share of training data for validation, in [0, 1); got {self.val_share}"
             )
         if self.patience and not self.val_share:
             raise ValueError("early stopping needs validation data: give val_share a value above 0, or patience=0")
-
-    def _refuse_impossible_rounds(self) -> None:
-        if self.rounds.merges and not self.rule.merges:
-            object.__setattr__(self, "rule", FedAvg())
-        if not self.rounds.merges and self.rule.merges:
-            raise ValueError(
-                f"{self.rule!r} merges what several clients bring, and in a relay one follows the other: "
-                "take rounds=SplitFed() or Wave()"
-            )
-        if self.clients_per_round is not None and (
-            not isinstance(self.clients_per_round, int) or not 1 <= self.clients_per_round <= self.clients
-        ):
-            raise ValueError(
-                f"clients_per_round is how many of the {self.clients} client(s) are drawn for a pass, 1 to "
-                f"{self.clients}; got {self.clients_per_round!r}"
-            )
-        if self.rounds.waves and (self.local_steps != 1 or self.micro_batches != 1):
-            raise ValueError("a wave is one batch of every client, in one piece: local_steps=1 and micro_batches=1")
-        self.roles.refuse_impossible(self.clients)
-        if isinstance(self.rounds, Wave) and self.rounds.fused and not isinstance(self.roles, AllActive):
-            raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
-        if self.rounds.own_bodies and self.protocol.crosses and CONTROL in self.rule.travels:
-            raise ValueError(
-                f"{self.rule!r} remembers something of every client, and clients' bodies are the server's: "
-                "take rounds=SplitFed(version=2), or protocol=Federated"
-            )
-        learning = self.clients - (self.roles.count(self.clients) if isinstance(self.roles, Frozen) else 0)
-        there = min(self.clients_per_round or learning, learning)
-        if self.rule.merges and there < self.rule.least:
-            raise ValueError(
-                f"{self.rule!r} needs {self.rule.least} clients in a round to keep its promise; there are {there}"
-            )
-        if (
-            self.rule.merges
-            and self.rule != FedAvg()
-            and not self.shared_client_network
-            and not self.rounds.own_bodies
-        ):
-            raise ValueError(f"{self.rule!r} has nothing to merge: heads are the clients' own, and there is one body")
-        if CONTROL in self.rule.travels and not (
-            isinstance(self.client_optimizer, SGD) and self.client_optimizer.momentum == 0
-        ):
-            raise ValueError(
-                f"{self.rule!r} tells a client's gradient from how far it moved, as in plain descent: take "
-                f"client_optimizer=SGD(momentum=0.0), not {self.client_optimizer!r}"
-            )
-        if self.guard.reads_gradients and self.rule.correction() is not None:
-            raise ValueError(f"{self.rule!r} adds to the clients' gradients, which {self.guard!r} replaces")
-        if not isinstance(self.client_detectors, tuple) or not all(
-            isinstance(one, Detector) for one in self.client_detectors
-        ):
-            raise ValueError(f"client_detectors cannot be {self.client_detectors!r}; see: cutlayer list detectors")
-        if self.client_detectors and (
-            self.micro_batches > 1 or not self.protocol.crosses or "head" in self.frozen_parts
-        ):
-            raise ValueError("detectors look at whole batches that cross, and at a head that trains: micro_batches=1")
-        if not isinstance(self.server_detectors, tuple) or not all(
-            isinstance(one, ServerDetector) for one in self.server_detectors
-        ):
-            raise ValueError(
-                f"server_detectors cannot be {self.server_detectors!r}: ConsensusCosine is a server's detector"
-            )
-        if self.server_detectors and (not self.protocol.crosses or getattr(self.rounds, "fused", False)):
-            raise ValueError("the server's detectors look at single batches that cross: a cut, and no fused waves")
-        if self.poison is not None:
-            if not isinstance(self.poison, Poison):
-                raise ValueError(f"poison cannot be {self.poison!r}; see: cutlayer list poisons")
-            self.poison.count(self.clients)
-        if not self.protocol.crosses and not isinstance(self.guard, NoGuard):
-            raise ValueError(f"nothing crosses in {self.protocol.__name__} that {self.guard!r} could guard")
-        if not self.protocol.crosses and not (self.shared_client_network and isinstance(self.roles, AllActive)):
-            raise ValueError(f"{self.protocol.__name__}: without weights that are merged nothing is learnt together")
-        if (self.rounds.own_bodies or self.rounds.waves) and self.guard.exchange:
-            raise ValueError(
-                f"{self.guard!r} exchanges the server's half with one client at a time: take rounds=Relay() or "
-                "SplitFed(version=2)"
-            )
 
     @property
     def keeps_optimizers(self) -> bool:
@@ -242,9 +178,9 @@ class Plan(Spec):
         if code:
             agreed["code"] = ", ".join(f"{name} {source.digest}" for name, source in code.items())
         if outside(self.net):
-            agreed |= {f"parameters of the {part}": shown for part, shown in parts(self.net).items()}
-        if self.weights:  # the file, not where it lies
-            agreed["weights"] = sha256(Path(self.weights).read_bytes()).hexdigest()[:16]
+            agreed |= {f"parameters of the {part}": shown for part, shown in net_parts(self.net).items()}
+        if self.start is not None:
+            agreed["start"] = repr(self.start.agreed())
         return agreed
 
     def _told(self) -> dict[str, Any]:
@@ -268,19 +204,3 @@ class Plan(Spec):
         if self.private_seed is not None:
             return self
         return replace(self, private_seed=secrets.randbits(63))
-
-
-_KINDS: dict[str, Any] = {
-    "net": Net,
-    "data": Source,
-    "guard": Guard,
-    "down": Compressor,
-    "back": Compressor,
-    "partition": Partition,
-    "rule": Rule,
-    "rounds": Rounds,
-    "roles": Roles,
-    "client_optimizer": Optimizer,
-    "server_optimizer": Optimizer,
-    "schedule": Schedule,
-}

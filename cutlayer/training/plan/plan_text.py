@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from inspect import isfunction
@@ -15,6 +15,7 @@ from ...core.spec import parsed, spec
 from ...guards import Guard, NoGuard
 from .fields import FIELDS, RENAMED
 from .plan import Plan
+from .pretrained import read_start
 
 
 def read_plan(text: str | None) -> Plan:
@@ -23,7 +24,7 @@ def read_plan(text: str | None) -> Plan:
         return Plan()
     if found := _RECIPE.fullmatch(text):
         return _recipe(found["place"] or found["module"], found["function"] or found["in_module"] or "")
-    _refuse_old_names(text)
+    refuse_old_names(text)
     plan = spec(text, "plans")
     if not isinstance(plan, Plan):
         raise ValueError(f"{text!r} is not a plan: write FILE.py:FUNCTION or 'Plan(epochs=3)'")
@@ -34,8 +35,8 @@ def read_plan(text: str | None) -> Plan:
 _RECIPE = re.compile(r"(?P<place>[^()]*\.py):?(?P<function>\w*)|(?P<module>[^\W\d][\w.]*):(?P<in_module>\w+)")
 
 
-def _refuse_old_names(text: str) -> None:
-    """A plan of version 0.1 is told what its fields are called now."""
+def refuse_old_names(text: str) -> None:
+    """A plan from before version 0.2 is told what its fields are called now."""
     old: list[str] = []
     with suppress(ValueError):
         typed, _ = parsed(text)
@@ -71,8 +72,8 @@ def _value(name: str, typed: Any) -> Any:
     if name == "private_seed":  # no part of a plan's text
         return typed
     field = FIELDS[name]
-    if name == "guard":
-        return read_guard(typed)
+    if name in READERS:
+        return READERS[name](typed)
     if field.type == list[str]:
         return tuple(spec(one, field.kind) if field.kind else one for one in typed)
     return spec(typed, field.kind) if field.kind else typed
@@ -80,6 +81,10 @@ def _value(name: str, typed: Any) -> Any:
 
 def read_guard(text: str) -> Guard:
     return NoGuard() if text == "none" else spec(text, "guards")
+
+
+# Fields that are typed in other ways, too, than by a spec.
+READERS: dict[str, Callable[[str], Any]] = {"guard": read_guard, "start": read_start}
 
 
 def read_guards(texts: Iterable[str]) -> list[Guard]:

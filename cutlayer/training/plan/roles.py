@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...core.seeds import derive, generator
 from ...core.spec import Spec
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 __all__ = ["AllActive", "Frozen"]
 
@@ -31,8 +35,12 @@ class Roles(Spec):
         """Whether frozen clients take over the newest shared head in this pass."""
         return True
 
-    def refuse_impossible(self, clients: int) -> None:
-        """Before anything is built."""
+    def learning(self, clients: int) -> int:
+        """How many of the clients learn in a pass."""
+        return self.at(0, clients, 0).count(Role.ACTIVE)
+
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        """A ValueError where a plan's clients cannot share the roles so; before anything is built."""
 
     @property
     def keeps_heads(self) -> bool:
@@ -74,7 +82,8 @@ class Frozen(Roles):
     def count(self, clients: int) -> int:
         return round(self.share * clients)
 
-    def refuse_impossible(self, clients: int) -> None:
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        clients = plan.clients
         if not 0 < self.count(clients) < clients:
             raise ValueError(
                 f"{self!r} freezes {self.count(clients)} of {clients} client(s): at least one is frozen and one "

@@ -5,17 +5,20 @@ From which weights the next round starts is a rule's business; what a client may
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import nn
 
 from ...core.seeds import derive, generator
 from ...core.spec import Spec
-from ...rules import Rule
+from ...rules import FedAvg, Rule
 from ..bodies import Copies, Gathered, Optimizing, RoundBodies
 from ..fused_wave import refuse_mixing
 from .roles import Role, Roles
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 __all__ = ["Relay", "SplitFed", "Wave"]
 
@@ -37,11 +40,23 @@ class Rounds(Spec):
     merges: ClassVar[bool] = True  # all of a pass start alike, and a rule makes one state of what they bring
     own_bodies: ClassVar[bool] = False  # a copy of the body for each client of a round, merged like the heads
     waves: ClassVar[bool] = False  # the body steps once for all clients of a round
+    fused: ClassVar[bool] = False  # the body computes the batches of all clients of a round in one pass
     fresh: ClassVar[bool] = False  # clients' optimizers start anew in every round, instead of living on
 
     def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
         """The rounds of one pass, from the turns of all clients that take part in it."""
         return [tuple(turns)] if turns else []
+
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        """A ValueError where these rounds cannot be a plan's, with what would work; before anything is built."""
+        rule = plan.rule
+        if not self.merges and rule.merges:
+            raise ValueError(
+                f"{rule!r} merges what several clients bring, and in a relay one follows the other: "
+                "take rounds=SplitFed() or Wave()"
+            )
+        if rule.merges and rule != FedAvg() and not plan.shared_client_network and not self.own_bodies:
+            raise ValueError(f"{rule!r} has nothing to merge: heads are the clients' own, and there is one body")
 
     def bodies(self, body: nn.Module, make_optimizer: Optimizing, rule: Rule) -> RoundBodies:
         """What becomes of the server's body in a round."""
@@ -67,12 +82,19 @@ class Wave(Rounds):
     """
 
     weights: Literal["rows", "even"] = "rows"  # of a client's gradient: as its batch has rows, or all alike
-    fused: bool = False
+    fused: bool = False  # type: ignore[misc]
     waves = True
 
     def __post_init__(self) -> None:
         if self.weights not in ("rows", "even"):
             raise ValueError(f"weights is rows (as large as a client's batch) or even; got {self.weights!r}")
+
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        super().refuse_unfit_plan(plan)
+        if plan.local_steps != 1 or plan.micro_batches != 1:
+            raise ValueError("a wave is one batch of every client, in one piece: local_steps=1 and micro_batches=1")
+        if self.fused and plan.roles.learning(plan.clients) < plan.clients:
+            raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
 
     def bodies(self, body: nn.Module, make_optimizer: Optimizing, rule: Rule) -> RoundBodies:
         if self.fused:

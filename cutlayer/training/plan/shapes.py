@@ -3,37 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import fields
 from math import ceil
-from typing import NamedTuple
 
 from torch import nn
 
 from ...core.batch import Task as Task
-from ...core.guard import Shape
 from ...core.outside import is_outside
-from ...core.split import Bypass
 from ...nets.base import Shapes, shapes
 from ..laws import refuse_broken
+from ..protocols import Cut
 from .plan import Plan
-
-
-class Cut(NamedTuple):
-    """Shapes along the way: z at the cut, what the guard reads of it, what is sent, u from the body."""
-
-    z: Shape
-    shared: Shape
-    sent: Shape
-    u: Shape
 
 
 def cut_shapes(plan: Plan, task: Task) -> Cut:
     """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
     plan.net.check(task.shape)
     z, u = _net_shapes(plan, task)
-    shared = z
-    if plan.protocol is Bypass and not plan.guard.holds_back:
-        if z[0] < 2:
-            raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
-        shared = (z[0] - min(z[0] - 1, max(1, round(plan.home * z[0]))), *z[1:])
+    shared = plan.protocol.shared_shape(z, plan.guard)
     cut = Cut(z, shared, plan.guard.out_shape(shared), u)
     _refuse_unfit_guard(plan, task, cut)
     refuse_broken([getattr(plan, one.name) for one in fields(plan)], shared, task)
@@ -51,24 +36,9 @@ def _net_shapes(plan: Plan, task: Task) -> Shapes:
 
 def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
     guard = plan.guard
-    if plan.batch_size < guard.least_batch:
-        raise ValueError(
-            f"{guard} needs {guard.least_batch} samples at a time: raise --batch-size above {plan.batch_size}"
-        )
     if missing := [name for name in guard.attributes if name not in task.attributes]:
         known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
         raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
-    if plan.micro_batches > 1 and guard.reads_gradients:
-        raise ValueError(f"{guard} reads the gradients of whole batches: use micro_batches=1")
-    if plan.micro_batches > 1 and plan.batch_size // plan.micro_batches < guard.least_batch:
-        raise ValueError(
-            f"{guard} needs {guard.least_batch} samples in each micro-batch: fewer micro-batches, or a larger batch"
-        )
-    if guard.exchange == "replace" and plan.clients > 1 and not plan.shared_client_network:
-        raise ValueError(
-            f"{guard} replaces the server's decoder by the client's, and clients with heads of their own would "
-            "replace each other's: share the heads, or take decoder='server'"
-        )
     if plan.guarded_clients is None or plan.guarded_clients == plan.clients:
         return
     lift = guard.public_part().lift(cut.shared, plan.seed)

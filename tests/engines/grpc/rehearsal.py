@@ -9,7 +9,6 @@ import torch
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.seeds import derive
-from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.channel import Address
@@ -25,6 +24,7 @@ from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, Vanilla
 
 NAMES = ("ward-a", "ward-b", "ward-c")
 PATIENCE = 60.0  # seconds after which a rehearsal that does not end has failed
@@ -36,8 +36,8 @@ COUNTED = ("FORWARD", "BACKWARD", "LOSS", "WEIGHTS", "TURN")
 _LONG = {"clients": 3, "batch_size": 4, "epochs": 6}
 FAULTED = {
     "U-shaped, chain": tiny_plan(**_LONG, guard=Chain(LightSplit(ratio=4), WCC(weight=0.17)), local_steps=2),
-    "vanilla, Adam": tiny_plan(**_LONG, protocol=Vanilla, client_optimizer=Adam(), server_optimizer=Adam()),
-    "bypass, noise": tiny_plan(**_LONG, protocol=Bypass, guard=Noise(scale=0.1), net=TinyNet(dropout=0.3)),
+    "vanilla, Adam": tiny_plan(**_LONG, protocol=Vanilla(), client_optimizer=Adam(), server_optimizer=Adam()),
+    "bypass, noise": tiny_plan(**_LONG, protocol=Bypass(), guard=Noise(scale=0.1), net=TinyNet(dropout=0.3)),
     "own heads, early stopping": tiny_plan(
         **{**_LONG, "epochs": 12},
         shared_client_network=False,
@@ -54,7 +54,7 @@ FAULTED = {
         **_LONG, rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=SGD(lr=0.05, momentum=0.0)
     ),
     "a wave, own heads": tiny_plan(**_LONG, rounds=Wave(), shared_client_network=False, client_optimizer=Adam()),
-    "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla),
+    "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla()),
     "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
 }
 

@@ -11,7 +11,7 @@ from toys import GUARDS, SECRET, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.guard import GuardModule
 from cutlayer.core.seeds import derive
-from cutlayer.core.split import Bypass, Federated, UShaped, Vanilla
+from cutlayer.core.spec import names
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.grpc import certs
 from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
@@ -21,6 +21,7 @@ from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
 from cutlayer.wire import frames as wire
 
 PLAIN = SGD(lr=0.05, momentum=0.0)
@@ -33,16 +34,16 @@ def plan(**changes) -> Plan:
 
 PLANS = {
     "U-shaped": plan(),
-    "vanilla": plan(protocol=Vanilla),
-    "bypass": plan(protocol=Bypass),
+    "vanilla": plan(protocol=Vanilla()),
+    "bypass": plan(protocol=Bypass()),
     "U-shaped, chain": plan(guard=CHAIN, local_steps=2),
-    "vanilla, chain": plan(protocol=Vanilla, guard=CHAIN),
-    "bypass, chain": plan(protocol=Bypass, guard=CHAIN, fusion="concat"),
+    "vanilla, chain": plan(protocol=Vanilla(), guard=CHAIN),
+    "bypass, chain": plan(protocol=Bypass(fusion="concat"), guard=CHAIN),
     "SEAL": plan(guard=Chain(SEAL(), LightSplit(ratio=4))),
-    "noise, vanilla": plan(protocol=Vanilla, guard=Noise(scale=0.1)),
-    "noise after clipping, bypass": plan(protocol=Bypass, guard=next(g for g in GUARDS if "Clip" in repr(g))),
+    "noise, vanilla": plan(protocol=Vanilla(), guard=Noise(scale=0.1)),
+    "noise after clipping, bypass": plan(protocol=Bypass(), guard=next(g for g in GUARDS if "Clip" in repr(g))),
     "rows shared by samples": plan(guard=KAnonymous(k=2)),
-    "rows shared by samples, vanilla": plan(protocol=Vanilla, guard=Chain(KAnonymous(k=2), Gaussian(scale=0.1))),
+    "rows shared by samples, vanilla": plan(protocol=Vanilla(), guard=Chain(KAnonymous(k=2), Gaussian(scale=0.1))),
     "a guard at home that needs many samples": plan(guard=NoPeek()),
     "own heads": plan(shared_client_network=False, guard=CHAIN),
     "own heads, an epoch a turn": plan(shared_client_network=False, local_steps=0, epochs=3),
@@ -55,22 +56,22 @@ PLANS = {
     ),
     "frozen head": plan(frozen_parts=("head",)),
     "frozen body": plan(frozen_parts=("body",), guard=CHAIN),
-    "frozen client, vanilla": plan(frozen_parts=("head", "tail"), protocol=Vanilla),
+    "frozen client, vanilla": plan(frozen_parts=("head", "tail"), protocol=Vanilla()),
     "one of three guarded": plan(guarded_clients=1, guard=WCC(weight=0.17)),
     "two of three guarded, own heads": plan(guarded_clients=2, guard=Noise(scale=0.1), shared_client_network=False),
     "DP-SGD": plan(guard=DPSGD(), net=TinyNet(norm="group")),
     "a client of few samples": plan(partition=Dirichlet(alpha=0.05), batch_size=4),
     "one client": plan(clients=1, guard=CHAIN),
     "in pieces": plan(micro_batches=2, local_steps=2, guard=CHAIN),
-    "in pieces, vanilla": plan(micro_batches=3, protocol=Vanilla),
+    "in pieces, vanilla": plan(micro_batches=3, protocol=Vanilla()),
     "in pieces, own heads, bypass": plan(
-        micro_batches=2, protocol=Bypass, shared_client_network=False, client_optimizer=Adam()
+        micro_batches=2, protocol=Bypass(), shared_client_network=False, client_optimizer=Adam()
     ),
     "SplitFed": plan(rounds=SplitFed(), local_steps=2, guard=CHAIN),
     "SplitFed, momentum at the server, vanilla": plan(
-        rounds=SplitFed(), protocol=Vanilla, rule=FedAvgM(), local_steps=0, client_optimizer=Adam()
+        rounds=SplitFed(), protocol=Vanilla(), rule=FedAvgM(), local_steps=0, client_optimizer=Adam()
     ),
-    "SplitFed, one body": plan(rounds=SplitFed(version=2), rule=FedMuon(), protocol=Bypass),
+    "SplitFed, one body": plan(rounds=SplitFed(version=2), rule=FedMuon(), protocol=Bypass()),
     "SplitFed, own heads": plan(rounds=SplitFed(), shared_client_network=False, local_steps=2),
     "SplitFed, drawn clients": plan(rounds=SplitFed(), clients_per_round=2, rule=FedAvgM(), epochs=3),
     "SplitFed, robust": plan(rounds=SplitFed(), rule=Median()),
@@ -83,27 +84,27 @@ PLANS = {
     ),
     "a wave": plan(rounds=Wave(), guard=CHAIN),
     # Without dropout: clients of one process that learn at the same time share its one generator.
-    "a wave, vanilla": plan(rounds=Wave(weights="even"), protocol=Vanilla),
+    "a wave, vanilla": plan(rounds=Wave(weights="even"), protocol=Vanilla()),
     "a wave, own heads": plan(rounds=Wave(), shared_client_network=False, client_optimizer=Adam()),
     "a fused wave": plan(rounds=Wave(fused=True), net=TinyNet(norm="group"), guard=LightSplit(ratio=4)),
     "a fused wave, vanilla": plan(
-        rounds=Wave(fused=True), net=TinyNet(norm="group"), protocol=Vanilla, partition=Dirichlet(alpha=1.0)
+        rounds=Wave(fused=True), net=TinyNet(norm="group"), protocol=Vanilla(), partition=Dirichlet(alpha=1.0)
     ),
-    "frozen clients": plan(roles=Frozen(share=0.4), protocol=Vanilla),
+    "frozen clients": plan(roles=Frozen(share=0.4), protocol=Vanilla()),
     "frozen clients, U-shaped": plan(roles=Frozen(share=0.4), guard=CHAIN, local_steps=2),
     "frozen clients, heads of their own": plan(roles=Frozen(share=0.4, inherit=0), epochs=3),
     "frozen clients, now and then a new head": plan(roles=Frozen(share=0.4, inherit=3), epochs=3, micro_batches=2),
     "frozen clients change": plan(roles=Frozen(share=0.4, rotate=2), epochs=4),
     "frozen clients, left out": plan(roles=Frozen(share=0.4, discard=True)),
-    "frozen clients in a wave": plan(roles=Frozen(share=0.4), rounds=Wave(), protocol=Vanilla),
+    "frozen clients in a wave": plan(roles=Frozen(share=0.4), rounds=Wave(), protocol=Vanilla()),
     "frozen clients, SplitFed": plan(roles=Frozen(share=0.4), rounds=SplitFed(), local_steps=2),
-    "federated": plan(protocol=Federated, rounds=SplitFed(), local_steps=2, rule=FedYogi(lr=0.1)),
+    "federated": plan(protocol=Federated(), rounds=SplitFed(), local_steps=2, rule=FedYogi(lr=0.1)),
     "federated, control variates": plan(
-        protocol=Federated, rounds=SplitFed(), rule=Scaffold(), client_optimizer=PLAIN, epochs=3
+        protocol=Federated(), rounds=SplitFed(), rule=Scaffold(), client_optimizer=PLAIN, epochs=3
     ),
     "a decoder copied": plan(guard=LFQ(bits=3, freq=4, levels="learned", scale="client")),
     "a decoder replaced, vanilla": plan(
-        protocol=Vanilla, guard=Chain(LFQ(bits=3, freq=4, decoder="client", pre=3), WCC(weight=0.001))
+        protocol=Vanilla(), guard=Chain(LFQ(bits=3, freq=4, decoder="client", pre=3), WCC(weight=0.001))
     ),
 }
 
@@ -114,7 +115,7 @@ def test_over_sockets_as_in_one_process(plan, tmp_path):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
 def test_every_guard_over_sockets_as_in_one_process(guard, protocol, tmp_path):
     check(plan(guard=guard, protocol=protocol), tmp_path)
@@ -166,7 +167,7 @@ def test_the_table_holds_what_it_says():
     skewed = PLANS["a client of few samples"]
     shares = skewed.partition.assign(parts.private, 3, derive(skewed.seed, "partition"))
     assert min(len(one) for one in shares) < skewed.batch_size < max(len(one) for one in shares)
-    assert {one.protocol for one in PLANS.values()} == {UShaped, Vanilla, Bypass, Federated}
+    assert {type(one.protocol) for one in PLANS.values()} == set(names("protocols").values())
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +185,7 @@ def test_with_certificates_as_without(name, identities, tmp_path):
     refuse_other_counts(local, run)
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla, Bypass], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 def test_nobody_builds_the_other_side(protocol, tmp_path, monkeypatch):
     """Shapes may be asked of any part; what is built to compute with stays on its own side."""
     used: list[tuple[str, str]] = []
@@ -212,7 +213,7 @@ def test_nobody_builds_the_other_side(protocol, tmp_path, monkeypatch):
     gc.collect()
     at_server = {part for part, who, module in kept if who == "server" and module() is not None}
     at_clients = {part for part, who, module in kept if who in NAMES and module() is not None}
-    classifier = {"tail"} if protocol is Vanilla else set()
+    classifier = {"tail"} if protocol == Vanilla() else set()
     assert at_server == {"body"} | classifier
     assert at_clients == {"head"} | ({"tail"} - classifier)
     assert {(part, who == "server") for part, who in used} == {(p, True) for p in at_server} | {

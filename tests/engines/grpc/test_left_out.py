@@ -9,11 +9,11 @@ from toys import TinyNet, tiny_plan
 
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.remote import Remote
-from cutlayer.core.split import Federated, Vanilla
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.rules import FedAvgM
 from cutlayer.training.client import Client
 from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.protocols import Federated, Vanilla
 
 
 def plan(**changes):
@@ -22,10 +22,10 @@ def plan(**changes):
 
 LOST = {
     "SplitFed": plan(rounds=SplitFed(), local_steps=2, rule=FedAvgM()),
-    "SplitFed, one body, vanilla": plan(rounds=SplitFed(version=2), protocol=Vanilla),
+    "SplitFed, one body, vanilla": plan(rounds=SplitFed(version=2), protocol=Vanilla()),
     "a wave": plan(rounds=Wave()),
     "a fused wave": plan(rounds=Wave(fused=True)),
-    "federated": plan(rounds=SplitFed(), protocol=Federated),
+    "federated": plan(rounds=SplitFed(), protocol=Federated()),
 }
 
 

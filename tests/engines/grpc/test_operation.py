@@ -14,7 +14,6 @@ from toys import TASK, tiny_parts, tiny_plan
 from cutlayer.cli import app as cli
 from cutlayer.cli.deploy import status_lines
 from cutlayer.core.batch import Batch
-from cutlayer.core.split import UShaped, Vanilla
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
 from cutlayer.engines.grpc.client import PredictOnlyClient
 from cutlayer.engines.grpc.deploy import Service, join
@@ -23,6 +22,7 @@ from cutlayer.engines.grpc.prometheus import start_metrics
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.guards import LightSplit
 from cutlayer.training.build import build_client
+from cutlayer.training.protocols import UShaped, Vanilla
 from cutlayer.training.step import load, predict
 from cutlayer.wire.ledger import Ledger
 
@@ -57,7 +57,7 @@ def staying(plan, folder):
     return rehearsal, serving
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla])
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_predictions_of_a_visitor_are_those_of_the_local_network(protocol, tmp_path):
     plan = replace(PLAN, protocol=protocol)
     local = undisturbed(plan)
@@ -181,7 +181,7 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--give-up", "0.1"], 4, "no answer from"),
         (["join", "Plan()", "127.0.0.1:9", "--insecure"], 2, ""),
         (["join", "Plan()", "localhost:9", "--as", "a", "--certs", "nowhere"], 1, "there is no folder nowhere"),
-        (["train", "--down", "LightSplit(ratio=2)"], 1, "Quantize, TopK"),
+        (["train", "--compression", "Compression(LightSplit(ratio=2))"], 1, "Quantize, TopK"),
         (["predict", "nowhere"], 1, "not a training run"),
         (["predict", "nowhere", "--server", "127.0.0.1:9", "--insecure"], 1, "--as NAME"),
     ],

@@ -5,10 +5,10 @@ from rehearsal import refuse_other_tensors
 from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Kind
-from cutlayer.core.split import Vanilla
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD
 from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.protocols import Vanilla
 
 
 class Broken(Exception):
@@ -46,12 +46,12 @@ PLANS = [
         clients=2, shared_client_network=False, batch_size=6, epochs=1, guard=DPSGD(), net=TinyNet(norm="group")
     ),
     tiny_plan(
-        clients=2, shared_client_network=False, batch_size=6, epochs=1, protocol=Vanilla, client_optimizer=Adam()
+        clients=2, shared_client_network=False, batch_size=6, epochs=1, protocol=Vanilla(), client_optimizer=Adam()
     ),
 ]
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.protocol.__name__} {plan.guard}")
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.protocol} {plan.guard}")
 def test_a_client_that_goes_back_learns_the_same_again(plan):
     whole = start(plan)
     whole.train()

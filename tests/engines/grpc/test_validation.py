@@ -12,7 +12,6 @@ from toys import TASK, batches, tiny_parts, tiny_plan
 
 from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message
-from cutlayer.core.split import Bypass, UShaped, Vanilla
 from cutlayer.core.state import optimizer_state
 from cutlayer.engines.grpc import admission as admission
 from cutlayer.engines.grpc import service as network
@@ -26,11 +25,12 @@ from cutlayer.training.batches import task_of
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.schedule import Relay, SplitFed
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import export, learn
 from cutlayer.wire import frames
 
-PROTOCOLS = [Vanilla, UShaped, Bypass]
-protocols = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda one: one.__name__)
+PROTOCOLS = [Vanilla(), UShaped(), Bypass()]
+protocols = pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
 ASKS, GRADIENT = (Kind.FORWARD, Kind.LOSS), (Kind.BACKWARD,)
 BATCH = 8
 
@@ -203,7 +203,7 @@ def test_each_refusal_at_the_door_by_name_and_then_the_right_message(protocol):
     said = conversation(plan)
     server, validator = build_server(plan.public(), TASK), MessageValidator(plan, TASK)
     validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
-    table = IN_A_TURN | (LABELS if protocol is Vanilla else {})
+    table = IN_A_TURN | (LABELS if protocol == Vanilla() else {})
     seen = Counter()
     for message in said:
         before = everything(server)
@@ -260,7 +260,7 @@ def test_only_where_rounds_merge_may_a_client_say_that_it_has_nothing(rounds, le
 
 def test_rows_that_samples_share_are_let_in():
     """Labels say of which row they are, where a guard lets samples share rows."""
-    plan = tiny_plan(batch_size=6, clients=2, protocol=Vanilla, guard=KAnonymous(k=2))
+    plan = tiny_plan(batch_size=6, clients=2, protocol=Vanilla(), guard=KAnonymous(k=2))
     said, validator = conversation(plan), MessageValidator(plan, TASK)
     assert any("rows" in message.tensors for message in said)
     validator.open(Message(Kind.TURN, 1, 0, {"turn": torch.tensor([0, 0, 2, 0])}))
@@ -336,9 +336,9 @@ def endless(monkeypatch):
 @protocols
 def test_whatever_a_client_does_wrong_the_run_ends_as_if_it_had_not(protocol, tmp_path, endless):
     plan = tiny_plan(epochs=2, batch_size=BATCH, clients=2, protocol=protocol)
-    table = IN_A_TURN | (LABELS if protocol is Vanilla else {}) | COMPUTED | ANSWERS | RELAYED
+    table = IN_A_TURN | (LABELS if protocol == Vanilla() else {}) | COMPUTED | ANSWERS | RELAYED
     # Without a tail at home du is one number, and the largest is not too large here.
-    skipped = {"a gradient too large"} if protocol is Vanilla else set()
+    skipped = {"a gradient too large"} if protocol == Vanilla() else set()
     there = Rehearsal(plan, tmp_path, names=("honest", "wrong"), limits=Limits(every=1, deadline=20.0))
     spoiler = Spoiler(there, "wrong", {label: row for label, row in table.items() if label not in skipped})
     there.join("honest")

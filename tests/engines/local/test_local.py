@@ -8,12 +8,12 @@ from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.errors import NonFinite
 from cutlayer.core.message import Kind
-from cutlayer.core.split import Bypass, Vanilla
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, LightSplit
 from cutlayer.training.plan.lr_schedules import Cosine
 from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.protocols import Bypass, Vanilla
 from cutlayer.wire import frames
 
 
@@ -45,9 +45,11 @@ PLANS = {
     "own heads, an epoch a turn": tiny_plan(
         epochs=4, batch_size=8, clients=3, shared_client_network=False, local_steps=0
     ),
-    "vanilla, skewed": tiny_plan(epochs=2, batch_size=8, clients=3, protocol=Vanilla, partition=Dirichlet(alpha=1.0)),
+    "vanilla, skewed": tiny_plan(
+        epochs=2, batch_size=8, clients=3, protocol=Vanilla(), partition=Dirichlet(alpha=1.0)
+    ),
     "bypass, dropout, cosine": tiny_plan(
-        epochs=3, batch_size=8, protocol=Bypass, net=TinyNet(dropout=0.5), schedule=Cosine()
+        epochs=3, batch_size=8, protocol=Bypass(), net=TinyNet(dropout=0.5), schedule=Cosine()
     ),
     "early stopping": tiny_plan(epochs=6, batch_size=8, patience=2, val_share=0.2),
 }

@@ -9,7 +9,6 @@ from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.bench import clients as bench_clients
 from cutlayer.bench import run as bench
-from cutlayer.core.split import Federated, UShaped, Vanilla
 from cutlayer.data.base import Parts
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.local import carrier, pool
@@ -21,12 +20,13 @@ from cutlayer.training import build as parties
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.protocols import Federated, UShaped, Vanilla
 
 PLAIN = SGD(lr=0.05, momentum=0.0)
 KINDS = {
     "relay": {},
     "relay, Adam": {"client_optimizer": Adam(), "server_optimizer": Adam()},
-    "vanilla": {"protocol": Vanilla},
+    "vanilla": {"protocol": Vanilla()},
     "own heads": {"shared_client_network": False},
     "own heads, Adam": {"shared_client_network": False, "client_optimizer": Adam()},
     "own heads, a secret guard": {"shared_client_network": False, "guard": Shredder(tensors=3, target=0.2)},
@@ -41,9 +41,9 @@ KINDS = {
     "frozen": {"roles": Frozen(share=0.4)},
     "frozen, heads kept": {"roles": Frozen(share=0.4, inherit=0)},
     "frozen, now and then": {"roles": Frozen(share=0.4, inherit=2), "rounds": SplitFed(version=2)},
-    "frozen, changing": {"roles": Frozen(share=0.4, rotate=1), "protocol": Vanilla},
+    "frozen, changing": {"roles": Frozen(share=0.4, rotate=1), "protocol": Vanilla()},
     "some of them": {"clients_per_round": 2, "shared_client_network": False},
-    "federated": {"protocol": Federated, "rounds": SplitFed(), "local_steps": 2},
+    "federated": {"protocol": Federated(), "rounds": SplitFed(), "local_steps": 2},
     "pieces": {"micro_batches": 2, "shared_client_network": False},
 }
 
@@ -181,7 +181,7 @@ def test_shapes_are_computed_once_for_equal_networks():
     assert shapes(Counting(), TASK.shape) == shapes(TinyNet(), TASK.shape) and len(built) == 3
 
 
-@pytest.mark.parametrize("protocol", [UShaped, Vanilla], ids=lambda protocol: protocol.__name__)
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
 def test_a_client_with_private_gradients_may_be_frozen(protocol):
     fields = {"protocol": protocol, "net": TinyNet(norm="group"), "guard": DPSGD(clip=1.0)}
     assert start(plan(**fields, roles=Frozen(share=0.4))).train()

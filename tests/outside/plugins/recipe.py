@@ -4,6 +4,7 @@ from half_way import HalfWay
 from in_order import InOrder
 from large_gradients import LargeGradients
 from sign_bit import SignBit
+from smoothed_labels import Smoothed
 from two_layers import TwoLayers
 
 from cutlayer import Plan
@@ -14,5 +15,5 @@ from cutlayer.training import SplitFed
 def everything() -> Plan:
     return Plan(
         net=TwoLayers(width=12), guard=SignBit(), rule=HalfWay(), rounds=SplitFed(), partition=InOrder(), clients=2,
-        client_detectors=(LargeGradients(),), data=Digits(limit=200), epochs=2, aux_samples=60,
+        protocol=Smoothed(), client_detectors=(LargeGradients(),), data=Digits(limit=200), epochs=2, aux_samples=60,
     )  # fmt: skip

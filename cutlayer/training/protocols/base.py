@@ -1,0 +1,55 @@
+"""What a plan says of its protocol: the facts that other parts go by, and the networks of both sides."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from torch import nn
+
+from ...core.guard import GuardModule, Shape
+from ...core.spec import Spec
+from ...core.split import Split
+from ...guards.base import Guard, NoGuard
+
+if TYPE_CHECKING:
+    from ..plan.plan import Plan
+
+
+class Cut(NamedTuple):
+    """Shapes along the way: z at the cut, what the guard reads of it, what is sent, u from the body."""
+
+    z: Shape
+    shared: Shape
+    sent: Shape
+    u: Shape
+
+
+@dataclass(frozen=True, repr=False)
+class Protocol(Spec):
+    """Frozen and typable. Everybody else asks for its facts and its networks, never which protocol it is."""
+
+    labels_stay_home: ClassVar[bool] = True  # the tail and the loss are the client's; else the server's
+    crosses: ClassVar[bool] = True  # whether anything but weights leaves the client
+
+    def shared_shape(self, z: Shape, guard: Guard) -> Shape:
+        """The shape of what the guard reads of a cut activation; the rest stays home."""
+        return z
+
+    def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
+        """The client's network. Where nothing crosses, `head` has the body behind it; where labels travel, no tail.
+
+        What is drawn here follows the tail's numbers, under the tail's seed.
+        """
+        raise NotImplementedError
+
+    def server_parts(self, cut: Cut) -> dict[str, nn.Module]:
+        """What the server runs beside lift, body and tail, by its name in `ServerNetwork`."""
+        return {}
+
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        """A ValueError where this plan cannot be, with what would work; before anything is built."""
+        if self.crosses:
+            return
+        if not isinstance(plan.guard, NoGuard):
+            raise ValueError(f"nothing crosses in {self} that {plan.guard!r} could guard")
+        if not plan.shared_client_network or plan.roles.learning(plan.clients) < plan.clients:
+            raise ValueError(f"{self}: without weights that are merged nothing is learnt together")

@@ -1,0 +1,43 @@
+"""Split learning with a bypass: a part of the cut stays home, and the server never sees it (PRISM: Madill 2025)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from ...core.guard import GuardModule, Shape
+from ...core.split import BypassNetwork, Split
+from ...guards.base import Guard
+from ...nets.bypass import FUSIONS, FillChannels, Rejoin
+from .base import Cut, Protocol
+
+
+@dataclass(frozen=True, repr=False)
+class Bypass(Protocol):
+    """A part never leaves and rejoins what the server returns: whole channels, or what the guard holds back."""
+
+    home: float = 0.5  # the share of channels that never leave
+    fusion: Literal["residual", "concat", "hybrid"] = "residual"  # how what stayed home rejoins u
+
+    def __post_init__(self) -> None:
+        if self.fusion not in FUSIONS:
+            raise ValueError(f"fusion is one of {', '.join(FUSIONS)}; got {self.fusion!r}")
+        if not 0 < self.home < 1:
+            raise ValueError(f"home is the share of channels that stay with the client, in (0, 1); got {self.home}")
+
+    def shared_shape(self, z: Shape, guard: Guard) -> Shape:
+        if guard.holds_back:
+            return z
+        if z[0] < 2:
+            raise ValueError(f"Bypass keeps some channels home, but the cut {z} has only one")
+        return (z[0] - min(z[0] - 1, max(1, round(self.home * z[0]))), *z[1:])
+
+    def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
+        assert tail is not None
+        held = cut.z[0] - cut.shared[0] or cut.z[0]  # where all channels are shared, the guard holds back of each
+        return BypassNetwork(
+            head, tail, guard, sent=cut.shared[0], rejoin=Rejoin((held, *cut.z[1:]), cut.u, self.fusion)
+        )
+
+    def server_parts(self, cut: Cut) -> dict[str, nn.Module]:
+        return {"fill": FillChannels(cut.z[0])}

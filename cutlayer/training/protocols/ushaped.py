@@ -1,0 +1,17 @@
+"""U-shaped split learning: features come back, and the client finishes."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from ...core.guard import GuardModule
+from ...core.split import Split, UShapedNetwork
+from .base import Cut, Protocol
+
+
+@dataclass(frozen=True, repr=False)
+class UShaped(Protocol):
+    """The labels stay home: features come back and the client finishes."""
+
+    def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
+        return UShapedNetwork(head, tail, guard)
