@@ -142,7 +142,7 @@ def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
     run = LocalRun(tiny_plan(guard=guard, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     for form in SMALL.against(guard, CUT):
         hijacked, attacker, *_ = hijack(form, Training(run.plan, run.parts, TASK))
-        assert attacker.count == hijacked.step >= SMALL.steps
+        assert attacker.count == hijacked.progress.step >= SMALL.steps
         row, pictures = judge(form, Victim(hijacked, 16), run.parts, 0, attacker=attacker)
         assert pictures.shape == (16, *TASK.shape) and pictures.min() >= 0 and pictures.max() <= 1
         assert row["knows"][0].endswith("it chooses what the server answers")
@@ -152,7 +152,7 @@ def test_it_answers_in_every_form_against_every_kind_of_guard(guard):
 def test_it_hijacks_every_protocol(protocol):
     run = LocalRun(tiny_plan(protocol=protocol, epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     hijacked, attacker, *_ = hijack(SMALL, Training(run.plan, run.parts, TASK))
-    assert attacker.count == hijacked.step
+    assert attacker.count == hijacked.progress.step
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
 
 
@@ -175,7 +175,7 @@ def test_a_hijacked_run_is_as_long_as_the_attack_needs_and_has_no_best_epoch():
     runs = [hijack(replace(SMALL, steps=steps), Training(plan, tiny_parts(), TASK)).run for steps in (1, 7, 13)]
     assert [run.progress.epoch for run in runs] == [1, 2, 3]
     assert all(run.plan.patience == 0 for run in runs)
-    assert hijack(SMALL, Training(replace(plan, epochs=5), tiny_parts(), TASK)).run.epoch == 5
+    assert hijack(SMALL, Training(replace(plan, epochs=5), tiny_parts(), TASK)).run.progress.epoch == 5
 
 
 def test_what_is_over_cannot_be_hijacked():
@@ -281,4 +281,4 @@ def test_disguises_that_cannot_be_are_refused(changes):
 def test_batches_in_pieces_are_answered_piece_by_piece(protocol):
     plan = tiny_plan(epochs=1, batch_size=8, micro_batches=3, aux_samples=40, protocol=protocol, private_seed=1)
     found = hijack(SMALL, Training(plan, tiny_parts(), TASK), images=8)
-    assert found.run.step > 3
+    assert found.run.progress.step > 3

@@ -22,6 +22,7 @@ from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
 from cutlayer.guards.parts.projection import Dense
 from cutlayer.metrics.images import scores
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.rehearsal import Party, assets
 
 # Guards that both sides draw from the public seed.
 PUBLIC = [
@@ -73,7 +74,9 @@ def test_a_client_that_measures_its_own_leak_undoes_its_guard_as_the_server_does
     """With another public map its readers would find nothing, and tell it that nothing leaks."""
     run = untrained(guard=LightSplit(ratio=4), seed=seed)
     seen = sent(run.networks[0].split.guard, activations(run))
-    assert torch.equal(run.clients[0]._own().undo(seen), run.server.body.lift(seen))
+    assert torch.equal(
+        assets(Party(run.plan, run.task, 0, run.device), run.clients[0].own).undo(seen), run.server.body.lift(seen)
+    )
 
 
 @pytest.mark.parametrize("client", [0, 1])

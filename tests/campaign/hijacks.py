@@ -67,7 +67,7 @@ def hijacked(attack, plan, data, device="cpu"):
     return {
         "plan": repr(plan),
         "attack": repr(attack),
-        "steps": found.run.step,
+        "steps": found.run.progress.step,
         "accuracy": found.run.history[-1]["val"],
         "class_mean": class_mean(plan, data),
         "watched": found.trial.attacked(),

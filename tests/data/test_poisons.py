@@ -31,7 +31,7 @@ def test_only_malicious_clients_have_other_samples(poison):
         same = torch.equal(ours.x, theirs.x) and torch.equal(ours.y, theirs.y)
         assert same == (number not in bad)
     assert torch.equal(plain.parts.private.x, tiny_parts().private.x)  # nothing of the pool was written to
-    assert spoiled.batches == plain.timetable.batches
+    assert spoiled.timetable.batches == plain.timetable.batches
 
 
 @pytest.mark.parametrize("corner", ["top left", "top right", "bottom left", "bottom right"])

@@ -310,7 +310,7 @@ def test_every_byte_of_the_exchange_is_counted(where):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     found = {key: count for key, count in runs[0].ledger.bytes.items() if key[0] not in ("TURN", "WEIGHTS")}
     assert found == {key: count for key, count in counted.items() if key[0] not in ("TURN", "WEIGHTS")}
-    steps = 2 * sum(runs[0].batches)
+    steps = 2 * sum(runs[0].timetable.batches)
     weights = sum(t.numel() * t.element_size() for t in runs[0].server.body.lift.state_dict().values())
     # A relay hands on the count, so an exchange follows four steps, whoever takes them.
     assert runs[0].ledger.messages["LIFT", "up"] == (steps - 1) // 4
@@ -346,7 +346,7 @@ def test_it_is_carried_on_exactly(where, changes):
     plan = tiny_plan(guard=guard, epochs=2, batch_size=8, clients=2, **changes)
     whole, first, second = (LocalRun(plan, tiny_parts(), classes=3) for _ in range(3))
     whole.train()
-    assert not first.train(stop=lambda: first.step >= 7)
+    assert not first.train(stop=lambda: first.progress.step >= 7)
     second.restore(*first.snapshot())
     assert second.train()
     ours, theirs = whole.tensors(), second.tensors()

@@ -99,7 +99,7 @@ def test_the_noise_grows_to_its_target_and_stays_there():
     assert all(1.9 < ratio < 3.0 for ratio in ratios[-40:]), ratios
     assert max(ratios[-40:]) - min(ratios[-40:]) < 0.1
     endless, _ = finished(guard=Shredder(tensors=2, weight=0.1, target=1e9), epochs=120)
-    assert endless.history[-1]["noise_to_signal"] > 10
+    assert endless.progress.history[-1]["noise_to_signal"] > 10
 
 
 def test_a_target_of_0_learns_noise_for_the_task_alone():

@@ -80,7 +80,7 @@ def test_who_stays_away_past_the_deadline_is_skipped_and_may_come_back(tmp_path)
     result = run.end()
     assert result["exact"] is False and {one["client"] for one in result["skipped"]} == {"ward-b"}
     assert run.host.progress.taken[1] > before, "it learnt again after it came back"
-    assert result["steps"] < undisturbed(PLAN).step and set(result["ended"]) == set(NAMES)
+    assert result["steps"] < undisturbed(PLAN).progress.step and set(result["ended"]) == set(NAMES)
     # Shared heads: all end with the same ones.
     states = [run.sites[name].party.network.split.state_dict() for name in NAMES]
     assert all(torch.equal(states[0][key], other[key]) for other in states for key in other)
@@ -244,7 +244,7 @@ def test_a_server_asked_to_end_keeps_a_snapshot_and_goes_on(nursery, tmp_path):
         assert {code for _, code in nursery.wait(1.0)} == {0}
     check(reference(plan), plan, tmp_path)
     # Nothing was done again: the snapshot was of the moment it stopped at.
-    assert made > 20 and table.read_text().count("update") == reference(plan).step
+    assert made > 20 and table.read_text().count("update") == reference(plan).progress.step
 
 
 @pytest.mark.parametrize("stopped", ["waiting", "training"])

@@ -498,11 +498,11 @@ def test_without_cryptography_one_error_says_what_to_install(tmp_path):
         "            raise ImportError(name + ' is not installed')\n"
         "sys.meta_path.insert(0, Gone())\n"
         "from pathlib import Path\n"
-        "from cutlayer import cli\n"
+        "from cutlayer.cli.app import main\n"
         "from cutlayer.engines.grpc import certs\n"
         "assert not certs.Revoked(Path.cwd() / 'revoked.txt').holds(1)\n"
         "sys.argv = ['cutlayer', 'certs', 'made', '--host', 'localhost', '--client', 'a']\n"
-        "cli.main()"
+        "main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
