@@ -69,6 +69,7 @@ FIELDS = {
 SPREAD = {
     "protocol": {"home": "home", "fusion": "fusion"},
     "compression": {"answers": "down", "gradients": "back"},
+    "start": {"path": "weights", "skip_tail": "skip_tail"},
 }
 # Keys of result.json, history.jsonl and audit.json that were renamed.
 KEYS = {"watch": "detectors_honest", "watched": "detectors_attacked", "server_watch": "server_detectors"}
@@ -214,6 +215,9 @@ PLANS: dict[str, dict[str, str]] = {
         "guard": "DPSGD(clip=1.0, noise=0.5)", "guarded_clients": "1", "shared_client_network": "False",
         "clients": "2", "batch_size": "16",
     },
+    "from-a-file": {
+        "start": "Pretrained(path='FINISHED', skip_tail=True)", "frozen_parts": "('head',)", "clients": "2",
+    },
     "detectors-and-poison": {
         "client_detectors": "(GradientScrutinizer(warm=3, threshold=0.001), LeakMeter(every=4, samples=64, steps=5))",
         "server_detectors": "(ConsensusCosine(shuffles=49),)", "poison": "BadNets(clients=1, share=0.5)",
@@ -235,6 +239,9 @@ SECRET = ["--private-seed", "11", "--threads", "1"]
 def train(name: str, folder: Path) -> Facts:
     out = folder / name.replace("/", "-")
     text = plan_text(USUAL | PLANS[name.removeprefix("plans/")])
+    if "FINISHED" in text:  # the network of an earlier run
+        _in_process(["train", plan_text(USUAL), *SECRET, "--out", str(folder / "first"), "--json"])
+        text = text.replace("FINISHED", str(folder / "first" / "model.safetensors"))
     _in_process(["train", text, *SECRET, "--record", "64", "--out", str(out), "--json"])
     networks, kept = _networks(out, "model", "last")
     return {

@@ -54,7 +54,7 @@ def test_the_fusion_of_a_bypass_is_its_own():
 @pytest.mark.parametrize("protocol", [Bypass, UShaped])
 def test_a_class_is_refused_with_how_it_is_written_since(protocol):
     name = protocol.__name__
-    with pytest.raises(ValueError, match=rf"write protocol={name}\(\.\.\.\)\. Since version 0\.2"):
+    with pytest.raises(ValueError, match=rf"since version 0\.2, not the class {name}: write protocol={name}\("):
         Plan(protocol=protocol)
 
 

@@ -108,9 +108,9 @@ class Plan(Spec):
         if several:
             kind = get_args(kind)[0]
         if isinstance(value, type) and issubclass(value, kind):
+            since = " since version 0.2" if name == "protocol" else ""
             raise ValueError(
-                f"{name} is an object, not the class {value.__name__}: write {name}={value.__name__}(...). Since "
-                "version 0.2 that holds for protocols, too"
+                f"{name} is an object{since}, not the class {value.__name__}: write {name}={value.__name__}(...)"
             )
         fits = isinstance(value, tuple) if several else isinstance(value, kind)
         if not fits or (several and not all(isinstance(one, kind) for one in value)):
