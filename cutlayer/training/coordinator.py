@@ -20,7 +20,7 @@ from .bodies import Kept, RoundBodies
 from .orders import weights_in
 from .plan.plan import Plan
 from .plan.roles import Role
-from .plan.schedule import Turn, Wave
+from .plan.schedule import Turn
 from .progress import Progress
 from .timetable import Timetable
 
@@ -171,9 +171,7 @@ class Coordinator:
 
     # ----------------------------------------------------------------------------- merging
     def _update(self, done: Message) -> Update:
-        rounds = self.plan.rounds
-        even = isinstance(rounds, Wave) and rounds.weights == "even"
-        return Update(weights_in(done), 1 if even else int(done["samples"]))
+        return Update(weights_in(done), self.plan.rounds.weight(int(done["samples"])))
 
     def _merge(self, came: Sequence[tuple[Turn, Message]]) -> None:
         """One state of what the clients of a round brought: their heads, and their bodies where each has its own."""

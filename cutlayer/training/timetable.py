@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from .plan.plan import Plan
-from .plan.roles import Frozen
 from .plan.schedule import Turn, epoch_rounds
 
 
@@ -35,7 +34,7 @@ class Timetable:
     @cached_property
     def steps(self) -> int:
         """Of the whole plan, all clients together."""
-        alike = self.plan.clients_per_round is None and not isinstance(self.plan.roles, Frozen)
+        alike = self.plan.clients_per_round is None and not self.plan.roles.freezes
         epochs = range(1 if alike else self.plan.epochs)
         count = sum(turn.last - turn.first for epoch in epochs for one in self.rounds(epoch) for turn in one)
         return count * (self.plan.epochs if alike else 1)

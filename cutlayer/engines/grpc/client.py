@@ -25,7 +25,6 @@ from ...training.loop import BEST
 from ...training.orders import numbers, weights_in
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
-from ...training.plan.roles import AllActive
 from ...training.plan.shapes import cut_shapes
 from ...training.step import export
 from ...wire import frames
@@ -219,7 +218,7 @@ class DeployedClient:
             epoch, _, _, frozen = numbers(order, what, 4)
             if not 0 <= epoch < self.plan.epochs:
                 raise ProtocolError(f"{order} is of an epoch the plan does not have")
-            if frozen not in (0, 1) or (frozen and isinstance(self.plan.roles, AllActive)):
+            if frozen not in (0, 1) or (frozen and not self.plan.roles.freezes):
                 raise ProtocolError(f"{order} freezes a client of a plan in which all are active")
         if order.kind is Kind.KEEP and numbers(order, what, 1)[0] < BEST:
             raise ProtocolError(f"{order}: snapshots are numbered from 0")

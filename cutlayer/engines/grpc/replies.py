@@ -8,7 +8,7 @@ from ...core.errors import NonFinite, ProtocolError
 from ...core.message import Kind, Message, Watcher, through
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED, Fusion
-from ...training.plan.schedule import Turn, Wave
+from ...training.plan.schedule import Turn
 from .barrier import RoundBarrier
 from .session import Refused
 
@@ -18,7 +18,7 @@ class Replies:
 
     def __init__(self, coordinator: Coordinator, device: str = "cpu", at_server: Sequence[Watcher] = ()):
         plan = coordinator.plan
-        if at_server and isinstance(plan.rounds, Wave) and plan.rounds.fused:
+        if at_server and plan.rounds.fused:
             raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
         self._coordinator, self._device, self._merges = coordinator, device, plan.rounds.merges
         self._handle = through([*at_server, *coordinator.watches], coordinator.server.handle)
@@ -27,8 +27,7 @@ class Replies:
 
     def open_wave(self, turns: Sequence[Turn]) -> RoundBarrier:
         """From here on the clients of these turns are answered in their order, or all at once."""
-        rounds, server = self._coordinator.plan.rounds, self._coordinator.server
-        fused = self._fused(Fusion(server)) if isinstance(rounds, Wave) and rounds.fused else None
+        fused = self._fused(Fusion(self._coordinator.server)) if self._coordinator.plan.rounds.fused else None
         frozen = [turn.client for turn in turns if turn.frozen]
         self.barrier = RoundBarrier([turn.client for turn in turns], self._alone, fused, frozen)
         return self.barrier

@@ -11,7 +11,7 @@ from ...data.base import Parts, Samples
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED, Fusion
 from ...training.micro_batches import Ring
-from ...training.plan.schedule import Turn, Wave
+from ...training.plan.schedule import Turn
 from .pool import ClientPool
 
 PASSES = 32  # over the held-out data in one evaluation, at most: more clients than that share them
@@ -49,9 +49,8 @@ class LocalCarrier:
 
     def __init__(self, coordinator: Coordinator, parts: Parts, at_server: Sequence[Watcher]):
         self.coordinator, self.parts = coordinator, parts
-        rounds, server = coordinator.plan.rounds, coordinator.server
-        self._fused = FusedDoor(coordinator) if isinstance(rounds, Wave) and rounds.fused else None
-        inner: Handler = server.handle if self._fused is None else self._fused
+        self._fused = FusedDoor(coordinator) if coordinator.plan.rounds.fused else None
+        inner: Handler = coordinator.server.handle if self._fused is None else self._fused
         self.door = through([*at_server, *coordinator.watches], inner)  # what clients send arrives here
         self.clients = ClientPool([])
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -26,6 +26,8 @@ class Role(Enum):
 @dataclass(frozen=True, repr=False)
 class Roles(Spec):
     """Says for every pass who does what."""
+
+    freezes: ClassVar[bool] = True  # whether somebody may be frozen or left out
 
     def at(self, number: int, clients: int, seed: int) -> list[Role]:
         """The role of each client in pass `number`, counted over all epochs."""
@@ -51,6 +53,8 @@ class Roles(Spec):
 @dataclass(frozen=True, repr=False)
 class AllActive(Roles):
     """Every client learns."""
+
+    freezes = False
 
     def at(self, number: int, clients: int, seed: int) -> list[Role]:
         return [Role.ACTIVE] * clients

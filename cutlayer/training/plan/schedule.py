@@ -47,6 +47,10 @@ class Rounds(Spec):
         """The rounds of one pass, from the turns of all clients that take part in it."""
         return [tuple(turns)] if turns else []
 
+    def weight(self, samples: int) -> int:
+        """How much a client's update counts that has learnt from so many samples."""
+        return samples
+
     def refuse_unfit_plan(self, plan: "Plan") -> None:
         """A ValueError where these rounds cannot be a plan's, with what would work; before anything is built."""
         rule = plan.rule
@@ -95,6 +99,9 @@ class Wave(Rounds):
             raise ValueError("a wave is one batch of every client, in one piece: local_steps=1 and micro_batches=1")
         if self.fused and plan.roles.learning(plan.clients) < plan.clients:
             raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
+
+    def weight(self, samples: int) -> int:
+        return 1 if self.weights == "even" else samples
 
     def bodies(self, body: nn.Module, make_optimizer: Optimizing, rule: Rule) -> RoundBodies:
         if self.fused:
