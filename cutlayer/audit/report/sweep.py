@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 from typing import Any
 
-from ..rows import Floors, Row
-from ..verdicts import guards_of, total_bytes, verdict
+from ..rows import Floors, Row, Verdict
+from ..verdicts import guards_of, strongest, total_bytes, verdict
 from .plots import INK, SOFT, png_and_svg, pyplot
 
 # What is swept where nothing was asked for: fewer bits, fewer numbers, fewer of them sent, and two of these together.
@@ -48,10 +48,10 @@ class Point:
     front_with_leakage: bool = False  # the same with leakage as the third figure
 
 
-def points(rows: list[Row], floors: Floors) -> list[Point]:
+def points(rows: list[Row], floors: Floors, secrets: Sequence[str] = ()) -> list[Point]:
     """A point for each guard of an audit, in its order."""
     names = guards_of(rows)
-    found = [_point(rows, floors, guard, *_family(guard, names)) for guard in names]
+    found = [_point(rows, verdict(rows, floors, guard, secrets), *_family(guard, names)) for guard in names]
     return [
         replace(
             one,
@@ -62,8 +62,9 @@ def points(rows: list[Row], floors: Floors) -> list[Point]:
     ]
 
 
-def _point(rows: list[Row], floors: Floors, guard: str, family: str, setting: str) -> Point:
-    judged = verdict(rows, floors, guard)
+def _point(rows: list[Row], judged: Verdict, family: str, setting: str) -> Point:
+    guard = judged.guard
+    best = strongest(rows, guard)
     own = list({row["seed"]: row for row in rows if row["guard"] == guard}.values())
     rates = [row["rates"] for row in own]
     figures: dict[str, Any] = {
@@ -77,9 +78,9 @@ def _point(rows: list[Row], floors: Floors, guard: str, family: str, setting: st
         bytes_down=mean(row["bytes_down"] for row in own),
         bytes_total=mean(total_bytes(row) for row in own),
         **figures,
-        attack="" if judged.row is None else judged.row["attack"],
-        ssim=None if judged.row is None else judged.row["ssim"],
-        ncc=None if judged.row is None else judged.row["ncc"],
+        attack="" if best is None else best["attack"],
+        ssim=None if best is None else best["value"],
+        ncc=None if best is None else best["ncc"],
         leak=judged.leak,
         grade=judged.grade,
     )  # fmt: skip
