@@ -223,7 +223,7 @@ class SecretVerdict:
     floor: float | None = None  # the same of a blind guess, or chance
     leak: float | None = None  # share of what the open cut gives away
     leak_interval: list[float] | None = None
-    by_seed: dict[str, float] = field(default_factory=dict)  # the leak under each seed
+    by_seed: list[list[Any]] = field(default_factory=list)  # the leak under each seed: [seed, share]
     above_half: float | None = None  # of all images, those with SSIM above 0.5
     worst: list[list[Any]] = field(default_factory=list)  # the ten images read best: [number, SSIM]
     rests_on: list[str] = field(default_factory=list)  # attackers whose low scores mean something

@@ -68,10 +68,7 @@ def epsilon_holds(rows: Sequence[Row]) -> bool:
 
 def hollow(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> list[str]:
     """What makes this comparison prove little whoever attacked: a model that learnt nothing, a guard read better."""
-    found = []
-    learner = next(iter(unguarded), None)
-    if learner is not None and (why := hardly_learnt(learner)):
-        found.append(why)
+    found = [why for row in unguarded if (why := hardly_learnt(row))][:1]
     if why := _read_better(rows, unguarded, floors):
         found.append(why)
     return found

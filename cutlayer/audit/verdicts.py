@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import mean
 from typing import NamedTuple
 
-from ..metrics.bootstrap import interval
-from .floors import blind_guess
 from .grades import (
     BY_BADNESS,
     GOOD,
@@ -19,13 +18,12 @@ from .grades import (
     grade_of,
     worse,
 )
+from .leak import found_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
 from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
-from .uncertainty import draws
+from .words import cost, hardly_leaks, in_short, in_words, listed, opened, secret_name
 
 SECRETS = ("images", "labels", "attribute", "membership")
-# The figures by which pictures are graded, each against the open cut's and the blind guess's same one.
-STATISTICS = {"value": "ssim_either", "p90": "ssim_p90"}
 
 
 def read_secrets(text: str | None) -> tuple[str, ...]:
@@ -39,10 +37,6 @@ def read_secrets(text: str | None) -> tuple[str, ...]:
 # ------------------------------------------------------------------ rows
 def guards_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["guard"] for row in rows))
-
-
-def secret_of(row: Row) -> str:
-    return row.get("secret", "images")
 
 
 def counted(rows: Sequence[Row], guard: str, secret: str = "images", target: str = "") -> list[Row]:
@@ -112,63 +106,6 @@ def by_form(rows: Sequence[Row], guard: str) -> list[Forms]:
 
 
 # ------------------------------------------------------------------ one secret
-def leak_share(value: float, control: float, floor: float) -> float:
-    """How much of what the unguarded cut gives away is still given away: 1 all of it, 0 no more than the floor."""
-    return max(0.0, (value - floor) / max(1e-9, control - floor))
-
-
-class _Found(NamedTuple):
-    """One statistic of one row beside the open cut's."""
-
-    leak: float
-    statistic: str
-    row: Row
-    control: Row
-    reached: float
-    open_cut: float
-    floor: float
-
-    @property
-    def leak_interval(self) -> list[float]:
-        """The row's and the control's samples are drawn each for itself; the floor is taken as it is."""
-        if "sampled" not in self.row or "sampled" not in self.control:
-            return [self.leak, self.leak]
-        own, theirs = (draws(row)[self.statistic] for row in (self.row, self.control))
-        shares = (own - self.floor).clamp_min(0) / (theirs - self.floor).clamp_min(1e-9)
-        return [float(end) for end in interval(shares)]
-
-
-def _figure(row: Row, statistic: str) -> float | None:
-    return row["value"] if statistic == "value" else row.get("ssim_p90")
-
-
-def _floor(row: Row, floors: Floors, statistic: str) -> float:
-    return blind_guess(floors, STATISTICS[statistic]) if secret_of(row) == "images" else row["chance"]
-
-
-def _found(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> list[_Found]:
-    """Under each seed and statistic the strongest row, against what the open cut gave away under the same seed.
-
-    Where no control worked under that seed, the strongest of the others serves; where none did at all, the best that
-    was seen of the open cut, and at least what was found behind the guard: an open cut gives away no less.
-    """
-    found = []
-    for seed in dict.fromkeys(row.get("seed", 0) for row in rows):
-        for statistic in STATISTICS if secret_of(rows[0]) == "images" else ("value",):
-            own = [row for row in rows if row.get("seed", 0) == seed and _figure(row, statistic) is not None]
-            valid = [row for row in unguarded if row["valid"] and _figure(row, statistic) is not None]
-            there = [row for row in valid if row.get("seed", 0) == seed] or valid
-            if not own:
-                continue
-            row = max(own, key=lambda one: _figure(one, statistic) or 0.0)
-            control = max(there or [row, *unguarded], key=lambda one: _figure(one, statistic) or 0.0)
-            reached, open_cut = (_figure(one, statistic) or 0.0 for one in (row, control))
-            floor = _floor(row, floors, statistic)
-            leak = leak_share(reached, open_cut, floor)
-            found.append(_Found(leak, statistic, row, control, reached, open_cut, floor))
-    return found
-
-
 def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target: str) -> SecretVerdict:
     own, unguarded = counted(rows, guard, secret, target), counted(rows, "none", secret, target)
     tried, open_tried = _of(rows, guard, secret, target), _of(rows, "none", secret, target)
@@ -176,29 +113,30 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
         reasons = sorted({row["why_invalid"] for row in tried if row["why_invalid"]})
         sentence = f"No valid attack, so nothing can be said: {'; '.join(reasons)}."
         return SecretVerdict(secret, target, UNKNOWN, UNKNOWN, sentence)
-    found = _found(own, unguarded or open_tried, floors)
+    found = found_by(own, unguarded or open_tried, floors)
     decided = max(found, key=lambda one: (one.leak, one.statistic == "value"))
-    by_seed: dict[str, float] = {}
+    by_seed: dict[int, float] = {}
     for one in found:
-        name = str(one.row.get("seed", 0))
-        by_seed[name] = max(one.leak, by_seed.get(name, 0.0))
+        seed = one.row.get("seed", 0)
+        by_seed[seed] = max(one.leak, by_seed.get(seed, 0.0))
     row = decided.row
     whole = SecretVerdict(
         secret, target, UNKNOWN, UNKNOWN, "",
         attack=row.get("attack"), seed=row.get("seed"), statistic=decided.statistic, reached=decided.reached,
         interval=row.get("interval", {}).get(decided.statistic), control=decided.open_cut, floor=decided.floor,
-        by_seed=by_seed, above_half=row.get("above_half"), worst=row.get("worst", []), rests_on=rests_on(own),
+        by_seed=[list(pair) for pair in by_seed.items()], above_half=row.get("above_half"),
+        worst=row.get("worst", []), rests_on=rests_on(own),
     )  # fmt: skip
     if max(max(one.open_cut, one.reached) - one.floor for one in found) < LEAST_LEAK:
-        return replace(whole, sentence=_hardly_leaks(decided, secret))
+        return replace(whole, sentence=hardly_leaks(decided, secret))
     if guard == "none":
-        return replace(whole, grade=OPEN, graded=OPEN, leak=1.0, leak_interval=[1.0, 1.0], sentence=_open(decided))
+        return replace(whole, grade=OPEN, graded=OPEN, leak=1.0, leak_interval=[1.0, 1.0], sentence=opened(decided))
     ends = [one.leak_interval for one in found]
     low, high = max(one[0] for one in ends), max(one[1] for one in ends)
     why = doubts(tried, open_tried, floors)
     better, worst = (_allowed(grade_of(leak), why) for leak in (min(low, decided.leak), max(high, decided.leak)))
     grade = worse(better, worst)
-    sentence = _sentence(grade, decided, found, [low, high], why, own)
+    sentence = in_words(grade, decided, found, [low, high], why, own)
     return replace(
         whole, grade=grade, graded=both(better, worst), leak=decided.leak, leak_interval=[low, high],
         sentence=sentence, doubts=why,
@@ -221,32 +159,33 @@ def verdict(rows: Sequence[Row], floors: Floors, guard: str, secrets: Sequence[s
     notes, flags = _notes(rows, guard, judged, missing), _flags(own, open_rows, floors)
     grade, graded, leak, sentence = _worst(asked, [name for name in secrets if name in missing], guard)
     if guard != "none" and own and open_rows:
-        accuracy, before = own[0]["accuracy"], open_rows[0]["accuracy"]
+        accuracy, before = _accuracy(own), _accuracy(open_rows)
         if accuracy < before * LEAST_TASK:
             left = "" if leak is None else f" That {100 * leak:.0f} % of the leak is left says little then."
             sentence = f"The task is lost: accuracy {accuracy:.2f} against {before:.2f} unguarded.{left}"
             grade = graded = TASK_LOST
         else:
-            sentence += f" {_cost(own[0], open_rows[0])}"
+            points = 100 * (accuracy - before)
+            sentence += f" {cost(points, total_bytes(open_rows[0]) / total_bytes(own[0]))}"
     return Verdict(guard, grade, graded, leak, sentence, judged, missing, notes, flags)
+
+
+def _accuracy(rows: Sequence[Row]) -> float:
+    """Mean over the seeds."""
+    return mean({row.get("seed", 0): row["accuracy"] for row in rows}.values())
 
 
 def _worst(asked: Sequence[SecretVerdict], untried: Sequence[str], guard: str) -> tuple[str, str, float | None, str]:
     """(grade, as it is printed, leak, sentence): those of the secret that came off worst."""
-    if guard == "none" and (opened := [one for one in asked if one.grade == OPEN]):
-        return OPEN, OPEN, 1.0, " ".join(one.sentence for one in opened)
+    if guard == "none" and (leaks := [one for one in asked if one.grade == OPEN]):
+        return OPEN, OPEN, 1.0, " ".join(one.sentence for one in leaks)
     if not asked:
-        return (
-            UNKNOWN,
-            UNKNOWN,
-            None,
-            f"Nothing can be said: {_and(untried) or 'nothing'} was not tried.",
-        )
+        return UNKNOWN, UNKNOWN, None, f"Nothing can be said: {listed(untried) or 'nothing'} was not tried."
     worst = max(asked, key=lambda one: (BY_BADNESS.index(one.grade), one.leak or 0.0))
     rest = [one for one in asked if one is not worst]
-    said = worst.sentence + "".join(f" {secret_name(one).capitalize()}: {_in_short(one)}." for one in rest)
+    said = worst.sentence + "".join(f" {secret_name(one).capitalize()}: {in_short(one)}." for one in rest)
     if untried and worst.grade in GOOD:
-        return UNKNOWN, UNKNOWN, worst.leak, f"Nothing was tried on {_and(untried)}, and it was asked for. {said}"
+        return UNKNOWN, UNKNOWN, worst.leak, f"Nothing was tried on {listed(untried)}, and it was asked for. {said}"
     return worst.grade, worst.graded, worst.leak, said
 
 
@@ -256,7 +195,7 @@ def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], mis
         if one.rests_on and guard != "none":
             found.append(f"{secret_name(one).capitalize()}: rests on {', '.join(one.rests_on)}.")
         if len(one.by_seed) > 1 and guard != "none":
-            least, most = (100 * pick(one.by_seed.values()) for pick in (min, max))
+            least, most = (100 * pick(share for _, share in one.by_seed) for pick in (min, max))
             found.append(
                 f"{secret_name(one).capitalize()}: over {len(one.by_seed)} seeds {least:.0f} to {most:.0f} % left."
             )
@@ -265,7 +204,7 @@ def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], mis
     if missing:
         travels = "labels" in missing and any(row.get("labels_travel") for row in rows)
         found.append(
-            f"Not tried: {_and(missing)}." + (" Labels travel to the server as they are here." if travels else "")
+            f"Not tried: {listed(missing)}." + (" Labels travel to the server as they are here." if travels else "")
         )
     told, real = ceiling(rows, guard), strongest(rows, guard)
     if told is not None and told is not real:
@@ -289,95 +228,3 @@ def flags(rows: Sequence[Row]) -> list[str]:
     weak = {row["plain"]: row for row in rows if row.get("below_default")}
     found += [below_default(row) for row in weak.values()]
     return [f"{one[0].upper()}{one[1:]}." for one in found]
-
-
-# ------------------------------------------------------------------ words
-def secret_name(one: SecretVerdict) -> str:
-    return f"{one.secret} {one.target}".strip()
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _in_short(one: SecretVerdict) -> str:
-    return one.graded if one.leak is None else f"{one.graded}, {100 * one.leak:.0f} % left"
-
-
-def _percent(leak: Sequence[float]) -> str:
-    low, high = (f"{100 * end:.0f}" for end in leak)
-    return f"{low} to {high} %"
-
-
-def _cost(row: Row, control: Row) -> str:
-    points = f"{100 * (row['accuracy'] - control['accuracy']):+.1f}".replace("-", "−")
-    return f"Accuracy {points} points, {bytes_compared(total_bytes(control) / total_bytes(row))}."
-
-
-def bytes_compared(ratio: float) -> str:
-    """How many times fewer, or more, bytes travel."""
-    fewer, more = f"{ratio:.1f}", f"{1 / ratio:.1f}"
-    if fewer == more == "1.0":
-        return "as many bytes over everything that travels"
-    return f"{fewer}x fewer bytes over everything that travels" if ratio > 1 else (
-        f"{more}x more bytes over everything that travels"
-    )  # fmt: skip
-
-
-def _reached(one: _Found) -> str:
-    """What was reached, with its interval."""
-    ends = one.row.get("interval", {}).get(one.statistic)
-    within = "" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
-    return f"{one.reached:.2f}{within}"
-
-
-def _open(one: _Found) -> str:
-    secret = secret_of(one.row)
-    if secret == "images":
-        return (
-            f"Without a guard the server rebuilds private images at SSIM {one.row['value']:.2f} "
-            f"(a blind guess reaches {one.floor:.2f})."
-        )
-    return f"It reads {_of_secret(one.row)} at {one.row['metric']} {_reached(one)} (chance {one.floor:.2f})."
-
-
-def _of_secret(row: Row) -> str:
-    return {"images": "images", "labels": "labels", "membership": "membership"}.get(secret_of(row)) or row["target"]
-
-
-def _hardly_leaks(one: _Found, secret: str) -> str:
-    if secret != "images":
-        return (
-            f"Even unguarded {_of_secret(one.row)} is read at {one.open_cut:.2f} only, hardly above chance "
-            f"({one.floor:.2f}): this cut leaks too little for these attackers to compare guards with."
-        )
-    return (
-        f"Even unguarded the images come back at SSIM {one.open_cut:.2f} only, hardly above a blind guess "
-        f"({one.floor:.2f}): this cut leaks too little for this attacker to compare guards with."
-    )
-
-
-def _sentence(
-    grade: str, decided: _Found, found: Sequence[_Found], leak: list[float], why: list[str], own: Sequence[Row]
-) -> str:
-    what, share = _of_secret(decided.row), f"{100 * decided.leak:.0f} %"
-    opening = {
-        "hides": f"Hides the {what} from the attackers that were tried.",
-        "blunts": f"Blunts the attacks on {what}.",
-        "weakens": f"Weakens the attacks on {what}, no more.",
-        "does not protect": f"Does not protect {what}.",
-        UNKNOWN: f"Too little is known about {what}: {'; '.join(why)}.",
-    }[grade]
-    figures = "SSIM" if what == "images" else decided.row["metric"]
-    best = max((one for one in found if one.statistic == "value"), key=lambda one: one.leak)
-    without = "a blind guess" if what == "images" else "chance"
-    said = (
-        f"The best attack reaches {figures} {_reached(best)}; unguarded it is {best.open_cut:.2f}, {without} "
-        f"{best.floor:.2f}."
-    )
-    if decided.statistic == "p90":
-        said += f" The best-read tenth of the images is at {_reached(decided)}; unguarded {decided.open_cut:.2f}."
-    at_least = "at least " if why else ""
-    control_failed = all(row.get("why_control_failed") is not None for row in own)
-    unsure = " Its control failed, but what it found it has found." if control_failed else ""
-    return f"{opening} {said} So {at_least}{share} of the leak is left ({_percent(leak)}).{unsure}"

@@ -10,16 +10,16 @@ from verdict_rows import FLOORS, named, pictured
 from cutlayer.audit import grades
 from cutlayer.audit.control import why_invalid
 from cutlayer.audit.grades import GRADES, LEAST_LEAK, STRONG_CONTROL
+from cutlayer.audit.leak import leak_share
 from cutlayer.audit.verdicts import (
     by_form,
-    bytes_compared,
     ceiling,
     flags,
-    leak_share,
     read_secrets,
     strongest,
     verdict,
 )
+from cutlayer.audit.words import bytes_compared
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
 
@@ -230,7 +230,7 @@ def test_each_seed_is_held_against_its_own_control_and_the_worst_counts():
     rows = [pictured("none", 0.9), pictured("g", 0.36), pictured("none", 0.6, seed=1), pictured("g", 0.45, seed=1)]
     found = judged(*rows)
     assert found.leak == pytest.approx(0.5) and found.secrets[0].seed == 1
-    assert found.secrets[0].by_seed == {"0": pytest.approx(0.1), "1": pytest.approx(0.5)}
+    assert found.secrets[0].by_seed == [[0, pytest.approx(0.1)], [1, pytest.approx(0.5)]]
     assert "Images: over 2 seeds 10 to 50 % left." in found.notes
 
 

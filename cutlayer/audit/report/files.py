@@ -18,7 +18,8 @@ from ..floors import blind_guess
 from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
 from ..matrix import Audit
 from ..rows import AuditFile, Row, Verdict, picture_key
-from ..verdicts import by_form, flags, guards_of, secret_name, strongest, total_bytes
+from ..verdicts import by_form, flags, guards_of, strongest, total_bytes
+from ..words import secret_name
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .sweep import figure, points, table
