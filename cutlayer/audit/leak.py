@@ -33,10 +33,11 @@ class Found(NamedTuple):
     floor: float
 
     @property
-    def leak_interval(self) -> list[float]:
-        """The row's and the control's samples are drawn each for itself; the floor is taken as it is."""
+    def leak_interval(self) -> list[float] | None:
+        """The row's and the control's samples are drawn each for itself; the floor is taken as it is. None: they
+        were not kept."""
         if "sampled" not in self.row or "sampled" not in self.control:
-            return [self.leak, self.leak]
+            return None
         own, theirs = (draws(row)[self.statistic] for row in (self.row, self.control))
         shares = (own - self.floor).clamp_min(0) / (theirs - self.floor).clamp_min(1e-9)
         return [float(end) for end in interval(shares)]

@@ -131,16 +131,16 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
         return replace(whole, sentence=hardly_leaks(decided, secret))
     if guard == "none":
         return replace(whole, grade=OPEN, graded=OPEN, leak=1.0, leak_interval=[1.0, 1.0], sentence=opened(decided))
-    ends = [one.leak_interval for one in found]
-    low, high = max(one[0] for one in ends), max(one[1] for one in ends)
+    ends = [known for one in found if (known := one.leak_interval) is not None]
+    within = [max(one[end] for one in ends) for end in (0, 1)] if ends else None
+    low, high = within or [decided.leak, decided.leak]
     why = doubts(tried, open_tried, floors)
     better, worst = (_allowed(grade_of(leak), why) for leak in (min(low, decided.leak), max(high, decided.leak)))
-    grade = worse(better, worst)
-    sentence = in_words(grade, decided, found, [low, high], why, own)
-    return replace(
-        whole, grade=grade, graded=both(better, worst), leak=decided.leak, leak_interval=[low, high],
-        sentence=sentence, doubts=why,
+    whole = replace(
+        whole, grade=worse(better, worst), graded=both(better, worst), leak=decided.leak, leak_interval=within,
+        doubts=why,
     )  # fmt: skip
+    return replace(whole, sentence=in_words(whole, decided, found, own))
 
 
 def _allowed(grade: str, doubts: Sequence[str]) -> str:

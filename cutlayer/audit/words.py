@@ -19,11 +19,6 @@ def in_short(one: SecretVerdict) -> str:
     return one.graded if one.leak is None else f"{one.graded}, {100 * one.leak:.0f} % left"
 
 
-def _percent(leak: Sequence[float]) -> str:
-    low, high = (f"{100 * end:.0f}" for end in leak)
-    return f"{low} to {high} %"
-
-
 def cost(points: float, ratio: float) -> str:
     """What a guard costs: points of accuracy, and how many times the bytes of the open cut are those it needs."""
     signed = f"{points:+.1f}".replace("-", "−")
@@ -71,27 +66,29 @@ def hardly_leaks(one: Found, secret: str) -> str:
     )
 
 
-def in_words(
-    grade: str, decided: Found, found: Sequence[Found], leak: list[float], why: list[str], own: Sequence[Row]
-) -> str:
-    what, share = _of_secret(decided.row), f"{100 * decided.leak:.0f} %"
+def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own: Sequence[Row]) -> str:
+    """The verdict on one secret: what was reached, beside the open cut and a blind guess."""
+    assert judged.leak is not None
+    what, grade = _of_secret(decided.row), judged.grade
     opening = {
         "hides": f"Hides the {what} from the attackers that were tried.",
         "blunts": f"Blunts the attacks on {what}.",
         "weakens": f"Weakens the attacks on {what}, no more.",
         "does not protect": f"Does not protect {what}.",
-        UNKNOWN: f"Too little is known about {what}: {'; '.join(why)}.",
+        UNKNOWN: f"Too little is known about {what}: {'; '.join(judged.doubts)}.",
     }[grade]
-    figures = "SSIM" if what == "images" else decided.row["metric"]
+    figure, without = ("SSIM", "a blind guess") if what == "images" else (decided.row["metric"], "chance")
     best = max((one for one in found if one.statistic == "value"), key=lambda one: one.leak)
-    without = "a blind guess" if what == "images" else "chance"
     said = (
-        f"The best attack reaches {figures} {reached_by(best)}; unguarded it is {best.open_cut:.2f}, {without} "
+        f"The best attack reaches {figure} {reached_by(best)}; unguarded it is {best.open_cut:.2f}, {without} "
         f"{best.floor:.2f}."
     )
     if decided.statistic == "p90":
         said += f" The best-read tenth of the images is at {reached_by(decided)}; unguarded {decided.open_cut:.2f}."
-    at_least = "at least " if why else ""
+    # Attackers that may be too weak give a lower bound.
+    at_least = "at least " if judged.doubts and grade != "does not protect" else ""
+    ends = judged.leak_interval
+    within = "" if ends is None else f" ({100 * ends[0]:.0f} to {100 * ends[1]:.0f} %)"
     control_failed = all(row.get("why_control_failed") is not None for row in own)
     unsure = " Its control failed, but what it found it has found." if control_failed else ""
-    return f"{opening} {said} So {at_least}{share} of the leak is left ({_percent(leak)}).{unsure}"
+    return f"{opening} {said} So {at_least}{100 * judged.leak:.0f} % of the leak is left{within}.{unsure}"

@@ -106,11 +106,15 @@ def test_the_command(tmp_path, monkeypatch):
     words = [
         "sweep", "Plan(epochs=1, batch_size=16)", "--guard", "Quantize(bits={1,8})", "--images", "24", "--attack",
         "Decoder(steps=10, readers=('ridge',))", "--threads", "1", "--out", str(tmp_path / "a"), "--json",
+        "--secrets", "images",
     ]  # fmt: skip
     ran = CliRunner().invoke(cli.app, words, catch_exceptions=False)
     assert ran.exit_code == 0
     told = json.loads(ran.stdout)
     assert [one["guard"] for one in told["rows"]] == ["none", "Quantize(bits=1)", "Quantize(bits=8)"]
+    assert told["secrets"] == ["images"] and [one["guard"] for one in told["verdicts"]] == [
+        one["guard"] for one in told["rows"]
+    ]
     files = {file.name for file in (tmp_path / "a").iterdir()}
     assert files == {
         "audit.json", "report.html", "tradeoff.png", "reconstructions.png", "read-best.png", "sweep.png", "sweep.svg",
@@ -120,3 +124,5 @@ def test_the_command(tmp_path, monkeypatch):
     assert "Rate, accuracy and leakage" in page and "total ratio" in page and "2/(1 + ρ)" in page
     with pytest.raises(ValueError, match="never closed"):
         CliRunner().invoke(cli.app, ["sweep", "--guard", "Quantize(bits={1,8)"], catch_exceptions=False)
+    with pytest.raises(ValueError, match="secrets are among"):
+        CliRunner().invoke(cli.app, ["audit", "--secrets", "faces"], catch_exceptions=False)
