@@ -1,6 +1,6 @@
 """Guards against attackers: train, observe what the server saw, attack, judge; one row a cell.
 
-A row counts only if the same attack succeeded on the unguarded cut in the same run.
+A low score counts only if the same attack succeeded on the unguarded cut in the same run; what was found counts.
 """
 
 from collections.abc import Sequence

@@ -85,6 +85,8 @@ def test_an_attack_that_failed_leaves_the_leak_open_and_the_figure_whole():
     rows = [ROWS[0], ROWS[1], row("BF16()", 0.9, 500.0, 0.9, valid=False, why_invalid="it failed")]
     found = points(rows, FLOORS)
     assert found[-1].leak is None and found[-1].grade == "unknown"
+    weak = points([row("none", 0.9, 9.0, 1.0, white_box=False), row("g", 0.9, 9.0, 0.2, white_box=False)], FLOORS)
+    assert weak[1].grade == "unknown" and weak[1].leak is None, "what a weak attack missed colours nothing blue"
     png, svg = figure(found)
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and b"no valid attack" not in png and b"</svg>" in svg
     assert figure(found)[1] == svg, "the same figure is the same file"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 from typing import Any
 
+from ..grades import UNKNOWN
 from ..rows import Floors, Row, Verdict
 from ..verdicts import guards_of, strongest, total_bytes, verdict
 from .plots import INK, SOFT, png_and_svg, pyplot
@@ -81,7 +82,7 @@ def _point(rows: list[Row], judged: Verdict, family: str, setting: str) -> Point
         attack="" if best is None else best["attack"],
         ssim=None if best is None else best["value"],
         ncc=None if best is None else best["ncc"],
-        leak=judged.leak,
+        leak=None if judged.grade == UNKNOWN else judged.leak,  # what weak attackers found is a lower bound
         grade=judged.grade,
     )  # fmt: skip
 
@@ -184,7 +185,7 @@ def _finish(axes: Any, found: list[Point]) -> None:
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.55, -0.12), ncols=2, frameon=False, fontsize=9)
     if any(point.leak is None for point in found):
-        axes.text(0.01, 0.01, "white: no valid attack", transform=axes.transAxes, color=SOFT, size=9)
+        axes.text(0.01, 0.01, "white: too little is known", transform=axes.transAxes, color=SOFT, size=9)
 
 
 def _wrapped(text: str, width: int = 52) -> str:
