@@ -12,6 +12,9 @@ from .uncertainty import draws
 STATISTICS = {"value": "ssim_either", "p90": "ssim_p90"}
 
 
+MOST = 2.0  # where draws of the control hardly leak, shares of it grow without bound and say no more than this
+
+
 def secret_of(row: Row) -> str:
     return row.get("secret", "images")
 
@@ -40,7 +43,7 @@ class Found(NamedTuple):
             return None
         own, theirs = (draws(row)[self.statistic] for row in (self.row, self.control))
         shares = (own - self.floor).clamp_min(0) / (theirs - self.floor).clamp_min(1e-9)
-        return [float(end) for end in interval(shares)]
+        return [float(end) for end in interval(shares.clamp_max(MOST))]
 
 
 def _figure(row: Row, statistic: str) -> float | None:

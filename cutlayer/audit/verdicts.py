@@ -5,9 +5,11 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
+from .control import found_something
 from .grades import (
     BY_BADNESS,
     GOOD,
+    GRADES,
     LEAST_LEAK,
     LEAST_TASK,
     OPEN,
@@ -21,7 +23,7 @@ from .grades import (
 from .leak import found_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
 from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
-from .words import cost, hardly_leaks, in_short, in_words, listed, opened, secret_name
+from .words import cost, hardly_leaks, in_short, in_words, listed, opened, percents, secret_name
 
 SECRETS = ("images", "labels", "attribute", "membership")
 
@@ -127,7 +129,8 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
         by_seed=[list(pair) for pair in by_seed.items()], above_half=row.get("above_half"),
         worst=row.get("worst", []), rests_on=rests_on(own),
     )  # fmt: skip
-    if max(max(one.open_cut, one.reached) - one.floor for one in found) < LEAST_LEAK:
+    leaks_too_little = max(max(one.open_cut, one.reached) - one.floor for one in found) < LEAST_LEAK
+    if leaks_too_little or not any(_surely_found(one, floors) for one in [*own, *unguarded]):
         return replace(whole, sentence=hardly_leaks(decided, secret))
     if guard == "none":
         return replace(whole, grade=OPEN, graded=OPEN, leak=1.0, leak_interval=[1.0, 1.0], sentence=opened(decided))
@@ -135,12 +138,22 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
     within = [max(one[end] for one in ends) for end in (0, 1)] if ends else None
     low, high = within or [decided.leak, decided.leak]
     why = doubts(tried, open_tried, floors)
+    # Of little that was found, perhaps by chance, an interval over all grades says nothing.
+    best, bad = GRADES[0][1], GRADES[-1][1]
+    spans_all = grade_of(low) == best and grade_of(high) == bad != grade_of(decided.leak)
+    if spans_all:
+        why = ["what is left may be anything from nothing to all of the leak", *why]
     better, worst = (_allowed(grade_of(leak), why) for leak in (min(low, decided.leak), max(high, decided.leak)))
+    grade, graded = (UNKNOWN, UNKNOWN) if spans_all else (worse(better, worst), both(better, worst))
     whole = replace(
-        whole, grade=worse(better, worst), graded=both(better, worst), leak=decided.leak, leak_interval=within,
+        whole, grade=grade, graded=graded, leak=decided.leak, leak_interval=within,
         doubts=why,
     )  # fmt: skip
     return replace(whole, sentence=in_words(whole, decided, found, own))
+
+
+def _surely_found(row: Row, floors: Floors) -> bool:
+    return "interval" not in row or found_something(row, floors)
 
 
 def _allowed(grade: str, doubts: Sequence[str]) -> str:
@@ -195,10 +208,8 @@ def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], mis
         if one.rests_on and guard != "none":
             found.append(f"{secret_name(one).capitalize()}: rests on {', '.join(one.rests_on)}.")
         if len(one.by_seed) > 1 and guard != "none":
-            least, most = (100 * pick(share for _, share in one.by_seed) for pick in (min, max))
-            found.append(
-                f"{secret_name(one).capitalize()}: over {len(one.by_seed)} seeds {least:.0f} to {most:.0f} % left."
-            )
+            spread = percents([pick(share for _, share in one.by_seed) for pick in (min, max)])
+            found.append(f"{secret_name(one).capitalize()}: over {len(one.by_seed)} seeds {spread} left.")
     if guard != "none" and epsilon_holds([row for row in rows if row["guard"] == guard]):
         found.append("The ledger's ε is no larger than what was asked for.")
     if missing:

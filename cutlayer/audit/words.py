@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .grades import UNKNOWN
-from .leak import Found, secret_of
+from .leak import MOST, Found, secret_of
 from .rows import Row, SecretVerdict
 
 
@@ -17,6 +17,12 @@ def listed(names: Sequence[str]) -> str:
 
 def in_short(one: SecretVerdict) -> str:
     return one.graded if one.leak is None else f"{one.graded}, {100 * one.leak:.0f} % left"
+
+
+def percents(ends: Sequence[float]) -> str:
+    """Two shares of a leak, from the lower to the higher."""
+    low, high = (f"{100 * end:.0f}" for end in ends)
+    return f"{low} to {f'over {high}' if ends[1] >= MOST else high} %"
 
 
 def cost(points: float, ratio: float) -> str:
@@ -47,7 +53,11 @@ def opened(one: Found) -> str:
             f"Without a guard the server rebuilds private images at SSIM {one.row['value']:.2f} "
             f"(a blind guess reaches {one.floor:.2f})."
         )
-    return f"It reads {_of_secret(one.row)} at {one.row['metric']} {reached_by(one)} (chance {one.floor:.2f})."
+    return f"It reads {_of_secret(one.row)} at {_metric(one.row)} {reached_by(one)} (chance {one.floor:.2f})."
+
+
+def _metric(row: Row) -> str:
+    return row["metric"] if row["metric"] == "accuracy" else row["metric"].upper()
 
 
 def _of_secret(row: Row) -> str:
@@ -55,9 +65,10 @@ def _of_secret(row: Row) -> str:
 
 
 def hardly_leaks(one: Found, secret: str) -> str:
+    """Neither the guarded nor the open cut is surely read better than by guessing."""
     if secret != "images":
         return (
-            f"Even unguarded {_of_secret(one.row)} is read at {one.open_cut:.2f} only, hardly above chance "
+            f"Even unguarded {_of_secret(one.row)} is read at {one.open_cut:.2f} only, not surely above chance "
             f"({one.floor:.2f}): this cut leaks too little for these attackers to compare guards with."
         )
     return (
@@ -77,7 +88,7 @@ def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own:
         "does not protect": f"Does not protect {what}.",
         UNKNOWN: f"Too little is known about {what}: {'; '.join(judged.doubts)}.",
     }[grade]
-    figure, without = ("SSIM", "a blind guess") if what == "images" else (decided.row["metric"], "chance")
+    figure, without = _metric(decided.row), "a blind guess" if what == "images" else "chance"
     best = max((one for one in found if one.statistic == "value"), key=lambda one: one.leak)
     said = (
         f"The best attack reaches {figure} {reached_by(best)}; unguarded it is {best.open_cut:.2f}, {without} "
@@ -88,7 +99,7 @@ def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own:
     # Attackers that may be too weak give a lower bound.
     at_least = "at least " if judged.doubts and grade != "does not protect" else ""
     ends = judged.leak_interval
-    within = "" if ends is None else f" ({100 * ends[0]:.0f} to {100 * ends[1]:.0f} %)"
+    within = "" if ends is None else f" ({percents(ends)})"
     control_failed = all(row.get("why_control_failed") is not None for row in own)
     unsure = " Its control failed, but what it found it has found." if control_failed else ""
     return f"{opening} {said} So {at_least}{100 * judged.leak:.0f} % of the leak is left{within}.{unsure}"

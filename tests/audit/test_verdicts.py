@@ -216,6 +216,16 @@ def test_where_the_interval_spans_two_grades_both_are_printed_and_the_worse_one_
     assert f"({100 * low:.0f} to {100 * high:.0f} %)" in found.sentence
 
 
+def test_an_interval_from_nothing_to_all_of_the_leak_says_nothing():
+    told = {"attack": "Membership()", "secret": "membership", "chance": 0.5, "white_box": True}
+    found = judged(named("none", 0.65, **told), named("g", 0.52, **told))
+    assert found.grade == found.graded == "unknown" and "from nothing to all" in found.sentence
+    # One that is as likely chance on the open cut as behind the guard.
+    unsure = judged(named("none", 0.56, **told), named("g", 0.56, **told))
+    assert unsure.grade == "unknown" and "not surely above chance" in unsure.sentence
+    assert judged(named("none", 0.56, **told), guard="none").grade == "unknown"
+
+
 def test_images_that_share_a_message_are_one_observation():
     scores = [score for score in spread(0.5, 0.1, 40) for _ in range(5)]
     alone, grouped = (

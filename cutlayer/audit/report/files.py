@@ -19,7 +19,7 @@ from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
 from ..matrix import Audit
 from ..rows import AuditFile, Row, Verdict, picture_key
 from ..verdicts import by_form, flags, guards_of, strongest, total_bytes
-from ..words import secret_name
+from ..words import percents, secret_name
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .sweep import figure, points, table
@@ -94,6 +94,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         best={name: row for name in names if (row := strongest(audit.rows, name)) is not None},
         flags=flags(audit.rows),
         grades=GRADES,
+        percents=percents,
         images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
         command=command,
         version=__version__,
@@ -147,7 +148,8 @@ def print_table(audit: Audit) -> None:
     several = names if len(names) > 1 else []
     table = Table(box=None, header_style="bold")
     figures = ("accuracy", "SSIM", "95 %", "90th pct.", "PSNR", "NCC", "LPIPS", "bytes up", "down")
-    for column in ("guard", *figures, *several, "verdict"):
+    table.add_column("guard", overflow="fold")
+    for column in (*figures, *several, "verdict"):
         table.add_column(column, justify="right" if column in figures else "left")
     for judged in verdicts:
         row = _counted(audit.rows, judged.guard)
@@ -168,7 +170,7 @@ def print_table(audit: Audit) -> None:
             f"{floor['psnr']:.1f}", f"{floor['ncc']:.3f}", _figure(floor["lpips"]), "", "", *blank, "", style="dim",
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
-    console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 160)
+    console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 160 + 24 * len(several))
     console.print(table)
     if (others := _other_secrets(audit.rows)) is not None:
         console.print(others)
