@@ -1,6 +1,6 @@
 """What the figures of an audit mean, in words: pure functions from rows to verdicts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
@@ -70,6 +70,11 @@ def total_bytes(row: Row) -> float:
     These are relayed weights, and the decoders that some guards exchange.
     """
     return row["bytes_up"] + row["bytes_down"] + row["bytes_weights"] + row.get("rates", {}).get("amortised", 0.0)
+
+
+def over_seeds(rows: Sequence[Row], figure: Callable[[Row], float]) -> float:
+    """The mean of what a guard costs: all rows of a seed tell of the same training."""
+    return mean({row.get("seed", 0): figure(row) for row in rows}.values())
 
 
 class Forms(NamedTuple):
@@ -172,20 +177,15 @@ def verdict(rows: Sequence[Row], floors: Floors, guard: str, secrets: Sequence[s
     notes, flags = _notes(rows, guard, judged, missing), _flags(own, open_rows, floors)
     grade, graded, leak, sentence = _worst(asked, [name for name in secrets if name in missing], guard)
     if guard != "none" and own and open_rows:
-        accuracy, before = _accuracy(own), _accuracy(open_rows)
+        accuracy, before = (over_seeds(some, lambda row: row["accuracy"]) for some in (own, open_rows))
         if accuracy < before * LEAST_TASK:
             left = "" if leak is None else f" That {100 * leak:.0f} % of the leak is left says little then."
             sentence = f"The task is lost: accuracy {accuracy:.2f} against {before:.2f} unguarded.{left}"
             grade = graded = TASK_LOST
         else:
             points = 100 * (accuracy - before)
-            sentence += f" {cost(points, total_bytes(open_rows[0]) / total_bytes(own[0]))}"
+            sentence += f" {cost(points, over_seeds(open_rows, total_bytes) / over_seeds(own, total_bytes))}"
     return Verdict(guard, grade, graded, leak, sentence, judged, missing, notes, flags)
-
-
-def _accuracy(rows: Sequence[Row]) -> float:
-    """Mean over the seeds."""
-    return mean({row.get("seed", 0): row["accuracy"] for row in rows}.values())
 
 
 def _worst(asked: Sequence[SecretVerdict], untried: Sequence[str], guard: str) -> tuple[str, str, float | None, str]:

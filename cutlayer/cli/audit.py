@@ -172,7 +172,7 @@ def attack(
         print(json.dumps({**found, "out": str(folder)}))
         return
     for row in found["rows"]:
-        reached = f"SSIM {row['ssim']:.3f}, NCC {row['ncc']:.3f}" if row["metric"] == "ssim" else (
+        reached = f"SSIM {row['value']:.3f}, NCC {row['ncc']:.3f}" if row["metric"] == "ssim" else (
             f"{row['metric']} {row['value']:.3f} (chance {row['chance']:.3f})"
         )  # fmt: skip
         say(f"{row['attack']}: {reached}" + (f"; {row['why_invalid']}" if row["why_invalid"] else ""))

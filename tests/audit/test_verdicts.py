@@ -244,6 +244,16 @@ def test_each_seed_is_held_against_its_own_control_and_the_worst_counts():
     assert "Images: over 2 seeds 10 to 50 % left." in found.notes
 
 
+def test_what_a_guard_costs_is_the_mean_over_seeds():
+    rows = [
+        pictured(guard, 0.9, seed=seed, accuracy=accuracy, bytes_up=up)
+        for guard, seed, accuracy, up in (
+            ("none", 0, 0.9, 40.0), ("none", 1, 0.8, 40.0), ("g", 0, 0.9, 12.0), ("g", 1, 0.6, 4.0),
+        )
+    ]  # fmt: skip
+    assert "Accuracy −10.0 points, 3.0x fewer bytes" in judged(*rows).sentence
+
+
 def test_the_same_rows_give_the_same_verdict():
     rows = pictured("none", 0.9), pictured("g", spread(0.5, 0.1))
     assert judged(*rows) == judged(*rows)

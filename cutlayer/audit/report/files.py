@@ -18,7 +18,7 @@ from ..floors import blind_guess
 from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
 from ..matrix import Audit
 from ..rows import AuditFile, Row, Verdict, picture_key
-from ..verdicts import by_form, flags, guards_of, strongest, total_bytes
+from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_bytes
 from ..words import percents, secret_name
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
@@ -93,6 +93,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         secrets=list(dict.fromkeys((one.secret, one.target) for judged in verdicts for one in judged.secrets)),
         best={name: row for name in names if (row := strongest(audit.rows, name)) is not None},
         flags=flags(audit.rows),
+        costs={name: _cost(audit.rows, name) for name in names},
         grades=GRADES,
         percents=percents,
         images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
@@ -128,6 +129,13 @@ def _counted(rows: list[Row], guard: str) -> Row | None:
     return strongest(rows, guard) or next(iter(tried), None)
 
 
+def _cost(rows: list[Row], guard: str) -> dict[str, float]:
+    """Accuracy, and how many times fewer bytes travel than unguarded: means over the seeds."""
+    own, unguarded = ([row for row in rows if row["guard"] == name] for name in (guard, rows[0]["guard"]))
+    ratio = over_seeds(unguarded, total_bytes) / over_seeds(own, total_bytes)
+    return {"accuracy": over_seeds(own, lambda row: row["accuracy"]), "ratio": ratio}
+
+
 def _several_seeds(audit: Audit) -> bool:
     return len({row["seed"] for row in audit.rows}) > 1
 
@@ -156,9 +164,10 @@ def print_table(audit: Audit) -> None:
         if row is None:
             continue
         ends = row.get("interval", {}).get("value")
+        accuracy = _cost(audit.rows, judged.guard)["accuracy"]
         sure = "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
         table.add_row(
-            judged.guard, f"{row['accuracy']:.3f}", f"{row['value']:.3f}", sure, _figure(row.get("ssim_p90")),
+            judged.guard, f"{accuracy:.3f}", f"{row['value']:.3f}", sure, _figure(row.get("ssim_p90")),
             f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", _figure(row["lpips"]), f"{row['bytes_up']:,.0f}",
             f"{row['bytes_down']:,.0f}", *(_in_column(judged, name) for name in several), judged.graded,
         )  # fmt: skip
