@@ -118,7 +118,7 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
     tried, open_tried = _of(rows, guard, secret, target), _of(rows, "none", secret, target)
     if not own:
         reasons = sorted({row["why_invalid"] for row in tried if row["why_invalid"]})
-        sentence = f"No valid attack, so nothing can be said: {'; '.join(reasons)}."
+        sentence = f"No valid attack, so nothing can be said: {'; '.join(reasons) or 'none was tried'}."
         return SecretVerdict(secret, target, UNKNOWN, UNKNOWN, sentence)
     found = found_by(own, unguarded or open_tried, floors)
     decided = max(found, key=lambda one: (one.leak, one.statistic == "value"))

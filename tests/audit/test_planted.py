@@ -45,8 +45,11 @@ def said(found, capsys):
     page = report.html(found, {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
     assert f'<span class="tag">{judged["graded"]}</span>\n<h3>Planted()</h3>' in page
     report.print_table(found)
-    line, *_ = [line for line in capsys.readouterr().err.splitlines() if line.startswith(" Planted()")]
+    printed = capsys.readouterr().err
+    line, *_ = [line for line in printed.splitlines() if line.startswith(" Planted()")]
     assert line.rstrip().endswith(judged["graded"])
+    for name in judged["secrets"][0]["rests_on"]:
+        assert name in printed and name in page.replace("&#39;", "'"), "the verdict names the attackers it rests on"
     return judged, page
 
 

@@ -227,7 +227,7 @@ def test_the_table_of_a_terminal_has_a_line_for_every_guard(capsys):
     lines = capsys.readouterr().err.splitlines()
     (failed,) = [line for line in lines if line.startswith(" h ")]
     assert "0.150" in failed and "unknown" in failed
-    assert sum("Labels" in line for line in lines) == 2
+    assert sum("Labels " in line and "0.500" in line for line in lines) == 2, "one for each attack on labels"
 
 
 # --------------------------------------------------------------------------------------- ranking

@@ -21,6 +21,7 @@ from cutlayer.audit.verdicts import (
 )
 from cutlayer.audit.words import bytes_compared
 
+HIDDEN = (pictured("none", 0.95), pictured("g", 0.31))
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
 
 
@@ -73,6 +74,11 @@ def test_nothing_is_said_of_a_guard_without_a_valid_attack():
     failed = {"valid": False, "why_invalid": "it failed"}
     found = judged(pictured("none", 0.9, **failed), pictured("g", 0.2, **failed))
     assert found.grade == "unknown" and "nothing can be said: it failed" in found.sentence
+
+
+def test_a_secret_that_was_tried_on_the_open_cut_alone_is_not_known():
+    found = judged(*HIDDEN, named("none", 1.0))
+    assert found.grade == "unknown" and "none was tried" in found.sentence
 
 
 def test_a_guard_that_loses_the_task_is_not_praised_for_hiding():
@@ -260,9 +266,6 @@ def test_the_same_rows_give_the_same_verdict():
 
 
 # ------------------------------------------------------------------ every secret
-HIDDEN = (pictured("none", 0.95), pictured("g", 0.31))
-
-
 def test_a_guard_whose_labels_are_read_does_not_protect():
     found = judged(*HIDDEN, named("none", 1.0, chance=0.317), named("g", 1.0, chance=0.317))
     assert found.grade == "does not protect" and "Does not protect labels" in found.sentence

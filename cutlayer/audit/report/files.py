@@ -183,6 +183,8 @@ def print_table(audit: Audit) -> None:
     console.print(table)
     if (others := _other_secrets(audit.rows)) is not None:
         console.print(others)
+    if sound := dict.fromkeys(name for judged in verdicts for one in judged.secrets for name in one.rests_on):
+        console.print(f"verdicts rest on {', '.join(sound)}", style="dim", highlight=False)
     if untried := verdicts[0].untried:
         console.print(f"not tried: {', '.join(untried)}", style="dim", highlight=False)
     for flag in dict.fromkeys([*flags(audit.rows), *(one for judged in verdicts for one in judged.flags)]):
