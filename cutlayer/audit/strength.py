@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .floors import blind_guess
-from .grades import LEAST_LEARNT, LEAST_UNITS, MOST_EPSILON, READ_BETTER, STRONG_CONTROL
+from .grades import LEAST_LEARNT, LEAST_UNITS, MOST_EPSILON, READ_BETTER, STRONG_CONTROL, STRONG_SHARE
 from .rows import Floors, Row
 
 
@@ -24,10 +24,10 @@ def doubts(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> lis
 
     `rows` are all attacks on that secret, `unguarded` those on the open cut. An ε takes the place of attackers.
     """
-    return [*([] if epsilon_holds(rows) else _weakness(rows, unguarded)), *hollow(rows, unguarded, floors)]
+    return [*([] if epsilon_holds(rows) else _weakness(rows, unguarded, floors)), *hollow(rows, unguarded, floors)]
 
 
-def _weakness(rows: Sequence[Row], unguarded: Sequence[Row]) -> list[str]:
+def _weakness(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> list[str]:
     """What is lacking of one strong attacker: a valid white box, at its usual strength, on enough samples."""
     boxes = [row for row in rows if passed(row) and row.get("white_box")]
     if not boxes:
@@ -35,13 +35,18 @@ def _weakness(rows: Sequence[Row], unguarded: Sequence[Row]) -> list[str]:
     strong = [row for row in boxes if not row.get("below_default")]
     if not strong:
         return [below_default(row) for row in boxes[:1]]
-    best = max((row["value"] for row in unguarded if passed(row) and row.get("white_box")), default=0.0)
+    names, controls = {row["plain"] for row in strong}, [row for row in unguarded if passed(row)]
+    best = max((row["value"] for row in controls if row["plain"] in names), default=0.0)
     if strong[0]["secret"] == "images" and best < STRONG_CONTROL:
         return [f"even unguarded the white-box attacker reaches SSIM {best:.2f} only, below {STRONG_CONTROL:.2f}"]
+    most = max((row["value"] for row in controls), default=0.0)
+    floor = blind_guess(floors) if strong[0]["secret"] == "images" else strong[0]["chance"]
+    if best - floor < STRONG_SHARE * (most - floor):
+        return [f"unguarded the white-box attacker reaches {best:.2f} only, where another one reaches {most:.2f}"]
     if all("sampled" not in row for row in strong):
         return ["scores of single samples were not kept, so neither the tail nor an interval is known"]
-    if (most := max(_units(row) for row in strong)) < LEAST_UNITS:
-        return [f"it was tried on {most} messages only, and a good grade takes {LEAST_UNITS}"]
+    if (count := max(_units(row) for row in strong)) < LEAST_UNITS:
+        return [f"it was tried on {count} messages only, and a good grade takes {LEAST_UNITS}"]
     return []
 
 

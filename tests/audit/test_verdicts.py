@@ -152,6 +152,14 @@ def test_a_white_box_that_hardly_reads_the_open_cut_earns_nothing_good():
     assert judged(pictured("none", STRONG_CONTROL + 0.01), pictured("g", 0.35)).grade == "blunts"
 
 
+def test_a_white_box_that_others_surpass_on_the_open_cut_earns_nothing_good():
+    fora = {"attack": "FORA()", "white_box": False}
+    others = pictured("none", 0.95, **fora), pictured("g", 0.2, **fora)
+    weak = judged(pictured("none", 0.6), pictured("g", 0.31), *others)
+    assert weak.grade == "unknown" and "reaches 0.60 only, where another one reaches 0.95" in weak.sentence
+    assert judged(pictured("none", 0.85), pictured("g", 0.31), *others).grade == "hides"
+
+
 def test_a_white_box_below_its_default_strength_earns_nothing_good():
     less = {"attack": "Decoder(steps=5)", "plain": "Decoder(steps=5)", "below_default": ["steps 5 of 400"]}
     weak = judged(pictured("none", 0.9, **less), pictured("g", 0.3, **less))
@@ -375,7 +383,7 @@ def test_the_page_has_the_thresholds_of_the_code():
     assert table == {f"{100 * limit:.0f}": name for limit, name in GRADES[:-1]}
     assert f"| more | {GRADES[-1][1]} |" in PAGE
     for name in (
-        "LEAST_LEAK", "LEAST_TASK", "LEAST_LEARNT", "STRONG_CONTROL", "LEAST_UNITS", "MOST_EPSILON", "READ_BETTER",
-        "WIDE_GAP",
+        "LEAST_LEAK", "LEAST_TASK", "LEAST_LEARNT", "STRONG_CONTROL", "STRONG_SHARE", "LEAST_UNITS",
+        "MOST_EPSILON", "READ_BETTER", "WIDE_GAP",
     ):  # fmt: skip
         assert re.search(rf"^\| `{name}` \| {getattr(grades, name):g}\b", PAGE, re.MULTILINE), name
