@@ -1,7 +1,7 @@
 """An attack gets what the server gets, and nothing else; what it was told beforehand is written down."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar, Self
 
 import torch
@@ -15,6 +15,11 @@ from ..guards.base import Guard
 from ..nets.base import Net
 
 FORMS = ("oblivious", "lift", "matched")
+# Fields by which an attack works longer or with larger networks.
+EFFORT = (
+    "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
+    "reader_width", "readers",
+)  # fmt: skip
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
 
 
@@ -161,6 +166,23 @@ class Attack(Spec):
     def reads_classes(self) -> bool:
         """Whether it goes by the class of each sample: labels of pixels leave it nothing to find."""
         return self.secret in ("labels", "membership")
+
+    @property
+    def white_box(self) -> bool:
+        """Whether it is told the client's own head and guard: if it finds little, it is not for want of knowing."""
+        return "encode" in self.needs
+
+    def below_default(self) -> list[str]:
+        """Where it works less than by default, in words: what it then fails to find says little."""
+        found = []
+        for field in fields(self):
+            if field.name in EFFORT and field.default is not MISSING:
+                own, usual = (
+                    one if isinstance(one, int) else len(one) for one in (getattr(self, field.name), field.default)
+                )
+                if own < usual:
+                    found.append(f"{field.name} {own} of {usual}")
+        return found
 
     def least_steps(self) -> int:
         """The fewest training steps of the clients that an active attack needs."""

@@ -1,11 +1,16 @@
-"""The positive control: an attack that fails on the open cut proves nothing by failing on a guard."""
+"""The positive control: an attack that fails on the open cut proves nothing by failing on a guard.
+
+What it finds behind a guard it has found, whatever happened on the open cut.
+"""
 
 from collections.abc import Mapping
 from typing import cast
 
 from ..attacks import Attack
+from ..metrics.images import CONSTANT
 from ..training.plan.plan import Plan
-from .rows import Row, Scores
+from .floors import blind_guess
+from .rows import Floors, Row, Scores
 
 CONTROL_MARGIN = 0.1  # NCC above the class-mean image that an attack must reach on the unguarded cut
 
@@ -13,30 +18,52 @@ CONTROL_MARGIN = 0.1  # NCC above the class-mean image that an attack must reach
 CONTROL_ABOVE_CHANCE = 0.05  # accuracy or AUC above chance that an attack on another secret must reach there
 
 
-CONSTANT = 1e-3  # standard deviation across reconstructions below which they are all the same picture
-
-
 def why_control_failed(attack: Attack, row: Row, class_mean: Scores, plan: Plan) -> str | None:
     """Why the positive control failed; None: the attack works on the unguarded cut."""
+    if why := _why_broken(row):
+        return f"on the unguarded cut {why}"
     if attack.secret != "images":
         least = row["chance"] + CONTROL_ABOVE_CHANCE
         if row["value"] >= least:
             return None
         return f"on the unguarded cut it reached {row['metric']} {row['value']:.3f}, below its bar of {least:.3f}"
-    if row["recon_std"] < CONSTANT:
+    if not row["recon_std"] >= CONSTANT:  # a single picture has no spread, and proves nothing either
         return "on the unguarded cut it returned the same picture for every image"
     bar = attack.bar(repr(plan.data), repr(plan.net))
     metric, least = bar or ("ncc", (class_mean["ncc"] or 0.0) + CONTROL_MARGIN)
     reached = cast(Mapping[str, float], row)[metric]
-    if reached < least:
+    if not reached >= least:
         inverted = "; the negative scores better" if row["ssim_inverted"] > row["ssim"] else ""
         return f"on the unguarded cut it reached {metric} {reached:.3f}, below its bar of {least:.3f}{inverted}"
     return None
 
 
-def why_invalid(row: Row, control: str | None) -> str | None:
-    if control is not None:
-        return f"the attack failed its control: {control}"
-    if row["secret"] == "images" and row["recon_std"] < CONSTANT:
+def why_invalid(row: Row, control: str | None, floors: Floors | None = None) -> str | None:
+    """Why a row counts for nothing; None: it counts.
+
+    With `floors`, those of the row's seed, one that beats every blind guess counts though its control failed: a leak
+    that was found is a leak. (On the open cut there is nothing to forgive: it is the control.)
+    """
+    if row["secret"] == "images" and not row["recon_std"] >= CONSTANT:
         return "the attack failed: it returned the same picture for every image, which says nothing about the guard"
-    return None
+    reason = _why_broken(row)
+    if reason is None and control is not None:
+        reason = f"failed its control: {control}"
+    if reason is None or (floors is not None and found_something(row, floors)):
+        return None
+    return f"the attack {reason}"
+
+
+def found_something(row: Row, floors: Floors) -> bool:
+    """Whether even the low end of what it reached is more than any guess without a message."""
+    known = row["interval"]
+    if row["secret"] != "images":
+        return known["value"][0] > row["chance"]
+    marks = {"value": "ssim_either", "p90": "ssim_p90"}
+    return any(known[name][0] > blind_guess(floors, mark) for name, mark in marks.items())
+
+
+def _why_broken(row: Row) -> str | None:
+    if not row.get("broken"):
+        return None
+    return f"returned NaN or infinity for {row['broken']} of {row['n']} samples: it diverged"

@@ -3,10 +3,13 @@
 from statistics import mean
 
 import torch
+from torch import Tensor
 
 from ..data.base import Loaded, Parts, overlap, parts
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun
+from ..guards import Guard
+from ..metrics.images import CHUNK, CONSTANT, spread_across
 from ..metrics.scatter import scatter_ratio
 from ..training.batches import as_batch
 from ..training.evaluation import mean_iou
@@ -33,6 +36,27 @@ def refuse_overlap(data: Parts) -> None:
         )
 
 
+def refuse_alike(data: Parts) -> None:
+    """Where all images are one, every guess rebuilds them: no figure would tell a guard from none."""
+    images = data.private.images()[:CHUNK]
+    if len(data.private) < 2 or spread_across(images) < CONSTANT:
+        raise ValueError(
+            f"the {len(data.private)} private images are all alike, so there is nothing that an attacker could tell "
+            "apart: audit data whose images differ"
+        )
+
+
+def commonest(y: Tensor) -> float:
+    """Accuracy of always naming the commonest label."""
+    return float(y.flatten().bincount().max() / y.numel())
+
+
+def epsilon_asked(guard: Guard) -> float | None:
+    """The ε that was typed, the smallest of a chain's."""
+    typed = (getattr(part, "epsilon", None) for part in guard.stages())
+    return min((epsilon for epsilon in typed if epsilon is not None), default=None)
+
+
 def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
@@ -48,6 +72,9 @@ def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
         "fitted": run.plan.guard.post_hoc,
         "accuracy": mean(accuracies),
         "accuracy_spread": max(accuracies) - min(accuracies),
+        "accuracy_chance": commonest(run.parts.test.y),
+        "labels_travel": not run.plan.protocol.labels_stay_home,
+        "epsilon_asked": epsilon_asked(run.plan.guard),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),
         "bytes_weights": run.ledger.weights_per_sample(),

@@ -15,9 +15,21 @@ from .knowledge import after_training
 from .rows import Floors
 from .victim import Victim, WhiteBox
 
+# A picture made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
+BLIND = ("blank", "mean", "class_mean")
+
+
+def blind_guess(floors: Floors, figure: str = "ssim_either") -> float:
+    """The best picture that needs no message, in one of the figures."""
+    return max(floors[name].get(figure, floors[name]["ssim"]) or 0.0 for name in BLIND if name in floors)
+
 
 def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> Floors:
     """What no attack at all would score: a picture must beat these to have come from the messages."""
+    if not len(data.aux):
+        raise ValueError(
+            "there are no auxiliary images, so no guess to compare with: set some aside (--aux-samples N)"
+        )
     truth, aux = victim.truth, data.aux.images().to(victim.truth.device)
     guesses = {"blank": torch.zeros_like(truth), "mean": aux.mean(0).expand_as(truth)}
     if victim.y.dim() == 1:  # where every pixel has a class, an image has none

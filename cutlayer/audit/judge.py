@@ -16,12 +16,15 @@ from ..core.outside import plain
 from ..core.seeds import derive, seeded
 from ..core.split import each
 from ..data.base import Parts
-from ..metrics.images import FIGURES, scores
+from ..metrics.bootstrap import RECOGNISED
+from ..metrics.images import CHUNK, FIGURES, scores, ssim_either
 from ..metrics.lpips import LPIPS
 from .knowledge import after_training
-from .rows import Row, Scores
-from .victim import Victim, uploads
+from .rows import Row, Scores, shown
+from .uncertainty import intervals, sampled
+from .victim import Observed, Victim, uploads
 
+WORST = 10  # images that are shown because they were read best
 NAMED = "which class each group is that it sorted samples into (the judge names them as fits best)"
 
 
@@ -55,8 +58,11 @@ def judge(
         "plain": repr(attack.base()),
         "form": getattr(attack, "knows", ""),
         "secret": attack.secret,
+        "target": getattr(attack, "attribute", ""),
         "knows": [*attack.in_words(), *([NAMED] if attack.clusters else [])],
         "ceiling": attack.ceiling(victim.run.plan.guard),
+        "white_box": attack.white_box,
+        "below_default": attack.below_default(),
         "seed": seed,
         "tries": again + 1,
         "n": len(victim.truth),
@@ -64,6 +70,7 @@ def judge(
         "seconds": round(time.perf_counter() - began, 2),
         **attacker.remarks(),
     }
+    row["interval"] = intervals({**row, "guard": shown(victim.run.plan.guard)})
     return cast(Row, row), pictures  # figures and remarks are known by name only; a test compares them
 
 
@@ -74,9 +81,24 @@ NO_PICTURE: Scores = dict.fromkeys(FIGURES)
 def _images(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
     forward = uploads(victim.messages)
     guess = for_each_sample(attacker.reconstruct(forward), forward, victim.rows)
+    lost = ~guess.isfinite().flatten(1).all(1)
+    guess = torch.where(lost[:, None, None, None], 0.0, guess)
     figures = scores(victim.truth, guess, lpips)
     near = _likeness(attacker, victim, forward) if isinstance(attacker, Substituting) else {}
-    return {**figures, "metric": "ssim", "value": figures["ssim"], "chance": None, **near}, guess.cpu()
+    each_image = torch.cat(
+        [ssim_either(a, b.clamp(0, 1)) for a, b in zip(victim.truth.split(CHUNK), guess.split(CHUNK), strict=True)]
+    )
+    best = each_image.sort(descending=True, stable=True).indices[:WORST].tolist()
+    told = {
+        "metric": "ssim",
+        "value": figures["ssim_either"],
+        "chance": None,
+        "broken": int(lost.sum()),
+        "above_half": float((each_image > RECOGNISED).double().mean()),
+        "worst": [[number, round(float(each_image[number]), 4)] for number in best],
+        "sampled": sampled(each_image, victim.units),
+    }
+    return {**figures, **told, **near}, guess.cpu()
 
 
 @runtime_checkable
@@ -109,18 +131,26 @@ def _values(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | N
     if attack.clusters:
         found, by_naming = named(found, truth)
         chance = max(chance, by_naming)
-    right = float((found == truth).double().mean())
-    return {**NO_PICTURE, "metric": "accuracy", "value": right, "chance": chance}, None
+    right = (found == truth).double()
+    told = {"metric": "accuracy", "value": float(right.mean()), "chance": chance, "broken": 0}
+    return {**NO_PICTURE, **told, "sampled": sampled(right, victim.units)}, None
 
 
 def _membership(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
     """Scores of members against those of strangers (test samples): the area under the ROC curve."""
-    sides = []
-    for messages, rows in ((victim.messages, victim.rows), victim.strangers()):
-        sides.append(for_each_sample(attacker.infer(messages), uploads(messages), rows).double().flatten())
+    sides, broken = [], 0
+    own, others = Observed(victim.messages, victim.rows, victim.units), victim.strangers()
+    for messages, rows, _ in (own, others):
+        side = for_each_sample(attacker.infer(messages), uploads(messages), rows).double().flatten()
+        broken += int(side.isnan().sum())
+        sides.append(side.nan_to_num())
     members, strangers = sides
     wins = (members[:, None] > strangers[None]).double() + 0.5 * (members[:, None] == strangers[None]).double()
-    return {**NO_PICTURE, "metric": "auc", "value": float(wins.mean()), "chance": 0.5}, None
+    told = {"metric": "auc", "value": float(wins.mean()), "chance": 0.5, "broken": broken}
+    # Ranks tell as much as the scores, and survive being rounded.
+    ranks = torch.cat(sides).unique(return_inverse=True)[1].double().split([len(members), len(strangers)])
+    drawn = {"sampled": sampled(ranks[0], own.units), "strangers": sampled(ranks[1], others.units)}
+    return {**NO_PICTURE, **told, **drawn}, None
 
 
 _SCORED: dict[str, Callable[[Attack, Attacker, Victim, LPIPS | None], Scored]] = {

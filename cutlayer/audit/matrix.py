@@ -1,6 +1,6 @@
 """Guards against attackers: train, observe what the server saw, attack, judge; one row a cell.
 
-A row counts only if the same attack succeeded on the unguarded cut in the same run.
+A low score counts only if the same attack succeeded on the unguarded cut in the same run; what was found counts.
 """
 
 from collections.abc import Sequence
@@ -29,16 +29,18 @@ from ..training.plan.shapes import cut_shapes
 from .check.attacks import says_what_it_knows
 from .control import why_control_failed, why_invalid
 from .detector_trial import on_trial
-from .facts import refuse_overlap, shared_out
+from .facts import refuse_alike, refuse_overlap, shared_out
 from .floors import floors
+from .grades import LEAST_UNITS
 from .judge import judge
 from .knowledge import why_untold
-from .rows import AuditData, Floors, PoisonRow, Row, picture_key, shown
+from .rows import AuditData, Floors, PoisonRow, Row, Verdict, picture_key, shown
 from .scene import Scene, SceneContext, Shown
 from .spec import AuditSpec, Resources
+from .verdicts import guards_of, verdict
 from .victim import Victim
 
-SCHEMA = 1
+SCHEMA = 2
 SMALLEST = 11  # pixels: one window of SSIM
 CONTROL_TRIES = 3  # an attack that fails on the open cut is tried again: some start badly, and that is no privacy
 AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside
@@ -58,12 +60,17 @@ class Audit:
     pictures: dict[str, Tensor] = field(
         default_factory=dict
     )  # by `picture_key`: what the first seed's rows made of `truth`
+    secrets: tuple[str, ...] = ()  # those that the verdicts go by; none: all that were tried
     poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
 
     @property
     def seed(self) -> int:
         """The one whose truth and pictures are kept."""
         return self.rows[0]["seed"]
+
+    def verdicts(self) -> list[Verdict]:
+        """A verdict a guard, the unguarded cut first."""
+        return [verdict(self.rows, self.floors, guard, self.secrets) for guard in guards_of(self.rows)]
 
     def as_dict(self) -> AuditData:
         return {
@@ -74,6 +81,7 @@ class Audit:
             "poisoned": self.poisoned,
             "left_out": self.left_out,
             "lpips_missing": self.lpips_missing,
+            "secrets": list(self.secrets),
         }
 
 
@@ -94,6 +102,10 @@ class _Matrix:
 
     def __init__(self, spec: AuditSpec, loaded: Loaded, resources: Resources):
         plan = replace(spec.plan, client_detectors=tuple(one.on_trial() for one in spec.plan.client_detectors))
+        if spec.images < 2:
+            raise ValueError(
+                f"a verdict needs several images, at least 2 (and {LEAST_UNITS} for a good one); got {spec.images}"
+            )
         self.spec, self.loaded, self.resources, self.plan = spec, loaded, resources, _checked(plan, loaded)
         self.task = task_of(loaded.train, len(loaded.classes))
         if plan.poison is not None:
@@ -121,6 +133,7 @@ class _Matrix:
         own = replace(self.plan, seed=seed, private_seed=derive(seed, "audit"), poison=None)
         data = self._data(own, seed)
         refuse_overlap(data)
+        refuse_alike(data)
         records = any("history" in attack.needs for attack in self.spec.attacks)
         shared = SceneContext(
             data, self.task, self.spec.images, self.resources.device, self.show, records, self.spec.link
@@ -232,7 +245,8 @@ def _cell(
             failed = why_control_failed(attack, row, marks.get("class_mean", marks["mean"]), scene.plan)
             if failed is None:
                 break
-    reason = why_invalid(row, failed)
+    # On the open cut an attack that missed its bar is no control; behind a guard, what it found it has found.
+    reason = why_invalid(row, failed, None if control is None else marks)
     whole: Row = {**scene.facts, **row, "why_control_failed": failed, "valid": reason is None, "why_invalid": reason}
     return whole, {} if pictures is None else {"pictures": pictures}
 

@@ -46,6 +46,7 @@ class Recorded(Victim):
         steps = {message.step for message in forward[first:]}
         self.messages = [message for message in own if message.step in steps]
         self.rows = [None] * (len(forward) - first)
+        self.units = None
         self.observed = self.history = own
         samples = run.samples[client]
         pick = torch.cat([run.batch_of(client, message.step) for message in forward[first:]])

@@ -3,7 +3,7 @@
 docs/audit.md says what every field is; a test compares the two, and both with what audits write.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from ..guards import Guard, NoGuard
@@ -75,6 +75,9 @@ class RunFacts(TypedDict, total=False):
     fitted: bool
     accuracy: float
     accuracy_spread: float
+    accuracy_chance: float
+    labels_travel: bool
+    epsilon_asked: float | None
     mean_iou: float
     fairness: dict[str, float] | None
     link: dict[str, Any] | None
@@ -109,6 +112,13 @@ class Remarks(TypedDict, total=False):
     key_empty: float | None
 
 
+class Sampled(TypedDict):
+    """What the judge found for each scored sample, and which samples shared what was sent."""
+
+    scores: list[float]
+    units: list[int] | None
+
+
 class Row(RunFacts, Remarks, total=False):
     """One attack on one guard under one seed."""
 
@@ -116,8 +126,11 @@ class Row(RunFacts, Remarks, total=False):
     plain: str
     form: str
     secret: str
+    target: str
     knows: list[str]
     ceiling: bool
+    white_box: bool
+    below_default: list[str]
     seed: int
     tries: int
     n: int
@@ -126,7 +139,15 @@ class Row(RunFacts, Remarks, total=False):
     detectors_attacked: list[DetectorRow]
     feature_mse: float
     feature_cosine: float
+    broken: int
+    sampled: Sampled
+    strangers: Sampled
+    interval: dict[str, list[float]]
+    above_half: Figure
+    worst: list[list[Any]]
     ssim: Figure
+    ssim_either: Figure
+    ssim_p90: Figure
     psnr: Figure
     mse: Figure
     ncc: Figure
@@ -184,6 +205,46 @@ class MeterRow(TypedDict):
     course: list[list[Any]]
 
 
+@dataclass(frozen=True)
+class SecretVerdict:
+    """One secret behind one guard: the strongest attacker that counts, against the open cut and a blind guess."""
+
+    secret: str  # "images", "labels", "attribute" or "membership"
+    target: str  # which attribute
+    grade: str  # the worse one, where the interval spans two
+    graded: str  # both of them
+    sentence: str
+    attack: str | None = None
+    seed: int | None = None
+    statistic: str = "value"  # "value", or "p90" where the best-read tenth of the images decided
+    reached: float | None = None  # that statistic
+    interval: list[float] | None = None  # of it
+    control: float | None = None  # the same statistic on the open cut
+    floor: float | None = None  # the same of a blind guess, or chance
+    leak: float | None = None  # share of what the open cut gives away
+    leak_interval: list[float] | None = None
+    by_seed: list[list[Any]] = field(default_factory=list)  # the leak under each seed: [seed, share]
+    above_half: float | None = None  # of all images, those with SSIM above 0.5
+    worst: list[list[Any]] = field(default_factory=list)  # the ten images read best: [number, SSIM]
+    rests_on: list[str] = field(default_factory=list)  # attackers whose low scores mean something
+    doubts: list[str] = field(default_factory=list)  # why it cannot be graded well
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One guard: the worst of its secrets."""
+
+    guard: str
+    grade: str
+    graded: str
+    leak: float | None  # of the secret that decided
+    sentence: str
+    secrets: list[SecretVerdict]
+    untried: list[str]  # what no attack was after
+    notes: list[str]  # what the verdict rests on, and what else a reader should know
+    flags: list[str]  # what makes this run prove less than it seems to
+
+
 class AuditData(TypedDict):
     """An audit as plain data."""
 
@@ -194,11 +255,14 @@ class AuditData(TypedDict):
     poisoned: list[PoisonRow]
     left_out: dict[str, str]
     lpips_missing: str | None
+    secrets: list[str]
 
 
 class AuditFile(AuditData):
     """audit.json, whole: with what follows from the rows, and where it is from."""
 
+    verdicts: list[dict[str, Any]]  # `Verdict`s
+    flags: list[str]
     leak_meters: list[MeterRow]
     noticed: list[str]
     version: str

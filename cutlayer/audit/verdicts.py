@@ -1,48 +1,80 @@
-"""What the figures of an audit mean, in words: pure functions from rows to sentences."""
+"""What the figures of an audit mean, in words: pure functions from rows to verdicts."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import mean
 from typing import NamedTuple
 
-from .rows import Floors, Row
-
-# A picture made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
-BLIND = ("blank", "mean", "class_mean")
-LEAST_LEAK = (
-    0.05  # SSIM the unguarded cut must give away above the best blind guess before shares of it mean anything
+from .control import found_something
+from .grades import (
+    BY_BADNESS,
+    GOOD,
+    GRADES,
+    LEAST_LEAK,
+    LEAST_TASK,
+    OPEN,
+    TASK_LOST,
+    UNKNOWN,
+    WIDE_GAP,
+    both,
+    grade_of,
+    worse,
 )
+from .leak import found_by, secret_of
+from .rows import Floors, Row, SecretVerdict, Verdict
+from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
+from .words import cost, hardly_leaks, in_short, in_words, listed, opened, percents, secret_name
 
-LEAST_TASK = 0.5  # of the unguarded accuracy: below it a guard has hidden the task as well
-
-# Share of the unguarded leak (SSIM above the best floor) that is still there, and what we call it.
-GRADES = ((0.10, "hides"), (0.35, "blunts"), (0.70, "weakens"), (float("inf"), "does not protect"))
-
-
-# SSIM that an attack gains by knowing the guard, from which on the report says so in words.
-WIDE_GAP = 0.15
+SECRETS = ("images", "labels", "attribute", "membership")
 
 
-class Verdict(NamedTuple):
-    """One guard: its strongest valid attacker, how much of the leak that one still gets, and a sentence."""
-
-    row: Row | None
-    leak: float | None
-    grade: str
-    sentence: str
-
-
-def strongest(rows: list[Row], guard: str) -> Row | None:
-    """The row that counts for a guard: the best valid reconstruction, over all attacks and seeds.
-
-    An attacker that was told a secret is a limit and no threat: it counts only where there is no other.
-    """
-    valid = [row for row in rows if row["guard"] == guard and row["valid"] and row.get("metric", "ssim") == "ssim"]
-    real = [row for row in valid if not row.get("ceiling")]
-    return max(real or valid, key=lambda row: row["value"], default=None)
+def read_secrets(text: str | None) -> tuple[str, ...]:
+    """Secrets as they are typed, with commas between; none: all that were tried."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+    if strange := [name for name in names if name not in SECRETS]:
+        raise ValueError(f"secrets are among {', '.join(SECRETS)}; got {strange[0]!r}")
+    return names
 
 
-def ceiling(rows: list[Row], guard: str) -> Row | None:
+# ------------------------------------------------------------------ rows
+def guards_of(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["guard"] for row in rows))
+
+
+def counted(rows: Sequence[Row], guard: str, secret: str = "images", target: str = "") -> list[Row]:
+    """The rows that count for a guard. An attacker that was told a secret is a limit and no threat: it counts only
+    where there is no other."""
+    valid = [row for row in _of(rows, guard, secret, target) if row["valid"]]
+    return [row for row in valid if not row.get("ceiling")] or valid
+
+
+def _of(rows: Sequence[Row], guard: str, secret: str, target: str) -> list[Row]:
+    wanted = (guard, secret, target)
+    return [row for row in rows if (row["guard"], secret_of(row), row.get("target", "")) == wanted]
+
+
+def strongest(rows: Sequence[Row], guard: str) -> Row | None:
+    """The best reconstruction that counts for a guard, over all attacks and seeds."""
+    return max(counted(rows, guard), key=lambda row: row["value"], default=None)
+
+
+def ceiling(rows: Sequence[Row], guard: str) -> Row | None:
     """The best of those attackers that were told a secret, if there are any."""
-    told = [row for row in rows if row["guard"] == guard and row["valid"] and row.get("ceiling")]
+    told = [row for row in _of(rows, guard, "images", "") if row["valid"] and row.get("ceiling")]
     return max(told, key=lambda row: row["value"], default=None)
+
+
+def total_bytes(row: Row) -> float:
+    """Bytes a training sample costs: all messages of its step, both ways, and its share of what goes now and then.
+
+    These are relayed weights, and the decoders that some guards exchange.
+    """
+    return row["bytes_up"] + row["bytes_down"] + row["bytes_weights"] + row.get("rates", {}).get("amortised", 0.0)
+
+
+def over_seeds(rows: Sequence[Row], figure: Callable[[Row], float]) -> float:
+    """The mean of what a guard costs: all rows of a seed tell of the same training."""
+    return mean({row.get("seed", 0): figure(row) for row in rows}.values())
 
 
 class Forms(NamedTuple):
@@ -65,7 +97,7 @@ class Forms(NamedTuple):
         )
 
 
-def by_form(rows: list[Row], guard: str) -> list[Forms]:
+def by_form(rows: Sequence[Row], guard: str) -> list[Forms]:
     """The attacks that met this guard both with and without knowing it, those first that gained most.
 
     Only those that passed their control; what then fails against the guard is what not knowing it comes to.
@@ -75,74 +107,135 @@ def by_form(rows: list[Row], guard: str) -> list[Forms]:
     for row in pictured:
         if row["why_control_failed"] is None and not row["ceiling"]:
             best = found.setdefault(row["plain"], {})
-            best[row["form"]] = max(row["ssim"], best.get(row["form"], -1.0))
-    both = [Forms(guard, plain.partition("(")[0], ssim) for plain, ssim in found.items() if "oblivious" in ssim]
-    return sorted((forms for forms in both if len(forms.ssim) > 1), key=lambda forms: -forms.gain)
+            best[row["form"]] = max(row["value"], best.get(row["form"], -1.0))
+    both_ways = [Forms(guard, plain.partition("(")[0], ssim) for plain, ssim in found.items() if "oblivious" in ssim]
+    return sorted((forms for forms in both_ways if len(forms.ssim) > 1), key=lambda forms: -forms.gain)
 
 
-def total_bytes(row: Row) -> float:
-    """Bytes a training sample costs: all messages of its step, both ways, and its share of what goes now and then.
-
-    These are relayed weights, and the decoders that some guards exchange.
-    """
-    return row["bytes_up"] + row["bytes_down"] + row["bytes_weights"] + row.get("rates", {}).get("amortised", 0.0)
-
-
-def guards_of(rows: list[Row]) -> list[str]:
-    return list(dict.fromkeys(row["guard"] for row in rows))
-
-
-def leak_share(value: float, control: float, floor: float) -> float:
-    """How much of what the unguarded cut gives away is still given away: 1 all of it, 0 no more than the floor."""
-    return max(0.0, (value - floor) / max(1e-9, control - floor))
-
-
-def blind_guess(floors: Floors) -> float:
-    """SSIM of the best picture that needs no message."""
-    return max(floors[name]["ssim"] or 0.0 for name in BLIND if name in floors)
-
-
-def verdict(rows: list[Row], floors: Floors, guard: str) -> Verdict:
-    row, control = strongest(rows, guard), strongest(rows, "none")
-    if row is None or control is None:
-        reasons = {r["why_invalid"] for r in rows if r["guard"] == guard and r["why_invalid"]}
-        return Verdict(
-            None, None, "unknown", f"No valid attack, so nothing can be said: {'; '.join(sorted(reasons))}."
-        )
-    floor = blind_guess(floors)
-    if control["ssim"] < floor + LEAST_LEAK:
-        return Verdict(row, None, "unknown", (
-            f"Even unguarded the images come back at SSIM {control['ssim']:.2f} only, hardly above a blind guess "
-            f"({floor:.2f}): this cut leaks too little for this attacker to compare guards with."
-        ))  # fmt: skip
+# ------------------------------------------------------------------ one secret
+def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target: str) -> SecretVerdict:
+    own, unguarded = counted(rows, guard, secret, target), counted(rows, "none", secret, target)
+    tried, open_tried = _of(rows, guard, secret, target), _of(rows, "none", secret, target)
+    if not own:
+        reasons = sorted({row["why_invalid"] for row in tried if row["why_invalid"]})
+        sentence = f"No valid attack, so nothing can be said: {'; '.join(reasons) or 'none was tried'}."
+        return SecretVerdict(secret, target, UNKNOWN, UNKNOWN, sentence)
+    found = found_by(own, unguarded or open_tried, floors)
+    decided = max(found, key=lambda one: (one.leak, one.statistic == "value"))
+    by_seed: dict[int, float] = {}
+    for one in found:
+        seed = one.row.get("seed", 0)
+        by_seed[seed] = max(one.leak, by_seed.get(seed, 0.0))
+    row = decided.row
+    whole = SecretVerdict(
+        secret, target, UNKNOWN, UNKNOWN, "",
+        attack=row.get("attack"), seed=row.get("seed"), statistic=decided.statistic, reached=decided.reached,
+        interval=row.get("interval", {}).get(decided.statistic), control=decided.open_cut, floor=decided.floor,
+        by_seed=[list(pair) for pair in by_seed.items()], above_half=row.get("above_half"),
+        worst=row.get("worst", []), rests_on=rests_on(own),
+    )  # fmt: skip
+    leaks_too_little = max(max(one.open_cut, one.reached) - one.floor for one in found) < LEAST_LEAK
+    if leaks_too_little or not any(_surely_found(one, floors) for one in [*own, *unguarded]):
+        return replace(whole, sentence=hardly_leaks(decided, secret))
     if guard == "none":
-        return Verdict(row, 1.0, "open", (
-            f"Without a guard the server rebuilds private images at SSIM {row['ssim']:.2f} "
-            f"(a blind guess reaches {floor:.2f})."
-        ))  # fmt: skip
-    leak = leak_share(row["ssim"], control["ssim"], floor)
-    if row["accuracy"] < control["accuracy"] * LEAST_TASK:
-        return Verdict(row, leak, "task lost", (
-            f"The task is lost: accuracy {row['accuracy']:.2f} against {control['accuracy']:.2f} unguarded. "
-            f"That {100 * leak:.0f} % of the leak is left says little about a guard nobody could use."
-        ))  # fmt: skip
-    grade = next(name for limit, name in GRADES if leak <= limit)
-    points = f"{100 * (row['accuracy'] - control['accuracy']):+.1f}".replace("-", "−")
-    ratio = total_bytes(control) / total_bytes(row)
-    told = ceiling(rows, guard)
-    limit = "" if told is None or told is row else f" Who knew the key would reach {told['ssim']:.2f}."
-    limit += "".join(f" {forms.sentence}" for forms in by_form(rows, guard)[:1] if forms.gain >= WIDE_GAP)
-    return Verdict(row, leak, grade, (
-        f"{_opening(grade)} The server still rebuilds images at SSIM {row['ssim']:.2f} "
-        f"against {control['ssim']:.2f} unguarded: {100 * leak:.0f} % of the leak is left. "
-        f"Accuracy {points} points, {ratio:.1f}x fewer bytes over everything that travels.{limit}"
-    ))  # fmt: skip
+        return replace(whole, grade=OPEN, graded=OPEN, leak=1.0, leak_interval=[1.0, 1.0], sentence=opened(decided))
+    ends = [known for one in found if (known := one.leak_interval) is not None]
+    within = [max(one[end] for one in ends) for end in (0, 1)] if ends else None
+    low, high = within or [decided.leak, decided.leak]
+    why = doubts(tried, open_tried, floors)
+    # Of little that was found, perhaps by chance, an interval over all grades says nothing.
+    best, bad = GRADES[0][1], GRADES[-1][1]
+    spans_all = grade_of(low) == best and grade_of(high) == bad != grade_of(decided.leak)
+    if spans_all:
+        why = ["what is left may be anything from nothing to all of the leak", *why]
+    better, worst = (_allowed(grade_of(leak), why) for leak in (min(low, decided.leak), max(high, decided.leak)))
+    grade, graded = (UNKNOWN, UNKNOWN) if spans_all else (worse(better, worst), both(better, worst))
+    whole = replace(
+        whole, grade=grade, graded=graded, leak=decided.leak, leak_interval=within,
+        doubts=why,
+    )  # fmt: skip
+    return replace(whole, sentence=in_words(whole, decided, found, own))
 
 
-def _opening(grade: str) -> str:
-    return {
-        "hides": "Hides the images from this attacker.",
-        "blunts": "Blunts the attack.",
-        "weakens": "Weakens the attack, no more.",
-        "does not protect": "Does not protect.",
-    }[grade]
+def _surely_found(row: Row, floors: Floors) -> bool:
+    return "interval" not in row or found_something(row, floors)
+
+
+def _allowed(grade: str, doubts: Sequence[str]) -> str:
+    return UNKNOWN if doubts and grade in GOOD else grade
+
+
+# ------------------------------------------------------------------ one guard
+def verdict(rows: Sequence[Row], floors: Floors, guard: str, secrets: Sequence[str] = ()) -> Verdict:
+    """The worst of what was found out behind a guard. `secrets` are those that count; none: all that were tried."""
+    there = dict.fromkeys((secret_of(row), row.get("target", "")) for row in rows)
+    tried = [(secret, target) for name in SECRETS for secret, target in there if secret == name]
+    judged = [_judged(rows, floors, guard, *one) for one in tried]
+    asked = [one for one in judged if not secrets or one.secret in secrets]
+    missing = [name for name in SECRETS if name not in {one.secret for one in judged}]
+    open_rows, own = [row for row in rows if row["guard"] == "none"], [row for row in rows if row["guard"] == guard]
+    notes, flags = _notes(rows, guard, judged, missing), _flags(own, open_rows, floors)
+    grade, graded, leak, sentence = _worst(asked, [name for name in secrets if name in missing], guard)
+    if guard != "none" and own and open_rows:
+        accuracy, before = (over_seeds(some, lambda row: row["accuracy"]) for some in (own, open_rows))
+        if accuracy < before * LEAST_TASK:
+            left = "" if leak is None else f" That {100 * leak:.0f} % of the leak is left says little then."
+            sentence = f"The task is lost: accuracy {accuracy:.2f} against {before:.2f} unguarded.{left}"
+            grade = graded = TASK_LOST
+        else:
+            points = 100 * (accuracy - before)
+            sentence += f" {cost(points, over_seeds(open_rows, total_bytes) / over_seeds(own, total_bytes))}"
+    return Verdict(guard, grade, graded, leak, sentence, judged, missing, notes, flags)
+
+
+def _worst(asked: Sequence[SecretVerdict], untried: Sequence[str], guard: str) -> tuple[str, str, float | None, str]:
+    """(grade, as it is printed, leak, sentence): those of the secret that came off worst."""
+    if guard == "none" and (leaks := [one for one in asked if one.grade == OPEN]):
+        return OPEN, OPEN, 1.0, " ".join(one.sentence for one in leaks)
+    if not asked:
+        return UNKNOWN, UNKNOWN, None, f"Nothing can be said: {listed(untried) or 'nothing'} was not tried."
+    worst = max(asked, key=lambda one: (BY_BADNESS.index(one.grade), one.leak or 0.0))
+    rest = [one for one in asked if one is not worst]
+    said = worst.sentence + "".join(f" {secret_name(one).capitalize()}: {in_short(one)}." for one in rest)
+    if untried and worst.grade in GOOD:
+        return UNKNOWN, UNKNOWN, worst.leak, f"Nothing was tried on {listed(untried)}, and it was asked for. {said}"
+    return worst.grade, worst.graded, worst.leak, said
+
+
+def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], missing: Sequence[str]) -> list[str]:
+    found = []
+    for one in judged:
+        if one.rests_on and guard != "none":
+            found.append(f"{secret_name(one).capitalize()}: rests on {', '.join(one.rests_on)}.")
+        if len(one.by_seed) > 1 and guard != "none":
+            spread = percents([pick(share for _, share in one.by_seed) for pick in (min, max)])
+            found.append(f"{secret_name(one).capitalize()}: over {len(one.by_seed)} seeds {spread} left.")
+    if guard != "none" and epsilon_holds([row for row in rows if row["guard"] == guard]):
+        found.append("The ledger's ε is no larger than what was asked for.")
+    if missing:
+        travels = "labels" in missing and any(row.get("labels_travel") for row in rows)
+        found.append(
+            f"Not tried: {listed(missing)}." + (" Labels travel to the server as they are here." if travels else "")
+        )
+    told, real = ceiling(rows, guard), strongest(rows, guard)
+    if told is not None and told is not real:
+        found.append(f"Who knew the key would reach {told['value']:.2f}.")
+    return found + [forms.sentence for forms in by_form(rows, guard)[:1] if forms.gain >= WIDE_GAP]
+
+
+def _flags(own: Sequence[Row], open_rows: Sequence[Row], floors: Floors) -> list[str]:
+    """What makes this guard's rows prove less than they seem to, whatever the grade."""
+    found = hollow([row for row in own if "secret" in row], open_rows, floors)
+    weak = {row["plain"]: row for row in own if row.get("below_default")}
+    found += [below_default(row) for row in weak.values()]
+    broken = {row["attack"]: row for row in own if row.get("broken")}
+    found += [f"{name} returned NaN or infinity for {row['broken']} samples" for name, row in broken.items()]
+    return [f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(found)]
+
+
+def flags(rows: Sequence[Row]) -> list[str]:
+    """What makes the whole audit prove less than it seems to."""
+    found = [why for row in rows if row["guard"] == "none" and (why := hardly_learnt(row))][:1]
+    weak = {row["plain"]: row for row in rows if row.get("below_default")}
+    found += [below_default(row) for row in weak.values()]
+    return [f"{one[0].upper()}{one[1:]}." for one in found]

@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
-from ..core.guard import GuardModule
+from ..core.guard import Guarded, GuardModule
 from ..core.message import Kind, Message
 from ..core.remote import Remote
 from ..core.seeds import derive, generator, seeded
@@ -39,7 +39,7 @@ class Victim:
         self.truth = samples.images(pick.to(samples.y.device))
         self.box = WhiteBox(self.network.split, run.plan.batch_size)
         observed = replay(run, client, pick, "judged")
-        self.messages, self.rows = observed.messages, observed.rows
+        self.messages, self.rows, self.units = observed.messages, observed.rows, observed.units
         self.observed = replay(run, client, order[:MOST_OBSERVED], "observed").messages
         self.history: list[Message] | None = None  # of the training, where it was recorded
 
@@ -64,7 +64,8 @@ class Victim:
         short = copy.copy(self)
         short.truth, short.y = self.truth[:most], self.y[:most]
         short.s = {name: values[:most] for name, values in self.s.items()}
-        short.messages, short.rows = _first(self.messages, self.rows, most)
+        short.messages, short.rows, _ = _first(self.messages, self.rows, most)
+        short.units = self.units if self.units is None else self.units[:most]
         return short
 
     @property
@@ -78,6 +79,7 @@ class Observed(NamedTuple):
 
     messages: list[Message]
     rows: list[Tensor | None]
+    units: list[int] | None = None  # which samples shared what was sent: equal numbers; None: each was sent alone
 
 
 def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samples | None = None) -> Observed:
@@ -88,16 +90,20 @@ def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samp
     split, body = copy.deepcopy(run.networks[client].split), copy.deepcopy(run.server.body)
     freeze(split)
     freeze(body)
-    heard, rows = [], []
+    heard: list[Message] = []
+    rows: list[Tensor | None] = []
+    shared: list[Tensor | None] = []
     server = Server(body, None, seed=run.plan.seed)
 
     def listen(message: Message) -> Message:
         heard.append(_apart(message, split.guard))
         return server.handle(message)
 
-    split.guard.register_forward_hook(
-        lambda module, given, guarded: rows.append(module.unmixed(guarded.seen, guarded.rows)[1])
-    )
+    def remember(module: nn.Module, given: Any, guarded: Guarded) -> None:
+        rows.append(split.guard.unmixed(guarded.seen, guarded.rows)[1])
+        shared.append(guarded.rows)
+
+    split.guard.register_forward_hook(remember)
     remote = Remote(client, listen)
     secret = derive(run.plan.private_seed or 0, purpose)
     for step, index in enumerate(_even(pick, run.plan.batch_size)):
@@ -107,7 +113,19 @@ def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samp
         with seeded(batch.seed, run.device):
             terms = split.train().terms(batch, remote)
             terms["task"].backward()
-    return Observed(heard, rows)
+    return Observed(heard, rows, _units(shared))
+
+
+def _units(shared: Sequence[Tensor | None]) -> list[int] | None:
+    """Rows of all batches, numbered through; None where every sample has one of its own."""
+    if any(rows is None for rows in shared):
+        return None
+    found: list[int] = []
+    for rows in shared:
+        assert rows is not None
+        first = max(found, default=-1) + 1
+        found += [first + row for row in rows.tolist()]
+    return found
 
 
 @torch.no_grad()

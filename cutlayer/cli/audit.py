@@ -27,6 +27,7 @@ from .options import (
     LinkOption,
     Out,
     Recipe,
+    Secrets,
     Threads,
     options_of,
     plan_options,
@@ -55,6 +56,7 @@ def _typed_audit(
     guard: Guards = None,
     attack: Attacks = None,
     budget: Budget = None,
+    secrets: Secrets = None,
     seeds: Annotated[int | None, typer.Option(help="Repeat everything with this many seeds. Default: 1.")] = None,
     images: Annotated[int, typer.Option(help="Private images to reconstruct and score.")] = 256,
     aux_data: AuxData = None,
@@ -75,6 +77,7 @@ def _typed_audit(
     from ..attacks import suite
     from ..audit.report.sweep import USUAL
     from ..audit.spec import AuditSpec
+    from ..audit.verdicts import read_secrets
     from ..core.spec import spec
     from ..data.auxiliary import Auxiliary
     from ..guards import every
@@ -98,7 +101,7 @@ def _typed_audit(
     _audit(
         wanted, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
         device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, jobs=jobs, as_json=as_json,
-        is_sweep=is_sweep, command=as_typed(),
+        is_sweep=is_sweep, command=as_typed(), secrets=read_secrets(secrets),
     )  # fmt: skip
 
 
@@ -148,9 +151,9 @@ def attack(
     """
     prepare(threads, device)
     from ..attacks import Decoder
+    from ..audit.floors import blind_guess
     from ..audit.recording import attack_recording
     from ..audit.report import files as report
-    from ..audit.verdicts import blind_guess
     from ..core.outside import load_named
     from ..core.spec import spec
     from ..engines.folder import new_folder
@@ -169,7 +172,7 @@ def attack(
         print(json.dumps({**found, "out": str(folder)}))
         return
     for row in found["rows"]:
-        reached = f"SSIM {row['ssim']:.3f}, NCC {row['ncc']:.3f}" if row["metric"] == "ssim" else (
+        reached = f"SSIM {row['value']:.3f}, NCC {row['ncc']:.3f}" if row["metric"] == "ssim" else (
             f"{row['metric']} {row['value']:.3f} (chance {row['chance']:.3f})"
         )  # fmt: skip
         say(f"{row['attack']}: {reached}" + (f"; {row['why_invalid']}" if row["why_invalid"] else ""))
@@ -190,6 +193,7 @@ def _audit(
     resume: Path | None = None,
     jobs: int = 1,
     is_sweep: bool = False,
+    secrets: tuple[str, ...] = (),
 ) -> None:
     """`more`: attacks of a suite for the task, beside those that were asked for by name."""
     prepare(threads, device)
@@ -230,7 +234,7 @@ def _audit(
 
                 each = threads_each(threads, jobs)
                 spread(wanted, loaded, resources, jobs, each, lambda n: bar.show(f"{n} cells", 0.0))
-            result = run_audit(wanted, loaded, resources)
+            result = replace(run_audit(wanted, loaded, resources), secrets=secrets)
     except KeyboardInterrupt:
         say(f"interrupted; finished cells are kept: the same command with --resume {folder} goes on")
         sys.exit(130)

@@ -20,4 +20,4 @@ def demo_guards() -> list[Guard]:
 
 
 def demo_attacks() -> list[Attack]:
-    return [Decoder(steps=300)]
+    return [Decoder()]

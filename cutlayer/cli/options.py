@@ -89,6 +89,13 @@ Budget = Annotated[
         "(published sizes, for a GPU)."
     ),
 ]
+Secrets = Annotated[
+    str | None,
+    typer.Option(
+        help="What the verdict goes by, the worst of it: images, labels, attribute, membership, with commas between. "
+        "Default: all that an attack was after."
+    ),
+]
 Jobs = Annotated[
     int, typer.Option(help="Processes that share the work, each with its part of the cores. 1: this one alone.")
 ]

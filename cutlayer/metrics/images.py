@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .bootstrap import tail
 from .lpips import foreground_lpips
 
 CHUNK = 256  # images scored at once: ten thousand fit in memory
@@ -17,6 +18,7 @@ WINDOW = 11  # SSIM's Gaussian window, in pixels per side
 FOREGROUND = 0.1  # a pixel of the true image brighter than this is foreground
 PERFECT = 1e-10  # the least MSE that PSNR tells from 0: an exact copy scores 100 dB, not infinity
 FLAT = 1e-6  # an image whose pixels deviate less is constant: rounding, not a picture
+CONSTANT = 1e-3  # standard deviation across images below which they are all the same picture
 ROUNDING = 1e-6  # undoing a normalisation may leave [0, 1] by this much
 
 
@@ -104,9 +106,14 @@ def contrast_inverted(truth: Tensor, recon: Tensor) -> Tensor:
     return (ssim(truth, 1 - recon) > ssim(truth, recon)) & (ncc(truth, recon) < 0)
 
 
+def ssim_either(truth: Tensor, recon: Tensor) -> Tensor:
+    """SSIM of the picture or of its negative, whichever is more like the truth: what an image gave away."""
+    return torch.maximum(ssim(truth, recon), ssim(truth, 1 - recon))
+
+
 FIGURES = (
-    "ssim", "psnr", "mse", "ncc", "lpips", "ssim_minmax", "ssim_inverted", "fg_mse", "fg_psnr", "fg_ssim", "fg_lpips",
-    "recon_std",
+    "ssim", "ssim_either", "ssim_p90", "psnr", "mse", "ncc", "lpips", "ssim_minmax", "ssim_inverted", "fg_mse",
+    "fg_psnr", "fg_ssim", "fg_lpips", "recon_std",
 )  # fmt: skip
 
 
@@ -119,6 +126,7 @@ def scores(
     Foreground figures leave out images without foreground (NaN when no image has one). The LPIPS figures are
     None without `lpips`. `ssim_minmax` stretches truth and reconstruction alike, so it is 1 for a copy in
     another contrast; `ssim_inverted` is that of the negative, so an attack that got everything but the sign shows.
+    `ssim_either` is the better of picture and negative, image by image, and `ssim_p90` its 90th percentile.
     `recon_std` is how much a pixel varies from image to image: 0 says that every image was
     reconstructed as the same one, NaN that a single image cannot tell.
     """
@@ -131,17 +139,36 @@ def scores(
     for name in parts[0]:
         values = torch.cat([part[name] for part in parts]).double()
         means[name] = (values.nanmean() if name.startswith("fg_") else values.mean()).item()
-    return {name: means.get(name) for name in FIGURES[:-1]} | {"recon_std": _spread_across(recon)}
+        if name == "ssim_either":
+            means["ssim_p90"] = tail(values)
+    return {name: means.get(name) for name in FIGURES[:-1]} | {"recon_std": spread_across(recon)}
+
+
+def spread_across(recon: Tensor) -> float:
+    """Mean over pixels of the standard deviation across images, in chunks."""
+    if len(recon) < 2:
+        return math.nan
+    # Differences to the first image: equal images give exactly 0, not the rounding of E[x²] - E[x]².
+    first = recon[0].clamp(0, 1).double()
+    total, squares = torch.zeros_like(first), torch.zeros_like(first)
+    for chunk in recon.split(CHUNK):
+        difference = chunk.clamp(0, 1).double() - first
+        total += difference.sum(dim=0)
+        squares += difference.square().sum(dim=0)
+    variance = squares / len(recon) - (total / len(recon)).square()
+    return variance.clamp_min(0).sqrt().mean().item()
 
 
 def _all_figures(truth: Tensor, recon: Tensor, lpips: Callable[[Tensor, Tensor], Tensor] | None) -> dict[str, Tensor]:
+    picture, negative = ssim(truth, recon), ssim(truth, 1 - recon)
     figures = {
-        "ssim": ssim(truth, recon),
+        "ssim": picture,
+        "ssim_either": torch.maximum(picture, negative),
         "psnr": psnr(truth, recon),
         "mse": mse(truth, recon),
         "ncc": ncc(truth, recon),
         "ssim_minmax": ssim(minmax(truth), minmax(recon)),
-        "ssim_inverted": ssim(truth, 1 - recon),
+        "ssim_inverted": negative,
         "fg_mse": foreground_mse(truth, recon),
         "fg_psnr": foreground_psnr(truth, recon),
         "fg_ssim": foreground_ssim(truth, recon),
@@ -204,21 +231,6 @@ def _foreground(truth: Tensor) -> Tensor:
 
 def _decibels(error: Tensor) -> Tensor:
     return -10 * torch.log10(error.clamp_min(PERFECT))
-
-
-def _spread_across(recon: Tensor) -> float:
-    """Mean over pixels of the standard deviation across images, in chunks."""
-    if len(recon) < 2:
-        return math.nan
-    # Differences to the first image: equal images give exactly 0, not the rounding of E[x²] - E[x]².
-    first = recon[0].clamp(0, 1).double()
-    total, squares = torch.zeros_like(first), torch.zeros_like(first)
-    for chunk in recon.split(CHUNK):
-        difference = chunk.clamp(0, 1).double() - first
-        total += difference.sum(dim=0)
-        squares += difference.square().sum(dim=0)
-    variance = squares / len(recon) - (total / len(recon)).square()
-    return variance.clamp_min(0).sqrt().mean().item()
 
 
 def _pair(truth: Tensor, recon: Tensor) -> tuple[Tensor, Tensor]:

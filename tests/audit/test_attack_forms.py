@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from toys import TASK, samples, tiny_plan
+from verdict_rows import FLOORS, pictured
 
 import cutlayer.audit.scene as scene
 from cutlayer.attacks import (
@@ -171,27 +172,23 @@ def test_the_judge_says_how_near_a_substitute_came(guard):
 
 # ------------------------------------------------------------------ what knowing the guard is worth
 def rows_of(**ssim):
-    base = {
-        "guard": "g", "plain": "FORA(steps=9)", "metric": "ssim", "valid": True, "why_invalid": None,
-        "ceiling": False,
-        "why_control_failed": None, "accuracy": 0.9, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0,
-    }  # fmt: skip
-    open_cut = {**base, "guard": "none", "form": "", "ssim": 0.9, "value": 0.9}
-    return [open_cut, *({**base, "form": form, "ssim": value, "value": value} for form, value in ssim.items())]
+    plain = "FORA(steps=9)"
+    forms = (pictured("g", value, plain, form=form) for form, value in ssim.items())
+    return [pictured("none", 0.9, plain), *forms]
 
 
 def test_the_verdict_says_what_knowing_the_guard_is_worth():
     rows = rows_of(oblivious=0.12, lift=0.3, matched=0.87)
     (forms,) = by_form(rows, "g")
     assert forms.attack == "FORA" and forms.gain == pytest.approx(0.75) and by_form(rows, "none") == []
-    said = verdict(rows, {"mean": {"ssim": 0.1}}, "g").sentence
+    said = " ".join(verdict(rows, FLOORS, "g").notes)
     assert "FORA that knows the guard reaches 0.87, the same attack without that knowledge 0.12" in said
     assert "says nothing about privacy" in said
 
 
 def test_it_is_silent_where_knowing_is_worth_little_or_the_attack_is_no_attack():
     for rows in (rows_of(oblivious=0.56, matched=0.62), rows_of(oblivious=0.12)):
-        assert "knows the guard" not in verdict(rows, {"mean": {"ssim": 0.1}}, "g").sentence
+        assert "knows the guard" not in " ".join(verdict(rows, FLOORS, "g").notes)
     failed = [{**row, "why_control_failed": "bad luck"} for row in rows_of(oblivious=0.1, matched=0.8)]
     told = [{**row, "ceiling": True} for row in rows_of(oblivious=0.1, matched=0.8)]
     assert by_form(failed, "g") == by_form(told, "g") == []
@@ -202,7 +199,7 @@ def test_the_report_has_a_table_of_it():
     plan = tiny_plan(epochs=1, batch_size=16)
     result = audit(AuditSpec(plan, [LightSplit(ratio=4)], [TINY], images=8), loaded)
     shown = {"oblivious": 0.123, "lift": 0.314, "matched": 0.877}
-    rows = [{**row, "why_control_failed": None, "ssim": shown.get(row["form"], 0.9)} for row in result.rows]
+    rows = [{**row, "why_control_failed": None, "value": shown.get(row["form"], 0.9)} for row in result.rows]
     page = report.html(replace(result, rows=rows), {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
     assert "<td>0.123</td><td>0.314</td><td>0.877</td><td><b>+0.754</b></td>" in page
     assert "the same attack without that knowledge 0.12" in page

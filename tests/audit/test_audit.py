@@ -10,7 +10,7 @@ from toys import TASK, samples, tiny_plan
 from cutlayer.attacks import Attack, Attacker, Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
-from cutlayer.audit.verdicts import ceiling, leak_share, strongest, verdict
+from cutlayer.audit.verdicts import strongest
 from cutlayer.audit.victim import WhiteBox
 from cutlayer.data.base import Loaded
 from cutlayer.guards import WCC, Chain, LightSplit
@@ -65,7 +65,7 @@ def test_rows_have_the_promised_fields_and_the_control_is_there(result):
     assert set(result.floors) >= {"blank", "mean", "class_mean", "unaligned"}
     assert result.floors["mean"]["ssim"] is not None
     data = result.as_dict()
-    assert data["schema"] == 1 and data["plan"] == repr(result.plan)
+    assert data["schema"] == 2 and data["plan"] == repr(result.plan)
 
 
 def test_an_attack_that_fails_its_control_makes_every_row_of_it_invalid(result):
@@ -106,53 +106,6 @@ def test_the_row_of_a_guard_is_its_strongest_valid_attacker():
     assert strongest(rows, "h") is None
 
 
-def test_who_was_told_the_key_is_a_limit_and_no_threat():
-    told = {"guard": "g", "value": 0.9, "ssim": 0.9, "valid": True, "ceiling": True}
-    assert strongest([told], "g") == told, "where there is no other, it is what we know"
-    guessed = {**told, "value": 0.4, "ssim": 0.4, "ceiling": False}
-    assert strongest([told, guessed], "g") == guessed and ceiling([told, guessed], "g") == told
-    assert ceiling([guessed], "g") is None
-    cost = {"why_invalid": None, "accuracy": 0.9, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
-    rows = [{**row, **cost} for row in (told, guessed, {**guessed, "guard": "none", "ssim": 0.95, "value": 0.95})]
-    assert "Who knew the key would reach 0.90." in verdict(rows, {"mean": {"ssim": 0.1}}, "g").sentence
-
-
-def test_a_guard_that_loses_the_task_is_not_praised_for_hiding():
-    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
-    rows = [
-        {**cost, "guard": "none", "ssim": 0.9, "value": 0.9, "accuracy": 0.9},
-        {**cost, "guard": "g", "ssim": 0.1, "value": 0.1, "accuracy": 0.3},
-    ]
-    assert verdict(rows, {"mean": {"ssim": 0.1}}, "g").grade == "task lost"
-
-
-@pytest.mark.parametrize(
-    ("ssim", "grade"),
-    [(0.95, "does not protect"), (0.6, "weakens"), (0.45, "blunts"), (0.31, "hides"), (0.1, "hides")],
-)
-def test_verdicts(ssim, grade):
-    base = {
-        "valid": True,
-        "why_invalid": None,
-        "accuracy": 0.9,
-        "bytes_up": 8.0,
-        "bytes_down": 8.0,
-        "bytes_weights": 0.0,
-    }
-    rows = [
-        {**base, "guard": "none", "ssim": 0.9, "value": 0.9},
-        {**base, "guard": "g", "ssim": ssim, "value": ssim, "bytes_up": 4.0},
-    ]
-    judged = verdict(rows, {"mean": {"ssim": 0.3}}, "g")
-    assert judged.grade == grade
-    assert f"{100 * leak_share(ssim, 0.9, 0.3):.0f} %" in judged.sentence and "1.3x fewer bytes" in judged.sentence
-
-
-def test_nothing_is_said_of_a_guard_without_a_valid_attack():
-    rows = [{"guard": g, "valid": False, "why_invalid": "it failed", "value": 0.1} for g in ("none", "g")]
-    assert verdict(rows, {"mean": {"ssim": 0.3}}, "g").grade == "unknown"
-
-
 def test_the_white_box_holds_no_tail_and_no_data(result):
     from toys import split_and_whole
 
@@ -165,27 +118,3 @@ def test_the_white_box_holds_no_tail_and_no_data(result):
         torch.equal(a, m.running_mean)
         for a, m in zip(stats, [m for m in box.split.modules() if hasattr(m, "running_mean")], strict=True)
     )
-
-
-def two_rows(unguarded, guarded):
-    base = {
-        "valid": True,
-        "why_invalid": None,
-        "accuracy": 0.9,
-        "bytes_up": 8.0,
-        "bytes_down": 8.0,
-        "bytes_weights": 0.0,
-    }
-    return [{**base, "guard": g, "ssim": s, "value": s} for g, s in (("none", unguarded), ("g", guarded))]
-
-
-def test_a_cut_that_hardly_leaks_gives_no_verdict():
-    """Otherwise a share of nearly nothing would read as protection."""
-    judged = verdict(two_rows(0.35, 0.34), {"class_mean": {"ssim": 0.34}, "unaligned": {"ssim": 0.39}}, "g")
-    assert judged.grade == "unknown" and "leaks too little" in judged.sentence
-
-
-def test_the_unaligned_decoder_is_no_floor():
-    low = verdict(two_rows(0.9, 0.6), {"class_mean": {"ssim": 0.3}, "unaligned": {"ssim": 0.1}}, "g").leak
-    high = verdict(two_rows(0.9, 0.6), {"class_mean": {"ssim": 0.3}, "unaligned": {"ssim": 0.55}}, "g").leak
-    assert low == high == pytest.approx(0.5)

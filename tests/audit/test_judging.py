@@ -1,24 +1,29 @@
 """What the judge holds: who is told what, which attacks count, and what a picture scores without any message."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from toys import TASK, batches, tiny_parts, tiny_plan
+from toys import TASK, batches, samples, tiny_parts, tiny_plan
 
-from cutlayer.attacks import Attacker, Decoder
+from cutlayer.attacks import FORA, Attacker, Decoder
 from cutlayer.audit import floors
 from cutlayer.audit import judge as judging
 from cutlayer.audit import matrix as auditing
 from cutlayer.audit import victim as room
 from cutlayer.audit.control import CONSTANT, CONTROL_MARGIN, why_control_failed, why_invalid
+from cutlayer.audit.facts import commonest, epsilon_asked, refuse_alike
+from cutlayer.audit.floors import blind_guess
 from cutlayer.audit.knowledge import after_training, before_training
-from cutlayer.audit.verdicts import LEAST_LEAK, blind_guess, verdict
+from cutlayer.audit.spec import AuditSpec
+from cutlayer.audit.uncertainty import intervals
 from cutlayer.audit.victim import Observed, Victim
 from cutlayer.core.message import Kind, Message
+from cutlayer.data.base import Loaded
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import SEAL, Chain, LightSplit, Quantize, Subset
+from cutlayer.guards import C3, SEAL, Chain, Clip, Gaussian, KAnonymous, LightSplit, Quantize, Subset
 from cutlayer.guards.parts.projection import Dense
 from cutlayer.metrics.images import scores
 from cutlayer.training.plan.shapes import cut_shapes
@@ -176,22 +181,6 @@ def test_the_floor_is_the_best_guess_without_a_message(best):
     assert blind_guess(floors) == 0.4
 
 
-def test_a_verdict_counts_the_leak_above_the_best_blind_guess():
-    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
-    rows = [{**cost, "guard": g, "ssim": s, "value": s, "accuracy": 0.9} for g, s in (("none", 0.9), ("g", 0.5))]
-    floors = {"blank": {"ssim": 0.1}, "mean": {"ssim": 0.4}, "class_mean": {"ssim": 0.3}}
-    assert verdict(rows, floors, "g").leak == pytest.approx((0.5 - 0.4) / (0.9 - 0.4))
-    assert "a blind guess reaches 0.40" in verdict(rows, floors, "none").sentence
-
-
-def test_an_open_cut_must_give_away_more_than_the_best_blind_guess():
-    cost = {"valid": True, "why_invalid": None, "bytes_up": 8.0, "bytes_down": 8.0, "bytes_weights": 0.0}
-    rows = [{**cost, "guard": g, "ssim": s, "value": s, "accuracy": 0.9} for g, s in (("none", 0.5), ("g", 0.2))]
-    hardly, clearly = ({"blank": {"ssim": 0.0}, "mean": {"ssim": 0.5 - LEAST_LEAK + by}} for by in (0.01, -0.01))
-    assert verdict(rows, hardly, "g").grade == "unknown"
-    assert verdict(rows, clearly, "g").grade == "hides"
-
-
 # ------------------------------------------------------------------------------- other secrets
 def uploaded(count):
     return [Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(count, 1)})]
@@ -214,7 +203,7 @@ def test_an_attack_on_another_secret_must_beat_chance_by_a_margin():
 def test_chance_is_always_naming_the_commonest_value():
     """Were it one over the number of classes, whoever names the commonest would seem to read labels."""
     truth = torch.tensor([0, 0, 0, 1])
-    victim = SimpleNamespace(y=truth, messages=uploaded(4), rows=[None])
+    victim = SimpleNamespace(y=truth, messages=uploaded(4), rows=[None], units=None)
     attack = SimpleNamespace(secret="labels", clusters=False)
     figures, pictures = judging._values(attack, Scored(), victim, None)
     assert (figures["chance"], figures["value"], figures["metric"]) == (0.75, 0.75, "accuracy") and pictures is None
@@ -231,9 +220,11 @@ def side(*found):
 )  # fmt: skip
 def test_membership_is_the_area_under_the_curve_and_equal_scores_count_half(members, strangers, area):
     own = side(*members)
-    victim = SimpleNamespace(messages=own.messages, rows=own.rows, strangers=lambda: side(*strangers))
+    victim = SimpleNamespace(messages=own.messages, rows=own.rows, units=None, strangers=lambda: side(*strangers))
     figures, _ = judging._membership(None, Scored(), victim, None)
     assert figures["value"] == area and figures["chance"] == 0.5
+    low, high = intervals({**figures, "seed": 0, "guard": "g", "attack": "A"})["value"]
+    assert low <= area <= high
 
 
 # --------------------------------------------------------------------- what is scored, and against what
@@ -306,3 +297,105 @@ def test_in_an_audit_the_control_is_held_against_the_class_mean(monkeypatch):
 def test_floors_of_several_seeds_are_averaged():
     per_seed = [{"mean": {"ssim": 0.1, "lpips": None}}, {"mean": {"ssim": 0.3, "lpips": None}}]
     assert auditing._average(per_seed) == {"mean": {"ssim": pytest.approx(0.2), "lpips": None}}
+
+
+# ------------------------------------------------------------------------- what an image gave away
+def reading(pictures, truth, units=None):
+    """What the judge writes of an attacker that answers with these pictures."""
+    forward = [Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(len(truth), 1)})]
+    victim = SimpleNamespace(truth=truth, messages=forward, rows=[None], units=units)
+    attacker = Attacker()
+    attacker.reconstruct = lambda messages: pictures
+    return judging._images(None, attacker, victim, None)[0]
+
+
+def private_images(count=40):
+    return samples(count).images()
+
+
+def test_a_negative_gives_away_what_the_picture_would():
+    truth = private_images()
+    exact, negative = reading(truth, truth), reading(1 - truth, truth)
+    assert negative["ssim"] < 0.5 and negative["value"] == pytest.approx(1) == exact["value"]
+    assert negative["ssim_p90"] == pytest.approx(1) and negative["above_half"] == 1
+    # Image by image: half of them negatives is no less.
+    half = torch.cat([truth[:20], 1 - truth[20:]])
+    assert reading(half, truth)["value"] == pytest.approx(1)
+
+
+def test_the_judge_keeps_what_each_image_gave_away():
+    truth = private_images()
+    guess = torch.full_like(truth, 0.5)
+    guess[[7, 21, 33, 39]] = truth[[7, 21, 33, 39]]
+    row = reading(guess, truth, [n // 2 for n in range(40)])
+    assert row["ssim_p90"] == pytest.approx(1) and row["above_half"] == pytest.approx(0.1)
+    assert sorted(number for number, _ in row["worst"][:4]) == [7, 21, 33, 39] and len(row["worst"]) == 10
+    assert row["sampled"]["units"][:4] == [0, 0, 1, 1] and len(row["sampled"]["scores"]) == 40
+    assert sum(row["sampled"]["scores"]) / 40 == pytest.approx(row["value"], abs=1e-5)
+
+
+def test_pictures_with_nan_are_counted_and_end_no_audit():
+    truth = private_images()
+    guess = truth.clone()
+    guess[3, 0, 0, 0], guess[5, 0, 2, 2] = torch.nan, torch.inf
+    row = reading(guess, truth)
+    assert row["broken"] == 2 and row["value"] < 1
+    control = why_control_failed(Decoder(), {**on_the_open_cut(), "broken": 2, "n": 40}, {"ncc": 0.0}, None)
+    assert "NaN or infinity for 2 of 40" in control
+
+
+def test_scores_of_membership_that_are_nan_are_counted():
+    own = side(1.0, float("nan"))
+    victim = SimpleNamespace(messages=own.messages, rows=own.rows, units=None, strangers=lambda: side(0.0, 0.5))
+    assert judging._membership(None, Scored(), victim, None)[0]["broken"] == 1
+
+
+def test_one_picture_alone_is_a_failed_attack():
+    """It has no spread, and NaN is not less than anything."""
+    row = on_the_open_cut(recon_std=float("nan"))
+    assert "the same picture" in why_invalid(row, None) and "the same picture" in failed(row)
+
+
+@pytest.mark.parametrize(
+    ("guard", "units"),
+    [(KAnonymous(k=4, grouping="random"), 4), (C3(ratio=2), 8), (Chain(LightSplit(ratio=4), C3(ratio=2)), 8)],
+    ids=repr,
+)
+def test_images_that_leave_in_one_row_are_one_unit(guard, units):
+    victim = Victim(untrained(guard=guard), images=16)
+    assert len(victim.units) == 16 and len(set(victim.units)) == units
+    assert victim.fewer(5).units == victim.units[:5]
+    assert Victim(untrained(guard=LightSplit(ratio=4)), images=16).units is None
+
+
+# ------------------------------------------------------------------------------- what is refused
+def test_images_that_are_all_alike_are_refused():
+    parts = tiny_parts()
+    alike = replace(parts.private, x=parts.private.x[:1].expand_as(parts.private.x) + 1e-5)
+    with pytest.raises(ValueError, match="all alike"):
+        refuse_alike(replace(parts, private=alike))
+    refuse_alike(parts)
+
+
+def test_without_auxiliary_images_there_is_nothing_to_compare_with():
+    parts = tiny_parts()
+    none = replace(parts, aux=parts.aux[torch.arange(0)])
+    with pytest.raises(ValueError, match="no auxiliary images"):
+        floors.floors(SimpleNamespace(truth=private_images()), none, 0)
+
+
+def test_an_audit_of_one_image_is_refused():
+    loaded = Loaded(samples(60, 1), samples(30, 2), ("a", "b", "c"))
+    with pytest.raises(ValueError, match="several images"):
+        auditing.audit(AuditSpec(tiny_plan(epochs=1), images=1), loaded)
+
+
+def test_what_guessing_and_the_guard_say_is_written_down():
+    assert commonest(torch.tensor([0, 0, 0, 1])) == 0.75
+    assert epsilon_asked(Chain(Clip(norm=1.0), Gaussian(epsilon=8.0))) == 8.0 and epsilon_asked(SEAL()) is None
+
+
+def test_attacks_know_whether_they_are_strong():
+    assert Decoder().white_box and Decoder(key="recovered").white_box and not Decoder(key="guessed").white_box
+    assert not FORA().white_box and Decoder().below_default() == [] == Decoder(steps=4000).below_default()
+    assert Decoder(steps=5, readers=("ridge",)).below_default() == ["steps 5 of 400", "readers 1 of 3"]

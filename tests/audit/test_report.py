@@ -25,13 +25,14 @@ def result():
     return audit(AuditSpec(plan, [LightSplit(ratio=4)], [reader], images=24), loaded)
 
 
-def test_an_audit_becomes_four_files(result, tmp_path):
+def test_an_audit_becomes_five_files(result, tmp_path):
     report.write(result, tmp_path / "a", "cutlayer audit --guard x")
     assert {file.name for file in (tmp_path / "a").iterdir()} == {
         "audit.json",
         "report.html",
         "tradeoff.png",
         "reconstructions.png",
+        "read-best.png",
     }
     assert list(tmp_path.iterdir()) == [tmp_path / "a"], "nothing is left beside it"
     data = json.loads((tmp_path / "a" / "audit.json").read_text())

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from toys import samples, tiny_plan
+from verdict_rows import COST, FLOORS, named, pictured
 
 from cutlayer.attacks import Attack, Attacker
 from cutlayer.audit.matrix import Audit, audit
@@ -19,29 +20,16 @@ from cutlayer.data.base import Loaded
 from cutlayer.guards import LightSplit
 from cutlayer.metrics.images import scores
 
-FLOORS = {name: {"ssim": 0.1, "psnr": 5.0, "mse": 0.3, "ncc": 0.0, "lpips": None, "fg_ssim": None, "fg_psnr": None,
-                 "fg_lpips": None} for name in ("blank", "mean", "class_mean")}  # fmt: skip
-FACTS = {
-    "seed": 0, "plain": "A", "form": "", "secret": "images", "knows": ["what the server receives"], "ceiling": False,
-    "metric": "ssim", "chance": None, "seconds": 1.0, "accuracy": 0.9, "accuracy_spread": 0.0, "bytes_up": 8.0,
-    "bytes_down": 8.0, "bytes_weights": 0.0, "train_seconds": 1.0, "within_over_total": 0.5,
-    "why_control_failed": None, "rates": {"total ratio": None},
-    "sides": {side: {"parameters": 1, "macs": 1} for side in ("client", "server")} | {"cut": [4]},
-    "privacy": {"claims": [], "epsilon": None, "why_no_epsilon": "-", "weights": None, "why_no_weights": None,
-                "inference": None, "not_covered": []},
-    "client_memory": {"parameters": 1, "gradients": 1, "optimizer": 1, "activations": 1},
-}  # fmt: skip
 CONTROL_FAILED = "it was too weak for the open cut"
 
 
 def row(guard, ssim, attack="A", why=None, **more):
-    valid = {"valid": why is None, "why_invalid": why}
-    return FLOORS["mean"] | FACTS | {"guard": guard, "attack": attack, "ssim": ssim, "value": ssim} | valid | more
+    return pictured(guard, ssim, attack, valid=why is None, why_invalid=why, **more)
 
 
 def other(guard, why=None):
     """A row of an attack on labels, which makes no pictures."""
-    return row(guard, None, "Labels", why, secret="labels", metric="accuracy", value=0.625, chance=0.5)
+    return named(guard, 0.625, "Labels", chance=0.5, count=200, valid=why is None, why_invalid=why)
 
 
 def audited(*rows):
@@ -239,7 +227,7 @@ def test_the_table_of_a_terminal_has_a_line_for_every_guard(capsys):
     lines = capsys.readouterr().err.splitlines()
     (failed,) = [line for line in lines if line.startswith(" h ")]
     assert "0.150" in failed and "unknown" in failed
-    assert sum("Labels" in line for line in lines) == 2
+    assert sum("Labels " in line and "0.500" in line for line in lines) == 2, "one for each attack on labels"
 
 
 # --------------------------------------------------------------------------------------- ranking
@@ -280,7 +268,7 @@ def test_a_ratio_says_how_many_times_fewer_bytes_travel_than_unguarded():
 
 
 def test_what_may_be_claimed_stands_beside_the_guard_it_is_claimed_of():
-    claimed = {**FACTS["privacy"], "claims": [{"guard": "h", "claim": "rank 3 of 8"}]}
+    claimed = {**COST["privacy"], "claims": [{"guard": "h", "claim": "rank 3 of 8"}]}
     page = page_of(audited(row("none", 0.9), row("g", 0.3), row("h", 0.2, privacy=claimed)))
     g, h = lines_of(section(page, "What may be claimed"))
     assert "<td>g</td>" in g and "may be claimed: nothing" in g

@@ -6,7 +6,19 @@ from typing import get_args, get_type_hints, is_typeddict
 
 import pytest
 
-from cutlayer.audit.rows import AuditFile, DetectorRow, Leak, MeterRow, PoisonRow, Remarks, Row, RunFacts
+from cutlayer.audit.rows import (
+    AuditFile,
+    DetectorRow,
+    Leak,
+    MeterRow,
+    PoisonRow,
+    Remarks,
+    Row,
+    RunFacts,
+    Sampled,
+    SecretVerdict,
+    Verdict,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text().split("\n## audit.json\n")[1]
 
@@ -16,11 +28,21 @@ def strays(data, kind=AuditFile, where="audit.json"):
     hints = get_type_hints(kind)
     found = [f"{where}: {name} is unknown" for name in data.keys() - hints.keys()]
     found += [f"{where}: {name} is missing" for name in kind.__required_keys__ - data.keys()]
+    if kind is AuditFile:
+        for one in data.get("verdicts", []):
+            found += _unlike(one, Verdict) + [
+                stray for each in one["secrets"] for stray in _unlike(each, SecretVerdict)
+            ]
     for name in data.keys() & hints.keys():
         inner = next((one for one in get_args(hints[name]) if is_typeddict(one)), None)
         for one in data[name] if inner is not None else ():
             found += strays(one, inner, name)
     return found
+
+
+def _unlike(data, kind):
+    """The same of a dataclass, all of whose fields are there."""
+    return [f"{kind.__name__}: {name}" for name in data.keys() ^ get_type_hints(kind).keys()]
 
 
 def fields(*kinds):
@@ -40,15 +62,16 @@ def tables():
 
 def test_the_page_has_a_line_for_every_field_and_no_other():
     found = tables()
-    assert len(found) == 6
-    *rows, poisoned, leaks = (names for words, names in found.items() if words != "whole")
+    assert len(found) == 8
+    *rows, verdicts, secrets, poisoned, leaks = (names for words, names in found.items() if words != "whole")
+    assert verdicts == fields(Verdict) and secrets == fields(SecretVerdict)
     assert found["whole"] == fields(AuditFile)
     assert set().union(*rows) == fields(Row) and rows[0] <= fields(RunFacts)
     assert poisoned == fields(PoisonRow)
     # A line may sum up those that are explained in the line of another table.
     assert leaks <= fields(MeterRow, DetectorRow)
     explained = set(re.findall(r"`(\w+)`", PAGE))
-    assert fields(DetectorRow, Leak, MeterRow, Remarks) <= explained
+    assert fields(DetectorRow, Leak, MeterRow, Remarks, Sampled) <= explained
 
 
 @pytest.mark.parametrize(("field", "says"), [("new", "new is unknown"), ("detected", "")])

@@ -7,6 +7,7 @@ import json
 import pytest
 from toys import samples
 from typer.testing import CliRunner
+from verdict_rows import pictured
 
 from cutlayer.audit.report.sweep import USUAL, figure, points, table
 from cutlayer.audit.verdicts import total_bytes
@@ -26,9 +27,8 @@ RATES = {
 
 
 def row(guard, accuracy, up, ssim, seed=0, **changes):
-    fixed = {"metric": "ssim", "valid": True, "why_invalid": None, "why_control_failed": None, "attack": "Decoder()"}
     cost = {"bytes_up": up, "bytes_down": 10.0, "bytes_weights": 1.0, "rates": RATES, "seed": seed}
-    return {**fixed, **cost, "guard": guard, "accuracy": accuracy, "ssim": ssim, "value": ssim, "ncc": ssim} | changes
+    return pictured(guard, ssim, **cost, accuracy=accuracy, **changes)
 
 
 ROWS = [
@@ -74,7 +74,7 @@ def test_the_front_has_what_nothing_else_beats():
 
 def test_a_point_is_the_mean_over_seeds_and_the_strongest_attack():
     again = row("Quantize(bits=8)", 0.80, 500.0, 0.95, seed=1)
-    point = by_guard([*ROWS, again])["Quantize(bits=8)"]
+    point = by_guard([*ROWS, row("none", 0.90, 1000.0, 1.0, seed=1), again])["Quantize(bits=8)"]
     assert point.accuracy == pytest.approx(0.85) and point.bytes_up == 400.0
     assert point.bytes_total == pytest.approx(400 + 10 + 1 + 5), "weights and exchanged decoders are counted"
     assert point.ssim == 0.95 and point.leak == pytest.approx(0.75 / 0.8)
@@ -85,6 +85,8 @@ def test_an_attack_that_failed_leaves_the_leak_open_and_the_figure_whole():
     rows = [ROWS[0], ROWS[1], row("BF16()", 0.9, 500.0, 0.9, valid=False, why_invalid="it failed")]
     found = points(rows, FLOORS)
     assert found[-1].leak is None and found[-1].grade == "unknown"
+    weak = points([row("none", 0.9, 9.0, 1.0, white_box=False), row("g", 0.9, 9.0, 0.2, white_box=False)], FLOORS)
+    assert weak[1].grade == "unknown" and weak[1].leak is None, "what a weak attack missed colours nothing blue"
     png, svg = figure(found)
     assert png[:8] == b"\x89PNG\r\n\x1a\n" and b"no valid attack" not in png and b"</svg>" in svg
     assert figure(found)[1] == svg, "the same figure is the same file"
@@ -106,16 +108,23 @@ def test_the_command(tmp_path, monkeypatch):
     words = [
         "sweep", "Plan(epochs=1, batch_size=16)", "--guard", "Quantize(bits={1,8})", "--images", "24", "--attack",
         "Decoder(steps=10, readers=('ridge',))", "--threads", "1", "--out", str(tmp_path / "a"), "--json",
+        "--secrets", "images",
     ]  # fmt: skip
     ran = CliRunner().invoke(cli.app, words, catch_exceptions=False)
     assert ran.exit_code == 0
     told = json.loads(ran.stdout)
     assert [one["guard"] for one in told["rows"]] == ["none", "Quantize(bits=1)", "Quantize(bits=8)"]
+    assert told["secrets"] == ["images"] and [one["guard"] for one in told["verdicts"]] == [
+        one["guard"] for one in told["rows"]
+    ]
     files = {file.name for file in (tmp_path / "a").iterdir()}
     assert files == {
-        "audit.json", "report.html", "tradeoff.png", "reconstructions.png", "sweep.png", "sweep.svg", "sweep.csv",
+        "audit.json", "report.html", "tradeoff.png", "reconstructions.png", "read-best.png", "sweep.png", "sweep.svg",
+        "sweep.csv",
     }  # fmt: skip
     page = (tmp_path / "a" / "report.html").read_text()
     assert "Rate, accuracy and leakage" in page and "total ratio" in page and "2/(1 + ρ)" in page
     with pytest.raises(ValueError, match="never closed"):
         CliRunner().invoke(cli.app, ["sweep", "--guard", "Quantize(bits={1,8)"], catch_exceptions=False)
+    with pytest.raises(ValueError, match="secrets are among"):
+        CliRunner().invoke(cli.app, ["audit", "--secrets", "faces"], catch_exceptions=False)

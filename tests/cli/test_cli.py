@@ -43,7 +43,7 @@ def test_audit_writes_a_report(command, tmp_path):
     )  # fmt: skip
     assert code == 0, err
     data = json.loads(out)
-    assert data["schema"] == 1 and [row["guard"] for row in data["rows"]] == ["none", "LightSplit(ratio=8)"]
+    assert data["schema"] == 2 and [row["guard"] for row in data["rows"]] == ["none", "LightSplit(ratio=8)"]
     saved = json.loads((tmp_path / "a" / "audit.json").read_text())
     assert saved["rows"] == data["rows"] and saved["command"].startswith("cutlayer audit --data")
     assert (tmp_path / "a" / "report.html").stat().st_size > 20_000

@@ -317,7 +317,7 @@ def test_scores_are_the_means_of_the_figures() -> None:
 
     found = scores(truth, recon, distance)
     assert list(found) == [
-        "ssim", "psnr", "mse", "ncc", "lpips", "ssim_minmax", "ssim_inverted",
+        "ssim", "ssim_either", "ssim_p90", "psnr", "mse", "ncc", "lpips", "ssim_minmax", "ssim_inverted",
         "fg_mse", "fg_psnr", "fg_ssim", "fg_lpips", "recon_std",
     ]  # fmt: skip
     figures = {

@@ -41,6 +41,11 @@ class Keyed(Attack):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*self.told, *(("encode", "undo") if self.key in WHITE else ("head", "guard", "undo", "observed")))
 
+    @property
+    def white_box(self) -> bool:
+        """A key that was drawn at random is no knowledge of the guard; one that the messages gave away is."""
+        return self.key in (*WHITE, "recovered")
+
     def against(self, guard: Guard, shape: Shape) -> list[Attack]:
         if not guard.has_key:
             return [self.base()]

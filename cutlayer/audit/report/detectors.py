@@ -170,7 +170,7 @@ def _metered(key: tuple[Any, ...], told: DetectorRow, attack: Row | None) -> Met
     estimate = _highest(told["leak"])
     names = ("step", "reader", "ssim", "ncc", "plus_minus", "floor", "accuracy", "accuracy_plus_minus", "chance")
     shown = {name: None if estimate is None else estimate.get(name) for name in names}
-    best = None if attack is None else attack["ssim"]
+    best: Any = None if attack is None else attack["value"]  # of the picture or its negative
     found = {
         **dict(zip(("guard", "seed", "hijacked_by", "detector"), key, strict=True)),
         **shown,

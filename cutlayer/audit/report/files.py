@@ -4,6 +4,7 @@ import base64
 import json
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ from torch import Tensor
 from ... import __version__
 from ...training.facts.compression import RATES, compared, crossing
 from ...training.facts.privacy import lines
+from ..floors import blind_guess
+from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
 from ..matrix import Audit
-from ..rows import AuditFile, Row, picture_key
-from ..verdicts import WIDE_GAP, Verdict, blind_guess, by_form, guards_of, strongest, total_bytes, verdict
+from ..rows import AuditFile, Row, Verdict, picture_key
+from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_bytes
+from ..words import percents, secret_name
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .sweep import figure, points, table
 
 SHOWN = 10  # pictures in a line of the grid
+FEW = 6  # guards that are shown as cards, in the order of the audit; more are ranked
 
 
 def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None:
@@ -30,11 +35,13 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
+    if (drawn := read_best(audit)) is not None:
+        pictures["read-best.png"] = drawn
     files: dict[str, bytes] = {}
     if (course := leak_plot(audit.rows)) is not None:
         pictures["leakmeter.png"] = course
     if sweep:
-        found = points(audit.rows, audit.floors)
+        found = points(audit.rows, audit.floors, audit.secrets)
         pictures["sweep.png"], files["sweep.svg"] = figure(found)
         files["sweep.csv"] = table(found)
     files |= {
@@ -54,6 +61,8 @@ def as_data(audit: Audit, command: str) -> AuditFile:
     """What audit.json holds."""
     return {
         **audit.as_dict(),
+        "verdicts": [asdict(one) for one in audit.verdicts()],
+        "flags": flags(audit.rows),
         "leak_meters": meters(audit.rows),
         "noticed": noticed(audit),
         "version": __version__,
@@ -74,14 +83,19 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         loader=PackageLoader("cutlayer.audit.report", "templates"), autoescape=True, undefined=StrictUndefined
     )
     names = guards_of(audit.rows)
-    guards = [
-        {"number": number, "guard": name, "verdict": verdict(audit.rows, audit.floors, name)}
-        for number, name in enumerate(names)
-    ]
+    verdicts = audit.verdicts()
+    guards = [{"number": number, "guard": one.guard, "verdict": one} for number, one in enumerate(verdicts)]
     return environment.get_template("report.html.j2").render(
         audit=audit,
         guards=guards,
-        ranked=sorted(guards, key=lambda item: _leak(item["verdict"])),
+        ranked=sorted(guards, key=lambda item: _rank(item["verdict"])) if len(guards) > FEW else guards,
+        few=len(guards) <= FEW,
+        secrets=list(dict.fromkeys((one.secret, one.target) for judged in verdicts for one in judged.secrets)),
+        best={name: row for name in names if (row := strongest(audit.rows, name)) is not None},
+        flags=flags(audit.rows),
+        costs={name: _cost(audit.rows, name) for name in names},
+        grades=GRADES,
+        percents=percents,
         images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
         command=command,
         version=__version__,
@@ -115,13 +129,21 @@ def _counted(rows: list[Row], guard: str) -> Row | None:
     return strongest(rows, guard) or next(iter(tried), None)
 
 
+def _cost(rows: list[Row], guard: str) -> dict[str, float]:
+    """Accuracy, and how many times fewer bytes travel than unguarded: means over the seeds."""
+    own, unguarded = ([row for row in rows if row["guard"] == name] for name in (guard, rows[0]["guard"]))
+    ratio = over_seeds(unguarded, total_bytes) / over_seeds(own, total_bytes)
+    return {"accuracy": over_seeds(own, lambda row: row["accuracy"]), "ratio": ratio}
+
+
 def _several_seeds(audit: Audit) -> bool:
     return len({row["seed"] for row in audit.rows}) > 1
 
 
-def _leak(judged: Verdict) -> float:
-    """For ranking: what cannot be said comes last."""
-    return judged.leak if judged.leak is not None else float("inf")
+def _rank(judged: Verdict) -> tuple[bool, float]:
+    """For ranking: the least leakage first, and last of what nothing, or nothing good, can be said."""
+    unsure = judged.grade in (UNKNOWN, TASK_LOST)
+    return unsure, judged.leak if judged.leak is not None else float("inf")
 
 
 def print_table(audit: Audit) -> None:
@@ -129,37 +151,73 @@ def print_table(audit: Audit) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    verdicts = audit.verdicts()
+    names = list(dict.fromkeys(secret_name(one) for judged in verdicts for one in judged.secrets))
+    several = names if len(names) > 1 else []
     table = Table(box=None, header_style="bold")
-    for column in ("guard", "accuracy", "SSIM", "PSNR", "NCC", "LPIPS", "bytes up", "down", "verdict"):
-        table.add_column(column, justify="left" if column in ("guard", "verdict") else "right")
-    for guard in guards_of(audit.rows):
-        judged = verdict(audit.rows, audit.floors, guard)
-        row = judged.row or _counted(audit.rows, guard)
+    figures = ("accuracy", "SSIM", "95 %", "90th pct.", "PSNR", "NCC", "LPIPS", "bytes up", "down")
+    table.add_column("guard", overflow="fold")
+    for column in (*figures, *several, "verdict"):
+        table.add_column(column, justify="right" if column in figures else "left")
+    for judged in verdicts:
+        row = _counted(audit.rows, judged.guard)
         if row is None:
             continue
-        lpips = "-" if row["lpips"] is None else f"{row['lpips']:.3f}"
+        ends = row.get("interval", {}).get("value")
+        accuracy = _cost(audit.rows, judged.guard)["accuracy"]
+        sure = "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
         table.add_row(
-            guard, f"{row['accuracy']:.3f}", f"{row['ssim']:.3f}", f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", lpips,
-            f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}", judged.grade,
+            judged.guard, f"{accuracy:.3f}", f"{row['value']:.3f}", sure, _figure(row.get("ssim_p90")),
+            f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", _figure(row["lpips"]), f"{row['bytes_up']:,.0f}",
+            f"{row['bytes_down']:,.0f}", *(_in_column(judged, name) for name in several), judged.graded,
         )  # fmt: skip
+    blank = [""] * len(several)
     for name, floor in audit.floors.items():
         label = "unaligned decoder" if name == "unaligned" else f"floor: {name.replace('_', ' ')}"
-        lpips = "-" if floor["lpips"] is None else f"{floor['lpips']:.3f}"
         table.add_row(
-            label, "", f"{floor['ssim']:.3f}", f"{floor['psnr']:.1f}",
-            f"{floor['ncc']:.3f}", lpips, "", "", "", style="dim",
+            label, "", f"{floor.get('ssim_either', floor['ssim']):.3f}", "", _figure(floor.get("ssim_p90")),
+            f"{floor['psnr']:.1f}", f"{floor['ncc']:.3f}", _figure(floor["lpips"]), "", "", *blank, "", style="dim",
         )  # fmt: skip
-    for row in audit.rows:
-        if row["metric"] != "ssim":
-            against = f"{row['value']:.3f} (chance {row['chance']:.3f})"
-            table.add_row(
-                f"{row['guard']}: {row['attack']}", "", against, "", "", "", "", "", row["secret"], style="dim"
-            )
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
-    console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 140)
+    console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 160 + 24 * len(several))
     console.print(table)
+    if (others := _other_secrets(audit.rows)) is not None:
+        console.print(others)
+    if sound := dict.fromkeys(name for judged in verdicts for one in judged.secrets for name in one.rests_on):
+        console.print(f"verdicts rest on {', '.join(sound)}", style="dim", highlight=False)
+    if untried := verdicts[0].untried:
+        console.print(f"not tried: {', '.join(untried)}", style="dim", highlight=False)
+    for flag in dict.fromkeys([*flags(audit.rows), *(one for judged in verdicts for one in judged.flags)]):
+        console.print(f"note: {flag}", highlight=False)
     if audit.lpips_missing:
         console.print(f"LPIPS: {audit.lpips_missing}", style="dim", highlight=False)
+
+
+def _other_secrets(rows: list[Row]) -> Any:
+    """A line for every attack that makes no pictures; None: there are none."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for column in ("guard", "attack", "secret", "reached", "95 %", "chance"):
+        table.add_column(column, justify="left" if column in ("guard", "attack", "secret") else "right")
+    for row in rows:
+        if row["metric"] != "ssim":
+            low, high = row["interval"]["value"]
+            told = (f"{row['value']:.3f}", f"{low:.2f} to {high:.2f}", f"{row['chance']:.3f}")
+            table.add_row(row["guard"], row["attack"], row["secret"], *told, style="" if row["valid"] else "dim")
+    return table if table.row_count else None
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _in_column(judged: Verdict, name: str) -> str:
+    """The grade of one secret, and how much of its leak is left."""
+    one = next((one for one in judged.secrets if secret_name(one) == name), None)
+    if one is None or one.leak is None or one.grade == OPEN:
+        return "-" if one is None else one.graded
+    return f"{one.graded}, {100 * one.leak:.0f} %"
 
 
 def tradeoff(audit: Audit) -> bytes:
@@ -192,7 +250,7 @@ def tradeoff(audit: Audit) -> bytes:
         if not many:
             label = f"{number}  {_wrapped(row['guard'], 34)}\n     {kilobytes} a sample"
         axes.scatter(
-            row["ssim"],
+            row["value"],
             row["accuracy"],
             s=(60 if many else 80) + (350 if many else 900) * total / most,
             color=colour,
@@ -201,7 +259,7 @@ def tradeoff(audit: Audit) -> bytes:
             label=label,
         )
         axes.text(
-            row["ssim"], row["accuracy"], str(number), ha="center", va="center", size=9, color=INK, weight="bold"
+            row["value"], row["accuracy"], str(number), ha="center", va="center", size=9, color=INK, weight="bold"
         )
     accuracies = [row["accuracy"] for row in known] or [0.0, 1.0]
     middle, half = (min(accuracies) + max(accuracies)) / 2, max(0.03, (max(accuracies) - min(accuracies)) * 0.9)
@@ -232,9 +290,28 @@ def reconstructions(audit: Audit) -> bytes:
         row = _counted(own, guard)
         if row is None:
             continue
-        mark = f"SSIM {row['ssim']:.2f}" if row["valid"] else "attack failed"
+        mark = f"SSIM {row['value']:.2f}" if row["valid"] else "attack failed"
         lines.append((f"{_wrapped(guard)}\n{mark}", audit.pictures[picture_key(row)]))
     return grid(lines, audit.labels)
+
+
+def read_best(audit: Audit) -> bytes | None:
+    """Of each guard the ten images that its strongest attacker read best, below their originals: a mean hides them.
+
+    None where scores of single images were not kept.
+    """
+    lines: list[tuple[str, Tensor]] = []
+    own = [row for row in audit.rows if row["seed"] == audit.seed]
+    for guard in guards_of(audit.rows):
+        row = _counted(own, guard)
+        if row is None or not row.get("worst"):
+            continue
+        numbers = [number for number, _ in row["worst"]][:SHOWN]
+        numbers += numbers[-1:] * (SHOWN - len(numbers))
+        reached = f"SSIM {row['worst'][-1][1]:.2f} to {row['worst'][0][1]:.2f}"
+        lines.append((f"{_wrapped(guard)}\noriginal", audit.truth[numbers]))
+        lines.append((reached if row["valid"] else "attack failed", audit.pictures[picture_key(row)][numbers]))
+    return grid(lines, torch.arange(SHOWN)) if lines else None
 
 
 def write_attack(

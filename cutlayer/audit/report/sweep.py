@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 from typing import Any
 
-from ..rows import Floors, Row
-from ..verdicts import guards_of, total_bytes, verdict
+from ..grades import UNKNOWN
+from ..rows import Floors, Row, Verdict
+from ..verdicts import guards_of, strongest, total_bytes, verdict
 from .plots import INK, SOFT, png_and_svg, pyplot
 
 # What is swept where nothing was asked for: fewer bits, fewer numbers, fewer of them sent, and two of these together.
@@ -48,10 +49,10 @@ class Point:
     front_with_leakage: bool = False  # the same with leakage as the third figure
 
 
-def points(rows: list[Row], floors: Floors) -> list[Point]:
+def points(rows: list[Row], floors: Floors, secrets: Sequence[str] = ()) -> list[Point]:
     """A point for each guard of an audit, in its order."""
     names = guards_of(rows)
-    found = [_point(rows, floors, guard, *_family(guard, names)) for guard in names]
+    found = [_point(rows, verdict(rows, floors, guard, secrets), *_family(guard, names)) for guard in names]
     return [
         replace(
             one,
@@ -62,8 +63,9 @@ def points(rows: list[Row], floors: Floors) -> list[Point]:
     ]
 
 
-def _point(rows: list[Row], floors: Floors, guard: str, family: str, setting: str) -> Point:
-    judged = verdict(rows, floors, guard)
+def _point(rows: list[Row], judged: Verdict, family: str, setting: str) -> Point:
+    guard = judged.guard
+    best = strongest(rows, guard)
     own = list({row["seed"]: row for row in rows if row["guard"] == guard}.values())
     rates = [row["rates"] for row in own]
     figures: dict[str, Any] = {
@@ -77,10 +79,10 @@ def _point(rows: list[Row], floors: Floors, guard: str, family: str, setting: st
         bytes_down=mean(row["bytes_down"] for row in own),
         bytes_total=mean(total_bytes(row) for row in own),
         **figures,
-        attack="" if judged.row is None else judged.row["attack"],
-        ssim=None if judged.row is None else judged.row["ssim"],
-        ncc=None if judged.row is None else judged.row["ncc"],
-        leak=judged.leak,
+        attack="" if best is None else best["attack"],
+        ssim=None if best is None else best["value"],
+        ncc=None if best is None else best["ncc"],
+        leak=None if judged.grade == UNKNOWN else judged.leak,  # what weak attackers found is a lower bound
         grade=judged.grade,
     )  # fmt: skip
 
@@ -183,7 +185,7 @@ def _finish(axes: Any, found: list[Point]) -> None:
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.55, -0.12), ncols=2, frameon=False, fontsize=9)
     if any(point.leak is None for point in found):
-        axes.text(0.01, 0.01, "white: no valid attack", transform=axes.transAxes, color=SOFT, size=9)
+        axes.text(0.01, 0.01, "white: too little is known", transform=axes.transAxes, color=SOFT, size=9)
 
 
 def _wrapped(text: str, width: int = 52) -> str:

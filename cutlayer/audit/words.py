@@ -1,0 +1,105 @@
+"""The sentences of a verdict."""
+
+from collections.abc import Sequence
+
+from .grades import UNKNOWN
+from .leak import MOST, Found, secret_of
+from .rows import Row, SecretVerdict
+
+
+def secret_name(one: SecretVerdict) -> str:
+    return f"{one.secret} {one.target}".strip()
+
+
+def listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def in_short(one: SecretVerdict) -> str:
+    return one.graded if one.leak is None else f"{one.graded}, {100 * one.leak:.0f} % left"
+
+
+def percents(ends: Sequence[float]) -> str:
+    """Two shares of a leak, from the lower to the higher."""
+    low, high = (f"{100 * end:.0f}" for end in ends)
+    return f"{low} to {f'over {high}' if ends[1] >= MOST else high} %"
+
+
+def cost(points: float, ratio: float) -> str:
+    """What a guard costs: points of accuracy, and how many times the bytes of the open cut are those it needs."""
+    signed = f"{points:+.1f}".replace("-", "−")
+    return f"Accuracy {signed} points, {bytes_compared(ratio)}."
+
+
+def bytes_compared(ratio: float) -> str:
+    """How many times fewer, or more, bytes travel."""
+    fewer, more = f"{ratio:.1f}", f"{1 / ratio:.1f}"
+    if fewer == more == "1.0":
+        return "as many bytes over everything that travels"
+    return f"{f'{fewer}x fewer' if ratio > 1 else f'{more}x more'} bytes over everything that travels"
+
+
+def reached_by(one: Found) -> str:
+    """What was reached, with its interval."""
+    ends = one.row.get("interval", {}).get(one.statistic)
+    within = "" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
+    return f"{one.reached:.2f}{within}"
+
+
+def opened(one: Found) -> str:
+    secret = secret_of(one.row)
+    if secret == "images":
+        return (
+            f"Without a guard the server rebuilds private images at SSIM {one.row['value']:.2f} "
+            f"(a blind guess reaches {one.floor:.2f})."
+        )
+    return f"It reads {_of_secret(one.row)} at {_metric(one.row)} {reached_by(one)} (chance {one.floor:.2f})."
+
+
+def _metric(row: Row) -> str:
+    return row["metric"] if row["metric"] == "accuracy" else row["metric"].upper()
+
+
+def _of_secret(row: Row) -> str:
+    return {"images": "images", "labels": "labels", "membership": "membership"}.get(secret_of(row)) or row["target"]
+
+
+def hardly_leaks(one: Found, secret: str) -> str:
+    """Neither the guarded nor the open cut is surely read better than by guessing."""
+    if secret != "images":
+        return (
+            f"Even unguarded {_of_secret(one.row)} is read at {one.open_cut:.2f} only, not surely above chance "
+            f"({one.floor:.2f}): this cut leaks too little for these attackers to compare guards with."
+        )
+    return (
+        f"Even unguarded the images come back at SSIM {one.open_cut:.2f} only, hardly above a blind guess "
+        f"({one.floor:.2f}): this cut leaks too little for this attacker to compare guards with."
+    )
+
+
+def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own: Sequence[Row]) -> str:
+    """The verdict on one secret: what was reached, beside the open cut and a blind guess."""
+    assert judged.leak is not None
+    what, grade = _of_secret(decided.row), judged.grade
+    opening = {
+        "hides": f"Hides the {what} from the attackers that were tried.",
+        "blunts": f"Blunts the attacks on {what}.",
+        "weakens": f"Weakens the attacks on {what}, no more.",
+        "does not protect": f"Does not protect {what}.",
+        UNKNOWN: f"Too little is known about {what}: {'; '.join(judged.doubts)}.",
+    }[grade]
+    figure, without = _metric(decided.row), "a blind guess" if what == "images" else "chance"
+    best = max((one for one in found if one.statistic == "value"), key=lambda one: one.leak)
+    said = (
+        f"The best attack reaches {figure} {reached_by(best)}; unguarded it is {best.open_cut:.2f}, {without} "
+        f"{best.floor:.2f}."
+    )
+    if decided.statistic == "p90":
+        said += f" The best-read tenth of the images is at {reached_by(decided)}; unguarded {decided.open_cut:.2f}."
+    # Attackers that may be too weak give a lower bound.
+    at_least = "at least " if judged.doubts and grade != "does not protect" else ""
+    ends = judged.leak_interval
+    within = "" if ends is None else f" ({percents(ends)})"
+    control_failed = all(row.get("why_control_failed") is not None for row in own)
+    unsure = " Its control failed, but what it found it has found." if control_failed else ""
+    return f"{opening} {said} So {at_least}{100 * judged.leak:.0f} % of the leak is left{within}.{unsure}"
