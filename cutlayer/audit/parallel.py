@@ -25,7 +25,17 @@ def spread(
     # Each process opens the store itself, and what it is doing it shows nobody.
     handed = Resources(resources.device, resources.lpips)
     for part in (replace(spec, guards=(), optional_guards=()), spec):  # the open cut comes first: it is the control
-        share(count, folder, show, _work, threads, (folder, spec.identity), part, loaded, handed)
+        share(
+            count,
+            folder,
+            show,
+            _work,
+            threads,
+            (folder, spec.identity, resources.store.on_open),
+            part,
+            loaded,
+            handed,
+        )
 
 
 def share(
@@ -90,7 +100,7 @@ def _quietly(work: Callable[..., None], given: tuple[Any, ...]) -> None:
 
 
 def _work(
-    claims: Path, threads: int, store: tuple[Path, str], spec: AuditSpec, loaded: Loaded, resources: Resources
+    claims: Path, threads: int, store: tuple[Any, ...], spec: AuditSpec, loaded: Loaded, resources: Resources
 ) -> None:
     import torch
 

@@ -28,6 +28,7 @@ from .options import (
     plan_options,
     refuse_old_options,
 )
+from .resumable import Asked, resumable
 from .terminal import Bar, Stop, figures, halt_told, say
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ app = typer.Typer(
 cli_audit.register(app)
 
 
-@app.command()
 @plan_options
 def train(
     changes: dict[str, Any],
@@ -63,6 +63,8 @@ def train(
     record: Record = 0,
     link: LinkOption = None,
     as_json: AsJson = False,
+    *,
+    asked: Asked,
 ) -> None:
     """Train a split model in this process and write history, checkpoints and the result.
 
@@ -101,6 +103,7 @@ def train(
             resume=resume is not None,
             record=record << 20,
             link=over,
+            on_start=lambda run: asked.keep(folder),
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
@@ -128,6 +131,10 @@ def train(
     for line in [*lines(result["privacy"]), *start.leaks(result)]:
         say(line)
     say(f"results in {folder}")
+
+
+# The plan itself is in the folder's plan.json, with its secrets.
+app.command()(resumable(train, only=frozenset({"record", "link", "device"})))
 
 
 @app.command()

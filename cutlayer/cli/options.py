@@ -56,7 +56,10 @@ Attacks = Annotated[
     list[str] | None, typer.Option(help="An attack. Repeatable. Default: Decoder. See: cutlayer list attacks")
 ]
 Resume = Annotated[
-    Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Go on with an interrupted run, to the same numbers as an uninterrupted one."
+    ),
 ]
 
 Code = Annotated[
@@ -93,7 +96,12 @@ Jobs = Annotated[
     int, typer.Option(help="Processes that share the work, each with its part of the cores. 1: this one alone.")
 ]
 GoOn = Annotated[
-    Path | None, typer.Option("--resume", help="Go on with an interrupted audit: the missing cells only.")
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="FOLDER",
+        help="Go on in a folder that was interrupted, with the options it was begun with: the missing cells only.",
+    ),
 ]
 
 CELLS = "cells"  # the folder in a folder of results where finished parts are kept while others are made
@@ -118,7 +126,7 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
         for name, option in PLAN_OPTIONS.items()
     ]
-    kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values() if p.name != "changes"]
+    kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values() if p.name not in ("changes", "asked")]
 
     def typed(**values: Any) -> None:
         changes = {name: values.pop(name) for name in PLAN_OPTIONS}

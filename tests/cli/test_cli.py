@@ -82,7 +82,7 @@ def test_bench_writes_ratios(command, tmp_path, monkeypatch):
         (["train", "--weights", "gone.pt"], "the weights gone.pt cannot be read"),
         (["train", "--device", "tpu"], "--device is cpu or cuda"),
         (["train", "nothing.py:plan"], "there is no recipe nothing.py"),
-        (["train", "--resume", "/nowhere"], "not a training run"),
+        (["train", "--resume", "/nowhere"], "there is no folder /nowhere"),
         (["train", "--frozen-parts", "neck"], "head, body, tail"),
         (["audit", "--attack", "Decodr"], "did you mean Decoder"),
         (["audit", "--guard", "Bottleneck1x1(ratio=-1)"], "ratio"),
