@@ -25,17 +25,8 @@ def spread(
     # Each process opens the store itself, and what it is doing it shows nobody.
     handed = Resources(resources.device, resources.lpips)
     for part in (replace(spec, guards=(), optional_guards=()), spec):  # the open cut comes first: it is the control
-        share(
-            count,
-            folder,
-            show,
-            _work,
-            threads,
-            (folder, spec.identity, resources.store.on_open),
-            part,
-            loaded,
-            handed,
-        )
+        store = (folder, spec.identity, resources.store.on_open)
+        share(count, folder, show, _work, threads, store, part, loaded, handed)
 
 
 def share(
