@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.base import Loaded
+from ..training.device import threads_here
 from .spec import AuditSpec, Resources
 from .store import ResultStore
 
@@ -103,4 +104,4 @@ def _work(
 
 def threads_each(threads: int | None, jobs: int) -> int:
     """Each process's part of the cores."""
-    return max(1, (threads or os.cpu_count() or 1) // jobs)
+    return max(1, threads_here(threads) // jobs)

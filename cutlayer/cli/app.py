@@ -94,7 +94,7 @@ def train(
     else:
         chosen = change(read_plan(plan), changes)
     folder = resume or new_folder(out, "train")
-    with Bar() as bar, Stop() as stop, halt_told(as_json, folder):
+    with Bar(estimates=True) as bar, Stop() as stop, halt_told(as_json, folder):
         result = start.train(
             chosen,
             folder,

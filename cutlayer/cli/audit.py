@@ -32,7 +32,7 @@ from .options import (
     plan_options,
 )
 from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, say
+from .terminal import Bar, CellLines, say
 
 if TYPE_CHECKING:
     from ..audit.spec import AuditSpec
@@ -205,6 +205,7 @@ def _audit(
     prepare(threads, device)
     from ..attacks import Decoder
     from ..audit.matrix import audit as run_audit
+    from ..audit.matrix import files_of
     from ..audit.report import files as report
     from ..audit.spec import Resources
     from ..audit.store import ResultStore
@@ -234,13 +235,14 @@ def _audit(
                 lpips=load_lpips(weights).to(device) if weights else None,
                 lpips_missing=None if weights else why_no_lpips(),
                 store=(store := ResultStore(folder / CELLS, wanted.identity, partial(asked.keep, folder))),
-                on_event=lambda event: bar.show(event.what, event.done),
+                on_event=(shown := CellLines(bar)),
             )
             if jobs > 1:
                 from ..audit.parallel import spread, threads_each
 
                 each = threads_each(threads, jobs)
-                spread(wanted, loaded, resources, jobs, each, lambda n: bar.show(f"{n} cells", 0.0))
+                count = files_of(wanted, loaded)
+                spread(wanted, loaded, resources, jobs, each, lambda n: shown.counted(n, count))
             result = run_audit(wanted, loaded, resources)
     except KeyboardInterrupt:
         say(interrupted(asked.command, folder))

@@ -10,7 +10,7 @@ import typer
 from ..training.device import prepare
 from .options import CELLS, AsJson, DataDir, Device, GoOn, Jobs, OneGuard, Out, Recipe, Threads, plan_options
 from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, say
+from .terminal import Bar, CellLines, say
 
 With = Annotated[
     list[str] | None,
@@ -73,16 +73,17 @@ def compare(
     count = len(chosen) * seeds
     try:
         with Bar() as bar:
+            told = CellLines(bar)
             if jobs > 1:
                 each = threads_each(threads, jobs)
                 cells.open()
                 share(
-                    min(jobs, count), folder / CELLS, lambda n: bar.show(f"{n} of {count} runs", n / count),
+                    min(jobs, count), folder / CELLS, lambda n: told.counted(n, count),
                     compare_cells, each, chosen, every, data_dir, device, cells,
                 )  # fmt: skip
             rows = run_compare(
                 chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
-                on_event=lambda event: bar.show(event.what, event.done),
+                on_event=told,
             )  # fmt: skip
     except KeyboardInterrupt:
         say(interrupted(asked.command, folder))

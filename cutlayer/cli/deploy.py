@@ -140,7 +140,7 @@ def serve(
 
     def work() -> None:
         try:
-            with Bar() as bar:
+            with Bar(estimates=True) as bar:
                 found.append(
                     service.run(
                         on_wait=waiting,
@@ -206,7 +206,7 @@ def join(
     chosen = _plan(plan, changes, guard)
     start_logs(log)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
-    with Bar() as bar, halt_told(as_json, folder):
+    with Bar(estimates=True) as bar, halt_told(as_json, folder):
 
         def started(site: Any) -> None:
             total = chosen.epochs * site.party.batches

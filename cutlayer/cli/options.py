@@ -41,7 +41,7 @@ PrivateSeed = Annotated[
 
 # ------------------------------------------------------------------ options of every command
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads for torch (default: all cores).")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: $OMP_NUM_THREADS, else all cores.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data sets; else $CUTLAYER_DATA, else ./data.")]
 Out = Annotated[Path | None, typer.Option(help="A new folder for the results. Default: runs/<command>-<time>.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
