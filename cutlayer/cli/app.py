@@ -29,7 +29,7 @@ from .options import (
     refuse_old_options,
 )
 from .resumable import Asked, resumable
-from .terminal import Bar, Stop, figures, halt_told, say
+from .terminal import Bar, Stop, end_if_not_kept, figures, halt_told, say, warn
 
 if TYPE_CHECKING:
     pass
@@ -110,6 +110,7 @@ def train(
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
+        end_if_not_kept(result.get("detectors", ()))
         return
     what = "test accuracy"
     if "mean_iou" in result:
@@ -131,6 +132,7 @@ def train(
     for line in [*lines(result["privacy"]), *start.leaks(result)]:
         say(line)
     say(f"results in {folder}")
+    end_if_not_kept(result.get("detectors", ()))
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
@@ -301,7 +303,7 @@ def data_check(
 
 def main() -> None:
     """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
-    from ..core.errors import USER_ERRORS
+    from ..core.errors import USER_ERRORS, Halt
 
     try:
         refuse_old_options(sys.argv[1:])
@@ -310,5 +312,5 @@ def main() -> None:
         say("interrupted; nothing was left half-written")
         sys.exit(130)
     except USER_ERRORS as error:
-        say(f"error: {error}")
+        (warn if isinstance(error, Halt) else say)(f"error: {error}")
         sys.exit(getattr(error, "exit_code", 1))

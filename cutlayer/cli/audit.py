@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from .options import (
     plan_options,
 )
 from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, CellLines, say
+from .terminal import Bar, CellLines, end_if_not_kept, say
 
 if TYPE_CHECKING:
     from ..audit.spec import AuditSpec
@@ -252,6 +252,7 @@ def _audit(
         say(f"{others} finished cells that are not in this result stay in {folder / CELLS}")
     if as_json:
         print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
+        end_if_not_kept(_metered(result.rows))
         return
     report.print_table(result)
     if maps:
@@ -263,6 +264,17 @@ def _audit(
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
     say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
+    end_if_not_kept(_metered(result.rows))
+
+
+def _metered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What clients' meters said of the guards; of the open cut where nothing else was asked for."""
+    guarded = [row for row in rows if row["guard"] != "none"] or rows
+    return [
+        {**told, "detector": f"{told['detector']} with {row['guard']}"}
+        for row in guarded
+        for told in (*row.get("detectors_honest", ()), *row.get("detectors_attacked", ()))
+    ]
 
 
 def register(app: typer.Typer) -> None:

@@ -1,11 +1,12 @@
 """What a person at a terminal sees and does: progress, notes, Ctrl-C, and what the machine may use."""
 
 import json
+import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,24 @@ QUIET_SECONDS = 30.0  # without a line, where there is no bar
 def say(text: str) -> None:
     """A line for the reader; standard output is for results."""
     print(text, file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """A line that nobody should miss: red on a terminal."""
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    say(f"\x1b[31m{text}\x1b[0m" if coloured else text)
+
+
+def end_if_not_kept(found: Iterable[Mapping[str, Any]]) -> None:
+    """A leak budget that was not kept is said in red, and the command does not end as if all were well."""
+    from ..core.errors import BUDGET_NOT_KEPT
+    from ..detectors import why_not_kept
+
+    said = [line for told in found if (line := why_not_kept(told)) is not None]
+    for line in dict.fromkeys(said):
+        warn(line)
+    if said:
+        sys.exit(BUDGET_NOT_KEPT)
 
 
 @contextmanager
