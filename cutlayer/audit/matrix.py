@@ -34,8 +34,9 @@ from .floors import floors
 from .grades import LEAST_UNITS
 from .judge import judge
 from .knowledge import why_untold
+from .progress import Cells
 from .rows import AuditData, Floors, PoisonRow, Row, Verdict, picture_key, shown
-from .scene import Scene, SceneContext, Shown
+from .scene import Scene, SceneContext
 from .spec import AuditSpec, Resources
 from .verdicts import guards_of, verdict
 from .victim import Victim
@@ -97,6 +98,13 @@ def audit(spec: AuditSpec, loaded: Loaded, resources: Resources | None = None) -
     return matrix.result()
 
 
+def files_of(spec: AuditSpec, loaded: Loaded) -> int:
+    """How many finished parts the store of an audit holds in the end. What cannot be audited is refused."""
+    made = _Matrix(spec, loaded, Resources()).to_make
+    floors_and_truth = len(spec.seeds) + 1
+    return floors_and_truth + sum(count for kind, count in made.items() if kind != "training")
+
+
 class _Matrix:
     """The table while it is filled, a seed at a time. What cannot be audited is refused before any training."""
 
@@ -121,8 +129,13 @@ class _Matrix:
         shape = cut_shapes(self.plan, self.task).shared
         self.forms = {guard: _forms(spec.attacks, self.plan, guard, shape) for guard in self.guards}
         self.spoils = {guard: plan.poison for guard in self.guards if plan.poison is not None and not guard.post_hoc}
-        cells = len(self.spoils) + sum(1 + len(against) for against in self.forms.values())
-        self.show = Shown(resources.on_event, len(spec.seeds) * cells)
+        each = {
+            "training": len(self.guards),
+            "attack": sum(len(against) for against in self.forms.values()),
+            "poisoned training": len(self.spoils),
+        }
+        self.to_make = {kind: len(spec.seeds) * count for kind, count in each.items() if count}
+        self.show = Cells(resources.on_event, self.to_make)
         self.store, self.claim = resources.store, cache(resources.claim)  # what is this process's stays so
         self.left_out = {repr(guard): why for guard, why in unfit.items()}
         self._floors: list[Floors] = []
@@ -167,19 +180,22 @@ class _Matrix:
                 # Together with its control, without which it cannot be judged.
                 if guard == NoGuard() and not self.claim(f"{seed} | none | {attack.base()}"):
                     continue
-                self.show(f"{attack} against {shown(guard)}")
-                cell = _cell(scene, attack, marks, controls.get(repr(attack.base())), self.resources.lpips)
+                with self.show.making("attack", what := f"{attack} against {shown(guard)}"):
+                    self.show(what)
+                    cell = _cell(scene, attack, marks, controls.get(repr(attack.base())), self.resources.lpips)
                 self.store.put(name, cell[0], **cell[1])
+            else:
+                self.show.there("attack")
             row, pictures = cell
             if guard == NoGuard() and attack == attack.base():
                 controls[repr(attack.base())] = row
             self._result.rows.append(row)
             if "pictures" in pictures and seed == self.spec.seeds[0]:
                 self._result.pictures[picture_key(row)] = pictures["pictures"]
-            self.show.done += 1
         if guard in self.spoils and not self._spoiled(scene, self.spoils[guard]):
             return
-        self.show.done += not scene.trained  # all of its cells were there already
+        if not scene.trained:  # all of its cells were there already
+            self.show.there("training")
 
     def _spoiled(self, scene: Scene, poison: Poison) -> bool:
         """The same guard with malicious clients; False: another process's to do."""
@@ -190,9 +206,10 @@ class _Matrix:
                 return False
             cell = scene.spoiled(poison), {}
             self.store.put(name, cell[0])
+        else:
+            self.show.there("poisoned training")
         assert self._result is not None
         self._result.poisoned.append(cell[0])
-        self.show.done += 1
         return True
 
     def _data(self, plan: Plan, seed: int) -> Parts:

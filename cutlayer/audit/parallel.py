@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.base import Loaded
+from ..training.device import threads_here
 from .spec import AuditSpec, Resources
 from .store import ResultStore
 
@@ -25,7 +26,8 @@ def spread(
     # Each process opens the store itself, and what it is doing it shows nobody.
     handed = Resources(resources.device, resources.lpips)
     for part in (replace(spec, guards=(), optional_guards=()), spec):  # the open cut comes first: it is the control
-        share(count, folder, show, _work, threads, (folder, spec.identity), part, loaded, handed)
+        store = (folder, spec.identity, resources.store.on_open)
+        share(count, folder, show, _work, threads, store, part, loaded, handed)
 
 
 def share(
@@ -90,7 +92,7 @@ def _quietly(work: Callable[..., None], given: tuple[Any, ...]) -> None:
 
 
 def _work(
-    claims: Path, threads: int, store: tuple[Path, str], spec: AuditSpec, loaded: Loaded, resources: Resources
+    claims: Path, threads: int, store: tuple[Any, ...], spec: AuditSpec, loaded: Loaded, resources: Resources
 ) -> None:
     import torch
 
@@ -102,4 +104,4 @@ def _work(
 
 def threads_each(threads: int | None, jobs: int) -> int:
     """Each process's part of the cores."""
-    return max(1, (threads or os.cpu_count() or 1) // jobs)
+    return max(1, threads_here(threads) // jobs)

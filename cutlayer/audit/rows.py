@@ -4,7 +4,7 @@ docs/audit.md says what every field is; a test compares the two, and both with w
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from ..guards import Guard, NoGuard
 
@@ -19,6 +19,25 @@ class Event:
 
     what: str
     done: float  # share of the whole audit
+    finished: "Finished | None" = None  # this cell was just made
+    estimate: "Estimate | None" = None  # how long one will take, told once
+
+
+class Finished(NamedTuple):
+    """The how manyth cell this was, how long it took, and for how long there is work if others take as long."""
+
+    number: int
+    of: int
+    seconds: float
+    left: float | None  # None: of some kind of cell none was timed yet
+
+
+class Estimate(NamedTuple):
+    """How long one cell of a kind takes by its first steps, and how many of each kind are to be made."""
+
+    kind: str
+    seconds: float
+    to_make: dict[str, int]
 
 
 class Leak(TypedDict):

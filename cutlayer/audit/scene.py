@@ -1,6 +1,5 @@
 """One guarded training run and what an audit asks of it, made when it is first needed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -20,18 +19,9 @@ from .detector_trial import DetectorTrial
 from .facts import run_facts
 from .hijack import Hijacked, Training, hijack
 from .poison_trial import PoisonTrial, honest
-from .rows import DetectorRow, Event, PoisonRow, RunFacts, shown
+from .progress import Cells
+from .rows import DetectorRow, PoisonRow, RunFacts, shown
 from .victim import Victim
-
-
-class Shown:
-    """Progress over all cells."""
-
-    def __init__(self, on_event: Callable[[Event], None], count: int):
-        self.on_event, self.count, self.done = on_event, count, 0
-
-    def __call__(self, what: str, share: float = 0.0) -> None:
-        self.on_event(Event(what, (self.done + share) / self.count))
 
 
 @dataclass(frozen=True)
@@ -42,7 +32,7 @@ class SceneContext:
     task: Task
     images: int
     device: str
-    show: Shown
+    show: Cells
     records: bool = False  # whether an attack wants the messages of the training
     link: Link | None = None
 
@@ -62,8 +52,16 @@ class Scene:
 
     @cached_property
     def run(self) -> LocalRun:
-        """A guard made for finished networks is fitted to the unguarded one, frozen."""
         plan, fitted = self._start()
+        with self.shared.show.making("training", self._training):
+            return self._trained(plan, fitted)
+
+    @property
+    def _training(self) -> str:
+        return f"training with {shown(self.plan.guard)}"
+
+    def _trained(self, plan: Plan, fitted: LocalRun | None) -> LocalRun:
+        """A guard made for finished networks is fitted to the unguarded one, frozen."""
         shared, watch = self.shared, Stopwatch()
         heard: list[Watcher] = [*([self._listen] if shared.records else []), *([watch] if shared.link else [])]
         run = LocalRun(plan, shared.data, classes=shared.task.classes, device=shared.device, at_server=heard)
@@ -73,7 +71,7 @@ class Scene:
 
         def after(event: StepEvent) -> None:
             trial()
-            shared.show(f"training with {shown(self.plan.guard)}", event.step / max(1, event.steps))
+            shared.show(self._training, event.step / max(1, event.steps))
 
         run.train(on_step=after)
         trial.finish()
@@ -90,7 +88,6 @@ class Scene:
             )
         run.use_best()
         self.trained = True
-        shared.show.done += 1
         return run
 
     def hijacked(self, attack: Attack, again: int) -> Hijacked:
@@ -116,13 +113,14 @@ class Scene:
             trial()
             return False
 
-        self.shared.show(what)
-        run.train(
-            on_step=lambda event: self.shared.show(what, event.step / max(1, event.steps)),
-            on_epoch=trial,
-            stop=between_turns,
-        )
-        run.use_best()
+        with self.shared.show.making("poisoned training", what):
+            self.shared.show(what)
+            run.train(
+                on_step=lambda event: self.shared.show(what, event.step / max(1, event.steps)),
+                on_epoch=trial,
+                stop=between_turns,
+            )
+            run.use_best()
         return cast(PoisonRow, {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()})
 
     def _start(self) -> tuple[Plan, LocalRun | None]:

@@ -1,6 +1,7 @@
 """Finished cells of an audit or a comparison, kept as they come: an interrupted one makes those that are missing."""
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,26 @@ from torch import Tensor
 from ..training import checkpoint
 
 
+def _nothing() -> None:
+    """Named, because a store is handed to other processes."""
+
+
 class ResultStore:
     """Facts and tensors by name; in memory alone where there is no folder."""
 
-    def __init__(self, folder: Path | None = None, identity: str = ""):
-        """`identity` is everything the results hang on: a folder made for something else is refused."""
-        self.folder = folder
+    def __init__(self, folder: Path | None = None, identity: str = "", on_open: Callable[[], None] = _nothing):
+        """`identity` is everything the results hang on: a folder made for something else is refused. `on_open` is
+        called when the folder is made."""
+        self.folder, self.on_open = folder, on_open
         self._found: dict[str, tuple[Any, dict[str, Tensor]]] = {}
         if folder is None:
             return
         self.identity, about = identity, folder / "about.json"
         if about.exists() and json.loads(about.read_text()) != identity:
-            raise ValueError(f"{folder.parent} was started with other options: resume it with those")
+            raise ValueError(
+                f"{folder.parent} was started with other options, or with code that was another then: resume it "
+                "with those"
+            )
 
     def get(self, name: str) -> tuple[Any, dict[str, Tensor]] | None:
         if name not in self._found and self.folder is not None:
@@ -40,8 +49,21 @@ class ResultStore:
     def open(self) -> None:
         """Make the folder, if there is to be one."""
         if self.folder is not None and not self.folder.exists():
-            self.folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             checkpoint.write_text(self.folder / "about.json", json.dumps(self.identity))
+            self.on_open()
+
+    def clear(self) -> int:
+        """Remove what was taken from here or put here, once a result holds it; how many others were left alone."""
+        if self.folder is None or not self.folder.exists():
+            return 0
+        for name in self._found:
+            self._path(name).unlink(missing_ok=True)
+        others = sum(path.name != "about.json" for path in self.folder.iterdir())
+        if not others:
+            (self.folder / "about.json").unlink(missing_ok=True)
+            self.folder.rmdir()
+        return others
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None

@@ -28,7 +28,8 @@ from .options import (
     plan_options,
     refuse_old_options,
 )
-from .terminal import Bar, Stop, figures, halt_told, say
+from .resumable import Asked, resumable
+from .terminal import Bar, Stop, end_if_not_kept, figures, halt_told, say, warn
 
 if TYPE_CHECKING:
     pass
@@ -47,7 +48,6 @@ app = typer.Typer(
 cli_audit.register(app)
 
 
-@app.command()
 @plan_options
 def train(
     changes: dict[str, Any],
@@ -63,6 +63,8 @@ def train(
     record: Record = 0,
     link: LinkOption = None,
     as_json: AsJson = False,
+    *,
+    asked: Asked,
 ) -> None:
     """Train a split model in this process and write history, checkpoints and the result.
 
@@ -92,7 +94,7 @@ def train(
     else:
         chosen = change(read_plan(plan), changes)
     folder = resume or new_folder(out, "train")
-    with Bar() as bar, Stop() as stop, halt_told(as_json, folder):
+    with Bar(estimates=True) as bar, Stop() as stop, halt_told(as_json, folder):
         result = start.train(
             chosen,
             folder,
@@ -101,12 +103,14 @@ def train(
             resume=resume is not None,
             record=record << 20,
             link=over,
+            on_start=lambda run: asked.keep(folder),
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
+        end_if_not_kept(result.get("detectors", ()))
         return
     what = "test accuracy"
     if "mean_iou" in result:
@@ -128,6 +132,11 @@ def train(
     for line in [*lines(result["privacy"]), *start.leaks(result)]:
         say(line)
     say(f"results in {folder}")
+    end_if_not_kept(result.get("detectors", ()))
+
+
+# The plan itself is in the folder's plan.json, with its secrets.
+app.command()(resumable(train, only=frozenset({"record", "link", "device"})))
 
 
 @app.command()
@@ -294,7 +303,7 @@ def data_check(
 
 def main() -> None:
     """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
-    from ..core.errors import USER_ERRORS
+    from ..core.errors import USER_ERRORS, Halt
 
     try:
         refuse_old_options(sys.argv[1:])
@@ -303,5 +312,5 @@ def main() -> None:
         say("interrupted; nothing was left half-written")
         sys.exit(130)
     except USER_ERRORS as error:
-        say(f"error: {error}")
+        (warn if isinstance(error, Halt) else say)(f"error: {error}")
         sys.exit(getattr(error, "exit_code", 1))

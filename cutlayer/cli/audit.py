@@ -1,10 +1,10 @@
 """Commands that judge a cut: demo, audit, sweep, attack. Heavy imports happen inside."""
 
 import json
-import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,22 +32,32 @@ from .options import (
     options_of,
     plan_options,
 )
-from .terminal import Bar, as_typed, say
+from .resumable import Asked, interrupted, resumable, unfinished
+from .terminal import Bar, CellLines, end_if_not_kept, say
 
 if TYPE_CHECKING:
     from ..audit.spec import AuditSpec
 
 
-def demo(out: Out = None, as_json: AsJson = False, threads: Threads = None) -> None:
+@resumable
+def demo(
+    out: Out = None,
+    resume: GoOn = None,
+    as_json: AsJson = False,
+    threads: Threads = None,
+    *,
+    asked: Asked,
+) -> None:
     """Train a small split model with and without guards, attack each, and write a report. About two minutes.
 
-    Needs no data and no network: it uses 5,000 MNIST digits that come inside an installed package.
+    Needs no data and no network: it uses 5,000 MNIST digits that come inside an installed package. Ctrl-C keeps
+    finished cells, and --resume FOLDER goes on.
     """
     from ..audit.spec import AuditSpec
     from .demo import demo_attacks, demo_guards, demo_plan
 
     wanted = AuditSpec(demo_plan(), demo_guards(), demo_attacks())
-    _audit(wanted, out=out, as_json=as_json, threads=threads, command="cutlayer demo")
+    _audit(wanted, asked, out=out, resume=resume, as_json=as_json, threads=threads)
 
 
 def _typed_audit(
@@ -70,7 +80,7 @@ def _typed_audit(
     link: LinkOption = None,
     as_json: AsJson = False,
     *,
-    is_sweep: bool = False,
+    asked: Asked,
 ) -> None:
     """From what was typed for an audit or a sweep to the audit."""
     prepare(threads, device)
@@ -89,7 +99,7 @@ def _typed_audit(
     chosen = change(read_plan(plan), changes)
     guards = [chosen.guard, *read_guards(text for text in guard or [] if text != "all")]
     attacks = [spec(text, "attacks") for text in attack or []]
-    usual = read_guards(USUAL) if is_sweep and not guard else []
+    usual = read_guards(USUAL) if asked.command == "sweep" and not guard else []
     other = spec(aux_data, "data").load(data_dir) if aux_data else None
     count = seeds or (3 if budget == "standard" else 1)
     wanted = AuditSpec(
@@ -99,12 +109,13 @@ def _typed_audit(
         link=Link.parse(link) if link is not None else None,
     )  # fmt: skip
     _audit(
-        wanted, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
+        wanted, asked, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
         device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, jobs=jobs, as_json=as_json,
-        is_sweep=is_sweep, command=as_typed(), secrets=read_secrets(secrets),
+        secrets=read_secrets(secrets),
     )  # fmt: skip
 
 
+@resumable
 @plan_options
 @options_of(_typed_audit)
 def audit(**typed: Any) -> None:
@@ -113,11 +124,12 @@ def audit(**typed: Any) -> None:
     [bold]cutlayer audit --guard 'LightSplit(ratio=8)' --guard 'Chain(LightSplit(ratio=8), WCC(weight=0.01))'[/bold]
     [bold]cutlayer audit --guard all[/bold] takes every guard there is, in its usual setting.
     Writes audit.json, report.html (one file, opens anywhere) and the plots as PNG. Ctrl-C keeps finished cells;
-    the same command with --resume FOLDER goes on.
+    [bold]cutlayer audit --resume FOLDER[/bold] goes on, with the options that the folder was begun with.
     """
     _typed_audit(**typed)
 
 
+@resumable
 @plan_options
 @options_of(_typed_audit)
 def sweep(**typed: Any) -> None:
@@ -128,9 +140,9 @@ def sweep(**typed: Any) -> None:
     guard with other numbers) is a line in the figure. Without --guard: bits, projections, top-k, and bits behind a
     projection, thirteen guards in all.
     Writes sweep.png, sweep.svg and sweep.csv beside the files of an audit; report.html has the figure on top.
-    Ctrl-C keeps finished cells; the same command with --resume FOLDER goes on. --jobs 2 uses two processes.
+    Ctrl-C keeps finished cells; cutlayer sweep --resume FOLDER goes on. --jobs 2 uses two processes.
     """
-    _typed_audit(**typed, is_sweep=True)
+    _typed_audit(**typed)
 
 
 def attack(
@@ -182,8 +194,8 @@ def attack(
 
 def _audit(
     wanted: "AuditSpec",
+    asked: Asked,
     *,
-    command: str,
     out: Path | None,
     as_json: bool,
     more: "Callable[[Any], list[Any]] | None" = None,
@@ -192,13 +204,13 @@ def _audit(
     data_dir: Path | None = None,
     resume: Path | None = None,
     jobs: int = 1,
-    is_sweep: bool = False,
     secrets: tuple[str, ...] = (),
 ) -> None:
     """`more`: attacks of a suite for the task, beside those that were asked for by name."""
     prepare(threads, device)
     from ..attacks import Decoder
     from ..audit.matrix import audit as run_audit
+    from ..audit.matrix import files_of
     from ..audit.report import files as report
     from ..audit.spec import Resources
     from ..audit.store import ResultStore
@@ -212,7 +224,8 @@ def _audit(
         start.refuse_side_by_side(wanted.plan)
     if jobs < 1:
         raise ValueError(f"--jobs is at least 1; got {jobs}")
-    folder = resume or new_folder(out, "sweep" if is_sweep else "audit")
+    is_sweep, command = asked.command == "sweep", asked.typed
+    folder = unfinished(resume, asked.command) if resume else new_folder(out, "sweep" if is_sweep else "audit")
     loaded = wanted.plan.data.load(data_dir)
     maps = loaded.train.y.dim() > 1
     found = more(task_of(loaded.train, len(loaded.classes))) if more else []
@@ -226,22 +239,25 @@ def _audit(
                 device,
                 lpips=load_lpips(weights).to(device) if weights else None,
                 lpips_missing=None if weights else why_no_lpips(),
-                store=ResultStore(folder / CELLS, wanted.identity),
-                on_event=lambda event: bar.show(event.what, event.done),
+                store=(store := ResultStore(folder / CELLS, wanted.identity, partial(asked.keep, folder))),
+                on_event=(shown := CellLines(bar)),
             )
             if jobs > 1:
                 from ..audit.parallel import spread, threads_each
 
                 each = threads_each(threads, jobs)
-                spread(wanted, loaded, resources, jobs, each, lambda n: bar.show(f"{n} cells", 0.0))
+                count = files_of(wanted, loaded)
+                spread(wanted, loaded, resources, jobs, each, lambda n: shown.counted(n, count))
             result = replace(run_audit(wanted, loaded, resources), secrets=secrets)
     except KeyboardInterrupt:
-        say(f"interrupted; finished cells are kept: the same command with --resume {folder} goes on")
+        say(interrupted(asked.command, folder))
         sys.exit(130)
     report.write(result, folder, command, sweep=is_sweep)
-    shutil.rmtree(folder / CELLS)
+    if others := store.clear():
+        say(f"{others} finished cells that are not in this result stay in {folder / CELLS}")
     if as_json:
         print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
+        end_if_not_kept(_metered(result.rows))
         return
     report.print_table(result)
     if maps:
@@ -253,6 +269,17 @@ def _audit(
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
     say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
+    end_if_not_kept(_metered(result.rows))
+
+
+def _metered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What clients' meters said of the guards; of the open cut where nothing else was asked for."""
+    guarded = [row for row in rows if row["guard"] != "none"] or rows
+    return [
+        {**told, "detector": f"{told['detector']} with {row['guard']}"}
+        for row in guarded
+        for told in (*row.get("detectors_honest", ()), *row.get("detectors_attacked", ()))
+    ]
 
 
 def register(app: typer.Typer) -> None:

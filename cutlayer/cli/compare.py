@@ -1,16 +1,16 @@
 """`cutlayer compare`: several variants of one plan on one chart."""
 
 import json
-import shutil
 import sys
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from ..training.device import prepare
-from .options import CELLS, AsJson, DataDir, Device, Jobs, OneGuard, Out, Recipe, Threads, plan_options
-from .terminal import Bar, as_typed, say
+from .options import CELLS, AsJson, DataDir, Device, GoOn, Jobs, OneGuard, Out, Recipe, Threads, plan_options
+from .resumable import Asked, interrupted, resumable, unfinished
+from .terminal import Bar, CellLines, say
 
 With = Annotated[
     list[str] | None,
@@ -21,13 +21,10 @@ With = Annotated[
     ),
 ]
 Seeds = Annotated[int, typer.Option(help="Train each variant with this many seeds.")]
-GoOn = Annotated[
-    Path | None, typer.Option("--resume", help="Go on with an interrupted comparison: only what is missing.")
-]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(plan_options(compare))
+    app.command()(resumable(plan_options(compare)))
 
 
 def compare(
@@ -43,6 +40,8 @@ def compare(
     resume: GoOn = None,
     jobs: Jobs = 1,
     as_json: AsJson = False,
+    *,
+    asked: Asked,
 ) -> None:
     """Train variants of one plan with the same seeds, and put their convergence on one chart.
 
@@ -50,7 +49,7 @@ def compare(
     --with rule=FedAvg --with 'rule=FedMuon(lr={0.01,0.05,0.2})' --seeds 3[/bold]
     Every variant is built and checked before the first is trained. Writes report.html (one file, opens anywhere),
     compare.json, compare.csv and the charts as PNG: accuracy against epochs and against MiB, what each client holds
-    and gets, and accuracy against a number in braces. Ctrl-C keeps what is finished; the same command with --resume
+    and gets, and accuracy against a number in braces. Ctrl-C keeps what is finished; cutlayer compare --resume
     FOLDER goes on.
     """
     prepare(threads, device)
@@ -67,32 +66,32 @@ def compare(
         raise ValueError(f"--seeds and --jobs are at least 1; got {seeds} and {jobs}")
     base = change(read_plan(plan), changes | ({"guard": guard} if guard is not None else {}))
     chosen = variants(base, with_ or [])
-    if resume is not None and not (resume / CELLS).is_dir():
-        raise FileNotFoundError(f"{resume} holds no interrupted comparison")
-    folder = resume or new_folder(out, "compare")
+    folder = unfinished(resume, asked.command) if resume else new_folder(out, "compare")
     every = range(base.seed, base.seed + seeds)
-    cells = ResultStore(folder / CELLS, repr(base))
+    cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder))
     check(chosen, every, data_dir)
     count = len(chosen) * seeds
     try:
         with Bar() as bar:
+            told = CellLines(bar)
             if jobs > 1:
                 each = threads_each(threads, jobs)
                 cells.open()
                 share(
-                    min(jobs, count), folder / CELLS, lambda n: bar.show(f"{n} of {count} runs", n / count),
+                    min(jobs, count), folder / CELLS, lambda n: told.counted(n, count),
                     compare_cells, each, chosen, every, data_dir, device, cells,
                 )  # fmt: skip
             rows = run_compare(
                 chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
-                on_event=lambda event: bar.show(event.what, event.done),
+                on_event=told,
             )  # fmt: skip
     except KeyboardInterrupt:
-        say(f"interrupted; what is finished is kept: the same command with --resume {folder} goes on")
+        say(interrupted(asked.command, folder))
         sys.exit(130)
-    command = as_typed()
+    command = asked.typed
     compare_report.write(repr(base), chosen, rows, folder, command)
-    shutil.rmtree(folder / CELLS)
+    if others := cells.clear():
+        say(f"{others} finished runs that are not in this result stay in {folder / CELLS}")
     if as_json:
         print(json.dumps({**compare_report.as_data(repr(base), rows, command), "out": str(folder)}))
         return

@@ -9,7 +9,7 @@ import typer
 
 from ..training.device import prepare
 from .options import AsJson, Code, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
-from .terminal import Bar, figures, halt_told, say
+from .terminal import Bar, end_if_not_kept, figures, halt_told, say
 
 if TYPE_CHECKING:
     from ..training.plan.plan import Plan
@@ -140,7 +140,7 @@ def serve(
 
     def work() -> None:
         try:
-            with Bar() as bar:
+            with Bar(estimates=True) as bar:
                 found.append(
                     service.run(
                         on_wait=waiting,
@@ -206,7 +206,7 @@ def join(
     chosen = _plan(plan, changes, guard)
     start_logs(log)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
-    with Bar() as bar, halt_told(as_json, folder):
+    with Bar(estimates=True) as bar, halt_told(as_json, folder):
 
         def started(site: Any) -> None:
             total = chosen.epochs * site.party.batches
@@ -221,10 +221,11 @@ def join(
         )  # fmt: skip
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
-        return
-    say(deploy.summary(result))
-    say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
-    say(f"results in {folder}")
+    else:
+        say(deploy.summary(result))
+        say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+        say(f"results in {folder}")
+    end_if_not_kept(result.get("detectors", ()))
 
 
 def status(

@@ -41,7 +41,7 @@ PrivateSeed = Annotated[
 
 # ------------------------------------------------------------------ options of every command
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads for torch (default: all cores).")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: $OMP_NUM_THREADS, else all cores.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data sets; else $CUTLAYER_DATA, else ./data.")]
 Out = Annotated[Path | None, typer.Option(help="A new folder for the results. Default: runs/<command>-<time>.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
@@ -56,7 +56,10 @@ Attacks = Annotated[
     list[str] | None, typer.Option(help="An attack. Repeatable. Default: Decoder. See: cutlayer list attacks")
 ]
 Resume = Annotated[
-    Path | None, typer.Option(help="Go on with an interrupted run, to the same numbers as an uninterrupted one.")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Go on with an interrupted run, to the same numbers as an uninterrupted one."
+    ),
 ]
 
 Code = Annotated[
@@ -100,7 +103,12 @@ Jobs = Annotated[
     int, typer.Option(help="Processes that share the work, each with its part of the cores. 1: this one alone.")
 ]
 GoOn = Annotated[
-    Path | None, typer.Option("--resume", help="Go on with an interrupted audit: the missing cells only.")
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="FOLDER",
+        help="Go on in a folder that was interrupted, with the options it was begun with: the missing cells only.",
+    ),
 ]
 
 CELLS = "cells"  # the folder in a folder of results where finished parts are kept while others are made
@@ -125,7 +133,7 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
         for name, option in PLAN_OPTIONS.items()
     ]
-    kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values() if p.name != "changes"]
+    kept = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values() if p.name not in ("changes", "asked")]
 
     def typed(**values: Any) -> None:
         changes = {name: values.pop(name) for name in PLAN_OPTIONS}

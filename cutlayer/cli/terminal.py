@@ -1,18 +1,44 @@
 """What a person at a terminal sees and does: progress, notes, Ctrl-C, and what the machine may use."""
 
 import json
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..audit.rows import Event
+
+ENOUGH_SECONDS, ENOUGH_SHARE = 2.0, 0.1  # before a first part tells how long the whole takes: either will do
+QUIET_SECONDS = 30.0  # without a line, where there is no bar
 
 
 def say(text: str) -> None:
     """A line for the reader; standard output is for results."""
     print(text, file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """A line that nobody should miss: red on a terminal."""
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    say(f"\x1b[31m{text}\x1b[0m" if coloured else text)
+
+
+def end_if_not_kept(found: Iterable[Mapping[str, Any]]) -> None:
+    """A leak budget that was not kept is said in red, and the command does not end as if all were well."""
+    from ..core.errors import BUDGET_NOT_KEPT
+    from ..detectors import why_not_kept
+
+    said = [line for told in found if (line := why_not_kept(told)) is not None]
+    for line in dict.fromkeys(said):
+        warn(line)
+    if said:
+        sys.exit(BUDGET_NOT_KEPT)
 
 
 @contextmanager
@@ -52,14 +78,32 @@ class Stop:
         self.asked = True
 
 
+def about(seconds: float) -> str:
+    """A duration, as roughly as anybody needs it."""
+    if seconds < 99.5:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 99.5 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{int(seconds / 3600)} h {round(seconds % 3600 / 60)} min"
+
+
 class Bar:
-    """A progress bar on standard error; silent where nobody watches."""
+    """A progress bar on standard error; where nobody watches, a line now and then.
+
+    `estimates`: what is shown goes evenly, as steps do, so that its first part tells how long the whole will take.
+    """
+
+    def __init__(self, estimates: bool = False):
+        self.estimates = estimates
+        self._first: tuple[float, float] | None = None  # when something was first shown, and how much was done
+        self._last = time.monotonic()
 
     def __enter__(self) -> "Bar":
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         console = Console(stderr=True)
+        self.watched = console.is_terminal
         self.progress = Progress(
             BarColumn(30),
             TextColumn("{task.percentage:3.0f} %"),
@@ -67,7 +111,7 @@ class Bar:
             TextColumn("{task.description}"),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self.watched,
         )
         self.task = self.progress.add_task("starting", total=1.0)
         self.progress.start()
@@ -78,12 +122,58 @@ class Bar:
 
     def show(self, what: str, done: float) -> None:
         self.progress.update(self.task, description=what, completed=done)
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, done)
+            return
+        since, share = now - self._first[0], done - self._first[1]
+        left = since / share * (1 - done) if self.estimates and share > 0 else None
+        if self.estimates and left is not None and (since > ENOUGH_SECONDS or share > ENOUGH_SHARE):
+            self.estimates = False
+            self.line(f"about {about(left)} to go here, estimated from the first {share:.0%}")
+        elif not self.watched and now - self._last > QUIET_SECONDS:
+            self.line(f"{done:4.0%}  {what}" + (f", about {about(left)} left" if left is not None else ""))
+
+    def line(self, text: str) -> None:
+        """A line that stays, above the bar where there is one."""
+        self._last = time.monotonic()
+        self.progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def note(self, row: dict[str, Any]) -> None:
         shown = {name: value for name, value in row.items() if name not in ("epoch", "step", "seconds")}
-        self.progress.console.print(
-            f"epoch {row['epoch']:3}  {figures(shown)}  ({row['seconds']:.1f} s)", highlight=False
-        )
+        self.line(f"epoch {row['epoch']:3}  {figures(shown)}  ({row['seconds']:.1f} s)")
+
+
+class CellLines:
+    """What a table is doing: on a terminal a bar, elsewhere a line a cell with its time and the time left."""
+
+    def __init__(self, bar: Bar):
+        self.bar = bar
+        self._counted: list[tuple[float, int]] = []  # when so many were finished
+
+    def __call__(self, event: "Event") -> None:
+        self.bar.show(event.what, event.done)
+        if (first := event.estimate) is not None:
+            count = " and ".join(f"{many} {kind}s" for kind, many in first.to_make.items() if many)
+            took = f"a {first.kind} takes about {about(first.seconds)} here, estimated from its first steps"
+            self.bar.line(f"{took}; {count} to make")
+        if (cell := event.finished) is not None and not self.bar.watched:
+            left = "time left unknown yet" if cell.left is None else f"about {about(cell.left)} left"
+            left = "" if cell.number == cell.of else f"; {left}"
+            self.bar.line(f"{cell.number} of {cell.of}  {event.what}  ({cell.seconds:.1f} s{left})")
+
+    def counted(self, finished: int, of: int) -> None:
+        """The same where other processes do the work, and only how much is finished is known."""
+        self.bar.show(f"{finished} of {of} cells", finished / of)
+        if self._counted and finished == self._counted[-1][1]:
+            return
+        self._counted.append((time.monotonic(), finished))
+        (began, before), (now, _) = self._counted[0], self._counted[-1]
+        left = "time left unknown yet"
+        if finished > before:
+            left = f"about {about((now - began) / (finished - before) * (of - finished))} left"
+        if not self.bar.watched:
+            self.bar.line(f"{finished} of {of} cells ({left})")
 
 
 def as_typed() -> str:

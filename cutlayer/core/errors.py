@@ -21,4 +21,7 @@ class Halt(RuntimeError):
     exit_code = 5
 
 
+# The exit code of a command that came to its end, but with a leak budget that was not kept.
+BUDGET_NOT_KEPT = 6
+
 USER_ERRORS = (ValueError, OSError, ProtocolError, NonFinite, Interrupted, Halt)

@@ -12,6 +12,7 @@ from .base import StepView as StepView
 from .base import Watch as Watch
 from .consensus import ConsensusCosine as ConsensusCosine
 from .leak_meter import LeakMeter as LeakMeter
+from .leak_meter import why_not_kept as why_not_kept
 from .outliers import OutlierGradients as OutlierGradients
 from .parts.guard_swap import swap_guard as swap_guard
 from .parts.server_context import ServerContext as ServerContext

@@ -1,4 +1,4 @@
-"""How much a client gives away while it trains: it reads its own messages as the strongest server could."""
+"""How much a client gives away while it trains: it reads its own messages, and estimates what a server could see."""
 
 import logging
 import time
@@ -42,6 +42,18 @@ ABSENT = -9.0  # in a snapshot: below anything a figure can be, and a number
 SURE = 1.96  # standard errors on either side: 95 %
 
 
+class Margin(NamedTuple):
+    """By how much an estimate may be too low: behind guards without weights at the client, and behind others."""
+
+    fixed: float
+    learned: float
+
+
+# What an audited decoder saw at most beyond the estimate, rounded up, over all runs in docs/evidence/leakmeter.json
+# (a test compares). A budget is compared with the estimate and this. Of attributes nothing was measured.
+MARGIN = {"ssim": Margin(0.13, 0.38), "ncc": Margin(0.08, 0.28), "accuracy": Margin(0.0, 0.0)}
+
+
 class Budget(NamedTuple):
     """What is limited (ssim, ncc, or accuracy: that of the attribute), and to what."""
 
@@ -53,10 +65,11 @@ class Budget(NamedTuple):
 class LeakMeter(Detector):
     """Trains the strongest reader on the client's own images and what it sent for them: how much can be seen so far.
 
-    Every `every` steps, from the last `samples` pairs; images that were held out are scored. A reader that has the
-    images is better off than any server, so this is an upper estimate of what servers could reconstruct. `budget`,
-    such as 'ssim<=0.35', is what may be seen at most; `policy` what happens above it: 'warn', 'stop', or
-    'strengthen', the next guard of `ladder`. It costs 20 CPU-seconds, or a tenth of the training where that is more.
+    Once `samples` pairs were sent, every `every` steps, and at the end; images that were held out are scored. This is
+    an estimate of what servers could reconstruct, and no bound: audited decoders saw a little more, and the most they
+    did (MARGIN) is added before `budget`, such as 'ssim<=0.35', is compared: what may be seen at most. `policy` is
+    what happens above it: 'warn', 'stop', or 'strengthen', the next guard of `ladder`. It costs 20 CPU-seconds, or a
+    tenth of the training where that is more; the last look at a budget up to 10 more.
     """
 
     reads_gradients: ClassVar[bool] = False
@@ -125,19 +138,20 @@ class LeakMeter(Detector):
         if len(own.x) < FEWEST:
             raise ValueError(f"{self!r} learns from at least {FEWEST} images; this client has {len(own.x)}")
         if limit is not None:
-            self._refuse_unreachable(limit, own)
+            self._refuse_unreachable(limit, own, _margin(limit, context))
 
-    def _refuse_unreachable(self, limit: Budget, own: SentBatch) -> None:
+    def _refuse_unreachable(self, limit: Budget, own: SentBatch, margin: float) -> None:
         """Against what a server has that knows the class of each image and looks at no message at all."""
         half = torch.arange(len(own.x)) % 2 == 0
         found = floors(own.pick(half), own.pick(~half), self.attribute)
         floor = found[limit.figure]
-        if limit.most < floor:
+        if limit.most < floor + margin:
             what = "naming the commonest value" if limit.figure == "accuracy" else "the mean image of each class"
-            work = min(0.99, ceil(100 * (floor + ROOM)) / 100)
+            work = min(0.99, ceil(100 * (floor + margin + ROOM)) / 100)
             raise ValueError(
                 f"{self!r}: nobody can keep this budget, for {what} reaches {limit.figure} {floor:.3f} on this "
-                f"client's data without a look at any message: '{limit.figure}<={work:.2f}' would work"
+                f"client's data without a look at any message, and estimates are taken to be {margin:g} too low: "
+                f"'{limit.figure}<={work:.2f}' would work"
             )
 
     def on_trial(self) -> "LeakMeter":
@@ -145,6 +159,22 @@ class LeakMeter(Detector):
 
     def watch(self, context: ClientContext) -> Watch:
         return _Meter(self, context)
+
+
+def why_not_kept(told: Mapping[str, Any]) -> str | None:
+    """Why the budget was not kept, from a meter's report or an audit's row; None: it was, or there is none."""
+    if told.get("exceeded"):
+        seen = ", ".join(f"{name} {value:.3f}" for name, value in told["leak_so_far"].items())
+        return f"the budget of {told['detector']} was passed: a reader of what was sent saw {seen}"
+    if told.get("budget_margin") is not None and not told["leak"]:
+        return f"the budget of {told['detector']} was never measured: too little was sent"
+    return None
+
+
+def _margin(limit: Budget, context: ClientContext) -> float:
+    """What is added to an estimate before it is compared with a budget."""
+    found = MARGIN[limit.figure]
+    return found.learned if context.own is not None and context.own.guard_learns else found.fixed
 
 
 class _Meter(Watch):
@@ -156,6 +186,8 @@ class _Meter(Watch):
         self._began, self._spent, self._last = time.process_time(), 0.0, 0.0
         self._readers: tuple[str, ...] = ("conv", "mlp")  # after the first time, the better of them
         self._postponed, self._rung, self._step = 0, 0, 0
+        self._steps = spec.steps  # of a reader's training, this time
+        self._first = ceil(spec.samples / max(1, context.batch))  # after so many steps there is enough to look at
 
     def look(self, look: StepView) -> None:
         if look.sent is None:
@@ -166,22 +198,30 @@ class _Meter(Watch):
             self._pairs.popleft()
         if (look.step + 1) % self.spec.every == 0:
             self._measure(more_to_come=True)
+        elif look.step + 1 == self._first:
+            self._measure(more_to_come=True, early=True)
 
     def finish(self) -> None:
         if not self._rows or self._rows[-1]["step"] != self._step:
             self._measure(more_to_come=False)
 
     # ------------------------------------------------------------------------ a measurement
-    def _measure(self, *, more_to_come: bool) -> None:
+    def _measure(self, *, more_to_come: bool, early: bool = False) -> None:
         pairs = SentBatch.together(list(self._pairs)).newest(self.spec.samples) if self._pairs else None
         if pairs is None or len(pairs.x) < FEWEST:
             return
         room = self._allowance() - self._spent
-        if self._last * (2 if more_to_come else 1) > room:  # what the end will cost is kept back
+        if not more_to_come and self.spec.limit is not None:
+            room = max(room, SECONDS / 2)  # a budget is never left unmeasured in the end
+        elif self._last * (2 if more_to_come else 1) > room:  # what the end will cost is kept back
             self._postponed += 1
             return
         began = time.process_time()
+        before = self._readers
+        self._steps = max(1, self.spec.steps // 2) if early else self.spec.steps
         row = {"step": self._step, **self._read(*self._apart(pairs), room)}
+        if early:
+            self._readers = before  # which network reads a head that has learnt nothing says little of later ones
         self._last = time.process_time() - began
         self._spent += self._last
         self._rows.append(row | {"seconds": round(self._last, 2)})
@@ -245,8 +285,8 @@ class _Meter(Watch):
         began = time.process_time()
         fit(make().to(inputs), inputs, images, steps=TRIAL, batch=BATCH)
         one = max(1e-9, (time.process_time() - began) / TRIAL)
-        steps = min(self.spec.steps, int(room / one))
-        if steps < min(FEWEST_STEPS, self.spec.steps):
+        steps = min(self._steps, int(room / one))
+        if steps < min(FEWEST_STEPS, self._steps):
             return None
         # A step may turn out dearer than the trial said: `room` is what it may cost all the same.
         return Before(step, fit(make().to(inputs), inputs, images, steps=steps, batch=BATCH, seconds=room))
@@ -282,12 +322,13 @@ class _Meter(Watch):
     # ------------------------------------------------------------------------- what follows
     def _judge(self, row: Mapping[str, Any]) -> None:
         limit = self.spec.limit
-        if limit is None or row[limit.figure] <= limit.most:
+        if limit is None or not self._is_over(limit, row[limit.figure]):
             return
         spread = row["accuracy_plus_minus" if limit.figure == "accuracy" else "plus_minus"]
         over = (
             f"after step {row['step']} a reader ({row['reader']}) sees {limit.figure} {row[limit.figure]:.3f} "
-            f"(± {spread:.3f}) in what was sent, and the budget is {limit.most:g}"
+            f"(± {spread:.3f}; audits saw up to {_margin(limit, self._context):g} more) in what was sent, and the "
+            f"budget is {limit.most:g}"
         )
         own = self._context.own
         if self.spec.policy == "strengthen" and self._rung < len(self.spec.ladder) and own is not None:
@@ -299,6 +340,9 @@ class _Meter(Watch):
             log.warning("LeakMeter: %s", over)
         else:
             self.alarm = over + (" (the ladder ends here)" if self.spec.ladder else "")
+
+    def _is_over(self, limit: Budget, estimate: float) -> bool:
+        return estimate + _margin(limit, self._context) > limit.most
 
     def _climb(self, rung: int) -> None:
         self._rung = rung
@@ -325,7 +369,9 @@ class _Meter(Watch):
         return {
             "leak": self._rows,
             "leak_so_far": worst,  # what once was sent cannot be taken back
-            "exceeded": None if limit is None else worst.get(limit.figure, 0.0) > limit.most,
+            # None: there is no budget, or nothing was measured.
+            "exceeded": self._is_over(limit, worst[limit.figure]) if limit and limit.figure in worst else None,
+            "budget_margin": None if limit is None else _margin(limit, self._context),
             "guard": repr(self.spec.ladder[self._rung - 1]) if self._rung else None,
             "postponed": self._postponed,
             "cpu_seconds": round(self._spent, 2),

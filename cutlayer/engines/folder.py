@@ -14,6 +14,7 @@ from ..training.plan.plan import Plan
 from ..training.plan.plan_text import refuse_old_names
 
 TRANSCRIPT = "transcript.bin"
+RESULT = "result.json"
 
 
 def new_folder(out: Path | None, kind: str) -> Path:
@@ -25,6 +26,12 @@ def new_folder(out: Path | None, kind: str) -> Path:
     if not os.access(above, os.W_OK):
         raise PermissionError(f"no permission to write in {above}: choose another --out")
     return folder
+
+
+def refuse_finished(folder: Path) -> None:
+    """A result is never written over."""
+    if (folder / RESULT).exists():
+        raise FileExistsError(f"the run in {folder} is finished, with its result in {RESULT}: begin another")
 
 
 def load_plan(folder: Path, given: Plan | None = None) -> Plan:

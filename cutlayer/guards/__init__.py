@@ -33,6 +33,8 @@ from .noise import Gaussian as Gaussian
 from .noise import Laplace as Laplace
 from .noise import Noise as Noise
 from .nopeek import NoPeek as NoPeek
+from .parts.claims import Claim as Claim
+from .parts.claims import Sent as Sent
 from .parts.distance_correlation import distance_correlation as distance_correlation
 from .parts.projection import Dense as Dense
 from .prism import Prism as Prism

@@ -10,6 +10,7 @@ from ..core.batch import Task
 from ..core.guard import GuardModule, Shape
 from ..core.plan_view import PlanView
 from ..core.spec import Spec
+from .parts.claims import Claim
 
 
 class Release(NamedTuple):
@@ -67,6 +68,8 @@ class Guard(Spec):
     acts_alone: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
+    # What is said where it claims nothing.
+    no_claim: ClassVar[str] = "none: empirical"
 
     @classmethod
     def usual(cls) -> Self:
@@ -150,9 +153,18 @@ class Guard(Spec):
     def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:
         """Called once, when the client's optimizer exists: for guards that change how the client learns."""
 
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        """What may be said of what leaves, for every input and every attacker; measured effects are no claims. Each
+        with its check: `cutlayer check` holds it against what is sent, alone and in chains."""
+        return ()
+
     def claim(self, shape: Shape) -> str:
-        """What may be said of what leaves, for every input and every attacker; measured effects are no claims."""
-        return "none: empirical"
+        """The claims that hold of what leaves in the end, as one line. Guards state theirs in `claims`."""
+        found = standing(self, shape)
+        if len(found) == 1:
+            return found[0].sentence()
+        said = [f"{type(one.part).__name__}: {one.sentence()}" for one in found if one.claims]
+        return "; ".join(said) or Guard.no_claim
 
     def bound(self, before: Bound) -> Bound:
         """What this guard makes of a bound on its input. Nothing is known unless a guard shows it."""
@@ -184,18 +196,44 @@ def behind(guard: Guard, before: Bound) -> tuple[Guard, Bound]:
     return settled, settled.bound(before)._replace(apart=before.apart and not guard.mixes_samples)
 
 
+class Standing(NamedTuple):
+    """What a part of a chain may still claim of what leaves in the end."""
+
+    part: Guard  # with its numbers settled
+    claims: tuple[Claim, ...]
+    lost_to: Guard | None  # the first later part that took a claim away
+
+    def sentence(self) -> str:
+        if not self.claims and self.lost_to is not None:
+            return f"none: {self.lost_to} changes what leaves behind it"
+        return "; ".join(claim.text for claim in self.claims) or self.part.no_claim
+
+
+def standing(guard: Guard, shape: Shape) -> list[Standing]:
+    """Of each part, the claims that survive every later one. A part that leaves what is sent alone keeps them all."""
+    found: list[Standing] = []
+    bound = Bound()
+    for part in guard.stages():
+        settled, bound = behind(part, bound)
+        for place, (earlier, claims, lost_to) in enumerate(found):
+            kept = tuple(one for one in claims if settled.client_only or one.survives(settled, shape))
+            if len(kept) < len(claims):
+                found[place] = Standing(earlier, kept, lost_to or part)
+        found.append(Standing(settled, settled.claims(shape), None))
+        shape = settled.out_shape(shape)
+    return found
+
+
 @dataclass(frozen=True, repr=False)
 class NoGuard(Guard):
     """Nothing: the activation leaves as it is. The row every guard is compared with."""
 
     acts_alone: ClassVar[bool] = True
     in_suite: ClassVar[bool] = False  # an audit has this row anyway
+    no_claim: ClassVar[str] = "nothing: the activation leaves as it is"
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return GuardModule()
-
-    def claim(self, shape: Shape) -> str:
-        return "nothing: the activation leaves as it is"
 
 
 class Support(nn.Module):

@@ -134,11 +134,6 @@ class Chain(Guard):
         for part in self.parts:
             part.attach(optimizer, client)
 
-    def claim(self, shape: Shape) -> str:
-        claims = [(part, part.claim(before)) for part, before, _ in self._steps(shape, 0)]
-        said = [f"{type(part).__name__}: {claim}" for part, claim in claims if not claim.startswith("none")]
-        return "; ".join(said) or "none: empirical"
-
     def releases_weights(self) -> Release | None:
         return next((release for part in self.parts if (release := part.releases_weights()) is not None), None)
 

@@ -10,6 +10,9 @@ from ..core.batch import Batch, Task
 from ..core.errors import NonFinite
 from ..core.guard import Guarded, GuardModule, Shape
 from .base import Bound, Guard
+from .parts.claims import Claim, Sent
+
+ROUNDING = 1 + 1e-5  # of a float32: what a guard behind the clip may add to a length that it does not stretch
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,8 +32,17 @@ class Clip(Guard):
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Shorten(self)
 
-    def claim(self, shape: Shape) -> str:
-        return f"no row that leaves is longer than {self.norm:g} in L{self.p}"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        text = f"no row that leaves is longer than {self.norm:g} in L{self.p}"
+        return (Claim(text, self._is_short, lambda later, shape: self._stays_short(later)),)
+
+    def _is_short(self, sent: Sent) -> bool:
+        rows = sent.seen.detach().flatten(1).double()
+        return bool((torch.linalg.vector_norm(rows, self.p, dim=1) <= self.norm * ROUNDING).all())
+
+    def _stays_short(self, later: Guard) -> bool:
+        after = later.bound(Bound(self.norm, 2 * self.norm, self.p))
+        return after.norm is not None and after.norm <= self.norm and after.p == self.p
 
     def bound(self, before: Bound) -> Bound:
         if before.release is not None:

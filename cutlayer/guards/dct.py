@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from .base import Bound, Guard, Support
-from .parts.periodic import Transform, check_energy, dct_basis, kept_by_energy, prefix, sides, similarity
+from .parts.claims import Claim
+from .parts.periodic import Transform, check_energy, dct_basis, kept_by_energy, prefix, sides, stays_similar
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,8 +41,8 @@ class DCT(Guard):
     def undo(self, shape: Shape, public: int) -> nn.Module:
         return Inverse(_transform(shape))
 
-    def claim(self, shape: Shape) -> str:
-        return f"similar, not secret: cos(map sent, map at the cut) >= {similarity(self.energy):.3f}; fewer bytes"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        return (stays_similar(self.energy, "once the server has inverted it", Inverse(_transform(shape))),)
 
     def bound(self, before: Bound) -> Bound:
         return before if before.release else kept_by_energy(self, before)

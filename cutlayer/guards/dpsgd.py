@@ -31,6 +31,9 @@ class DPSGD(Guard):
     client_only: ClassVar[bool] = True
     reads_gradients: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    no_claim: ClassVar[str] = (
+        "none for what leaves: only the client's weights are learnt with clipped and noised gradients"
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, int | float) or not 0 < self.clip < float("inf"):
@@ -55,9 +58,6 @@ class DPSGD(Guard):
     def releases_weights(self) -> Release:
         # Replacing a record takes one clipped gradient out of the sum and puts another in: 2·clip at most.
         return Release("gaussian", self.noise / 2)
-
-    def claim(self, shape: Shape) -> str:
-        return "none for what leaves: only the client's weights are learnt with clipped and noised gradients"
 
 
 class Use(NamedTuple):

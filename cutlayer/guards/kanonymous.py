@@ -13,6 +13,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
 from .base import Bound, Guard
+from .parts.claims import Claim, Sent
 from .parts.grouping import Groups, consecutive, mdav, mdav_within_classes, squared_distances
 from .parts.projection import Fast
 
@@ -55,11 +56,16 @@ class KAnonymous(Guard):
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Share(self, prod(shape), public, private)
 
-    def claim(self, shape: Shape) -> str:
-        return (
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        text = (
             f"{self.k}-anonymous within a batch: every row that leaves stands for at least {self.k} samples of the "
             "same client"
         )
+        # What follows works on these rows, each for itself or (refused in a chain) on all of them.
+        return (Claim(text, self._is_shared, lambda later, shape: not later.mixes_samples),)
+
+    def _is_shared(self, sent: Sent) -> bool:
+        return sent.rows is not None and int(sent.rows.bincount(minlength=len(sent.seen)).min()) >= self.k
 
     def bound(self, before: Bound) -> Bound:
         # A mean is no longer than the longest of its members, in any norm; what differs is how many means move.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from math import log, prod
+from math import ceil, log, prod
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -15,11 +15,13 @@ from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, seeded
 from ..wire.codecs.parts.gridded import Gridded
 from .base import Guard, need_maps
+from .parts.claims import Claim, Sent
 
 LEVELS = ("fixed", "learned")
 SCALES = ("none", "client")
 DECODERS = ("server", "client")
 PRETRAINING_RATE = 3e-3
+HEADER = 26  # bytes a batch, at most: how codes are packed, and the two values they stand for
 MOMENTUM = 0.1  # of the running size of what the encoder gives, as BatchNorm's
 
 
@@ -98,8 +100,13 @@ class LFQ(Guard):
     def lift(self, shape: Shape, public: int) -> nn.Module:
         return self._decoder(shape, public).requires_grad_(self.decoder == "server")
 
-    def claim(self, shape: Shape) -> str:
-        return f"a sample leaves in {self.bits_of_a_sample(shape)} bits"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        bits = self.bits_of_a_sample(shape)
+
+        def holds(sent: Sent) -> bool:
+            return sent.size <= HEADER + ceil(bits * len(sent.seen) / 8)
+
+        return (Claim(f"a sample leaves in {bits} bits", holds),)
 
     def public_part(self) -> Guard:
         """How the client weighs its terms is its own business."""

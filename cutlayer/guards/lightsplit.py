@@ -10,6 +10,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import seeded
 from .base import Bound, Guard, kept_width
+from .parts.claims import Claim, rank
 from .parts.projection import Dense, Fast, Projection
 
 
@@ -63,8 +64,8 @@ class LightSplit(Guard):
     def _projection(self, shape: Shape, public: int) -> Projection:
         return self.projection.build(prod(shape), self.out_shape(shape)[0], public)
 
-    def claim(self, shape: Shape) -> str:
-        return f"rank {self.out_shape(shape)[0]} of {prod(shape)}"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        return (rank(self.out_shape(shape)[0], prod(shape)),)
 
     def bound(self, before: Bound) -> Bound:
         # Orthonormal columns stretch nothing in L2; in L1 they may.

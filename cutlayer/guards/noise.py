@@ -10,6 +10,7 @@ from torch import Tensor
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from .base import Bound, Guard, Release
+from .parts.claims import Claim, Sent
 from .parts.noise import SPREAD, draw
 
 NOISED = "the rows carry noise already, and noise has no bound: clip before all noise, and ask for ε once"
@@ -45,8 +46,10 @@ class Gaussian(Guard):
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _AddNoise("gaussian", _settled(self, self.scale), private)
 
-    def claim(self, shape: Shape) -> str:
-        return f"Gaussian noise of standard deviation {_settled(self, self.scale):.4g} on every number that leaves"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        scale = _settled(self, self.scale)
+        text = f"Gaussian noise of standard deviation {scale:.4g} on every number that leaves"
+        return (Claim(text, lambda sent: _is_noised(sent, scale * SPREAD["gaussian"])),)
 
     def calibrated(self, before: Bound) -> "Gaussian":
         if self.epsilon is None:
@@ -87,8 +90,10 @@ class Laplace(Guard):
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _AddNoise("laplace", _settled(self, self.scale), private)
 
-    def claim(self, shape: Shape) -> str:
-        return f"Laplace noise of scale {_settled(self, self.scale):.4g} on every number that leaves"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        scale = _settled(self, self.scale)
+        text = f"Laplace noise of scale {scale:.4g} on every number that leaves"
+        return (Claim(text, lambda sent: _is_noised(sent, scale * SPREAD["laplace"])),)
 
     def calibrated(self, before: Bound) -> "Laplace":
         if self.epsilon is None:
@@ -191,6 +196,16 @@ def _log_phi(x: float) -> float:
 def _check_number(guard: Guard, name: str, value: object) -> None:
     if not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(f"{type(guard).__name__}'s {name} is a number above 0; got {value!r}")
+
+
+def _is_noised(sent: Sent, deviation: float) -> bool:
+    """Whether what was added differs from 0 nearly everywhere and spreads as it should: within 6 standard errors of
+    its deviation, which for Laplace noise (kurtosis 6) is √5/2 of it over the root of how many there are."""
+    if sent.seen.shape != sent.read.shape:
+        return False
+    added = (sent.seen - sent.read).detach().double()
+    error = 6 * sqrt(5 / 4 / added.numel())
+    return abs(float(added.std()) / deviation - 1) < error and float((added != 0).double().mean()) > 1 - error
 
 
 def _check_one_of(guard: Guard, scale: float | None, epsilon: float | None) -> None:

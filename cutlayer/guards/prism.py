@@ -49,6 +49,7 @@ class Prism(Guard):
     reads_samples: ClassVar[bool] = True
     makes_zeros: ClassVar[bool] = True
     holds_back: ClassVar[bool] = True
+    no_claim: ClassVar[str] = "none: empirical; the mask, a function of all of z, is seen with what it lets through"
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, int | float) or not 0 < self.keep < 1:
@@ -91,9 +92,6 @@ class Prism(Guard):
         # The server's rescaling is the server's: on the client it would fill the zeros before they are left out.
         with seeded(public):
             return nn.Sequential(Support(), _as_it_is(shape[0])) if self.rescale else Support()
-
-    def claim(self, shape: Shape) -> str:
-        return "none: empirical; the mask, a function of all of z, is seen with what it lets through"
 
     def public_part(self) -> Guard:
         """What is protected, and how hard, is the client's business."""

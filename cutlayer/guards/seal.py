@@ -11,6 +11,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
 from .base import Bound, Guard
+from .parts.claims import Claim
 from .parts.periodic import (
     GRAMS,
     WAVES,
@@ -22,7 +23,7 @@ from .parts.periodic import (
     public_basis,
     secret_bases,
     sides,
-    similarity,
+    stays_similar,
 )
 
 
@@ -84,10 +85,8 @@ class SEAL(Guard):
             ) from unfit
         return left, right
 
-    def claim(self, shape: Shape) -> str:
-        if self.fixed:
-            return super().claim(shape)
-        return f"similar, not secret: cos(map sent, map at the cut) >= {similarity(self.energy):.3f} whatever the key"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        return () if self.fixed else (stays_similar(self.energy, "whatever the key", lambda seen: seen),)
 
     def bound(self, before: Bound) -> Bound:
         if before.release:

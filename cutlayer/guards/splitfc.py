@@ -15,6 +15,7 @@ from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, generator
 from ..wire.codecs.columns import MOST_ENDS, MOST_WIDTH, Columned, between, fixed_bits
 from .base import Guard
+from .parts.claims import Claim
 from .parts.straight_through import _Straight
 
 Floats = NDArray[np.float64]
@@ -53,6 +54,10 @@ class SplitFC(Guard, Compressor):
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
         return OnColumns()
+
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        text = f"a batch leaves in at most {self.budget:g} bits for each number it reads"
+        return (Claim(text, lambda sent: 8 * sent.size <= self.budget * sent.read.numel()),)
 
     @property
     def least_batch(self) -> int:

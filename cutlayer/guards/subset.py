@@ -11,6 +11,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import generator
 from .base import Bound, Guard, kept_width
+from .parts.claims import Claim, rank
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,8 +41,8 @@ class Subset(Guard):
         order = torch.randperm(prod(shape), generator=generator(public))
         return order[: self.out_shape(shape)[0]].sort().values
 
-    def claim(self, shape: Shape) -> str:
-        return f"rank {self.out_shape(shape)[0]} of {prod(shape)}"
+    def claims(self, shape: Shape) -> tuple[Claim, ...]:
+        return (rank(self.out_shape(shape)[0], prod(shape)),)
 
     def bound(self, before: Bound) -> Bound:
         # Orthonormal columns stretch nothing in L2; in L1 they may.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import GuardModule
-from ..core.seeds import derive
+from ..core.seeds import derive, seeded
 from ..data.base import Samples
 from ..detectors import ClientAssets, SentBatch, swap_guard
 from ..guards import Guard
@@ -36,7 +36,11 @@ def assets(party: Party, own: OwnData) -> ClientAssets:
     """What a client's detectors may use of its own."""
     plan, task, number, device = party
     cut, public = cut_shapes(plan, task), derive(plan.seed, "guard")
-    undo = plan.guard_of(number).undo(cut.shared, public)
+    old = plan.guard_of(number)
+    undo = old.undo(cut.shared, public)
+    with seeded(0):  # any weights will do: there are some, or none
+        parameters = old.build(cut.shared, public, 0, task).parameters()
+    learns = not old.client_only and any(one.requires_grad for one in parameters)
 
     def some(most: int) -> SentBatch:
         batch = as_batch(own.pool, own.first(most))
@@ -44,11 +48,9 @@ def assets(party: Party, own: OwnData) -> ClientAssets:
 
     def guard(new: Guard) -> GuardModule:
         private = client_secret(plan, number, "guard")
-        return swap_guard(
-            plan.guard_of(number), new, cut.shared, public=public, private=private, task=task, device=device
-        )
+        return swap_guard(old, new, cut.shared, public=public, private=private, task=task, device=device)
 
-    return ClientAssets(some, guard, undo.to(device) if undo is not None else None)
+    return ClientAssets(some, guard, undo.to(device) if undo is not None else None, learns)
 
 
 def honest_steps(

@@ -24,6 +24,7 @@ from cutlayer.core.seeds import derive
 from cutlayer.data.base import Loaded, parts
 from cutlayer.data.poisons import BadNets, LabelFlip
 from cutlayer.detectors import ConsensusCosine, LeakMeter, OutlierGradients
+from cutlayer.detectors.leak_meter import MARGIN
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Gaussian, LightSplit, NoGuard, Shredder
 from cutlayer.metrics.images import FIGURES
@@ -275,7 +276,8 @@ def test_the_table_of_meters_has_the_runs_own_figures(measured):
         name: last[name] for name in ("step", "ssim", "ncc", "floor", "reader", "plus_minus")
     }
     assert [step for step, *_ in honest["course"]] == [one["step"] for one in told["leak"]] and len(told["leak"]) > 1
-    assert honest["exceeded"] is False and honest["hijacked_by"] is None
+    over = honest["leak_so_far"]["ncc"] + MARGIN["ncc"].fixed > METER.limit.most
+    assert honest["exceeded"] is over and honest["hijacked_by"] is None
     by_attack = {row["attack"]: row for row in found.rows}
     assert hijacked["hijacked_by"] == repr(HIJACKER)
     assert any(row["valid"] for row in found.rows), "or there is no margin to look at"
@@ -290,7 +292,7 @@ def test_the_table_of_meters_has_the_runs_own_figures(measured):
 def test_a_meter_on_trial_changes_nothing_of_what_is_measured():
     """A ladder would put another guard in the place of the one that is audited."""
     ladder = (Gaussian(scale=4.0),)
-    climbs = LeakMeter(budget="ncc<=0.85", policy="strengthen", ladder=ladder, every=2, samples=64, steps=4)
+    climbs = LeakMeter(budget="ncc<=0.9", policy="strengthen", ladder=ladder, every=2, samples=64, steps=4)
     plan = tiny_plan(epochs=2, batch_size=16, aux_samples=40)
     found = [audited(replace(plan, client_detectors=watch), attacks=[READER]) for watch in ((), (climbs,))]
     assert found[0].rows[0]["ssim"] == found[1].rows[0]["ssim"]

@@ -119,7 +119,7 @@ def test_the_command(tmp_path, monkeypatch):
     ]
     files = {file.name for file in (tmp_path / "a").iterdir()}
     assert files == {
-        "audit.json", "report.html", "tradeoff.png", "reconstructions.png", "read-best.png", "sweep.png", "sweep.svg",
+        "audit.json", "command.json", "report.html", "tradeoff.png", "reconstructions.png", "read-best.png", "sweep.png", "sweep.svg",
         "sweep.csv",
     }  # fmt: skip
     page = (tmp_path / "a" / "report.html").read_text()

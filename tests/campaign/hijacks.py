@@ -68,7 +68,7 @@ def hijacked(attack, plan, data, device="cpu"):
         "plan": repr(plan),
         "attack": repr(attack),
         "steps": found.run.progress.step,
-        "accuracy": found.run.history[-1]["val"],
+        "accuracy": found.run.progress.history[-1]["val"],
         "class_mean": class_mean(plan, data),
         "watched": found.trial.attacked(),
         "end": {name: row[name] for name in ("ssim", "ncc", "psnr")},

@@ -1,6 +1,7 @@
 """The command line as a user meets it: results as files and JSON, errors as one sentence, Ctrl-C without loss."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -47,6 +48,9 @@ def test_audit_writes_a_report(command, tmp_path):
     saved = json.loads((tmp_path / "a" / "audit.json").read_text())
     assert saved["rows"] == data["rows"] and saved["command"].startswith("cutlayer audit --data")
     assert (tmp_path / "a" / "report.html").stat().st_size > 20_000
+    cells = re.findall(r"^(\d) of 4  (.*)  \(\d+\.\d s.*\)$", err, re.MULTILINE)
+    assert [what.partition(" ")[0] for _, what in cells] == ["training", "Decoder(steps=20)"] * 2
+    assert re.search(r"about \d+ s here, estimated from its first steps; 2 trainings and 2 attacks to make", err)
 
 
 @pytest.mark.parametrize("kind", [*HOMES, "bench"])
@@ -82,7 +86,7 @@ def test_bench_writes_ratios(command, tmp_path, monkeypatch):
         (["train", "--start", "gone.pt"], "the weights gone.pt cannot be read"),
         (["train", "--device", "tpu"], "--device is cpu or cuda"),
         (["train", "nothing.py:plan"], "there is no recipe nothing.py"),
-        (["train", "--resume", "/nowhere"], "not a training run"),
+        (["train", "--resume", "/nowhere"], "there is no folder /nowhere"),
         (["train", "--frozen-parts", "neck"], "head, body, tail"),
         (["audit", "--attack", "Decodr"], "did you mean Decoder"),
         (["audit", "--guard", "Bottleneck1x1(ratio=-1)"], "ratio"),

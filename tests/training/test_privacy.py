@@ -371,9 +371,7 @@ def test_a_run_writes_its_ledger_and_lines_are_short(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["privacy"] == result["privacy"]
     assert result["privacy"]["epsilon"]["total"] == pytest.approx(8.0, rel=1e-3)
     shown = lines(result["privacy"])
-    assert shown[0].startswith(
-        "may be claimed: Clip(norm=1.0): no row that leaves is longer than 1 in L2; Gaussian(epsilon=8)"
-    )
+    assert shown[0].startswith("may be claimed: Gaussian(epsilon=8): Gaussian noise of standard deviation ")
     assert shown[1].startswith("what leaves, over 1 epoch: ε = 8.00, δ = 1e-05")
     assert shown[2] == "each prediction costs ε = 8.00 for what is predicted"
     assert shown[3].startswith("not covered: message 3")

@@ -7,6 +7,7 @@ import torch
 from ...core.guard import Shape
 from ...core.seeds import derive, seeded
 from ...guards.base import Guard, NoGuard
+from ...guards.parts.claims import Claim
 from ...nets.base import Net
 from ...nets.whole import Whole
 from ...training.build import build_client, build_server
@@ -23,6 +24,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
 from ...training.protocols import Bypass, Protocol, UShaped, Vanilla
 from ...wire import frames
+from .claims import COMPANY, chains_with, refuse_false_claims
 from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
 
 PROTOCOLS: tuple[Protocol, ...] = (UShaped(), Vanilla(), Bypass())
@@ -142,10 +144,24 @@ def acts_in_service(guard: Guard) -> None:
 
 
 def says_what_may_be_claimed(guard: Guard) -> None:
-    """its claim is one line, and a guard that leaves what is sent alone claims nothing"""
-    claim = guard.claim(_cut(guard))
-    need(isinstance(claim, str) and claim and "\n" not in claim, f"claim() is one line; got {claim!r}")
-    need(not guard.client_only or claim.startswith("none"), "a penalty bounds nothing: let claim() begin with none")
+    """its claims are one line each with a check, and a guard that leaves what is sent alone claims nothing"""
+    need(
+        type(guard).claim is Guard.claim,
+        "it overrides claim(), a sentence that nothing checks: state it in claims(shape), as (Claim(text, holds),)",
+    )
+    found = guard.claims(_cut(guard))
+    need(isinstance(found, tuple), f"claims() returns a tuple of Claim(text, holds); got {found!r}")
+    for one in found:
+        need(isinstance(one, Claim), f"claims() returns a tuple of Claim(text, holds); got {one!r} in it")
+        need(one.text and "\n" not in one.text, f"a claim is one line; got {one.text!r}")
+    need(not (guard.client_only and found), "a penalty bounds nothing of what leaves: let claims() return ()")
+
+
+def claims_are_true(guard: Guard) -> None:
+    """what it claims is true of what is sent, alone and in a chain with others, and so is what they claim"""
+    shape = _cut(guard)
+    for one in (guard, *chains_with(guard, COMPANY, shape)):
+        refuse_false_claims(one, shape)
 
 
 def hands_on(guard: Guard) -> None:
@@ -183,6 +199,7 @@ LAWS = (
     tells_no_secret,
     acts_in_service,
     says_what_may_be_claimed,
+    claims_are_true,
     hands_on,
     refuses_in_words,
 )

@@ -1,7 +1,7 @@
 """Several variants of one plan, trained with the same seeds: how each converges, at what cost, and for whom."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -19,19 +19,13 @@ from ...training.batches import refuse_too_few
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
 from ..parallel import claimer
+from ..progress import Cells
+from ..rows import Event
 from ..store import ResultStore
 from .variant_text import Variant
 
 SCHEMA = 1
 _LEARNING = {kind.name for kind in Kind} - {Kind.PREDICT.name, Kind.EVALUATE.name}
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a comparison is doing, for whoever shows progress."""
-
-    what: str
-    done: float
 
 
 # ------------------------------------------------------------------------------ before anything is trained
@@ -89,26 +83,25 @@ def compare(
     interrupted goes on after its last whole epoch. Where several processes fill them, `claim` says what is this
     one's to do."""
     shelf, cells = Shelf(data_dir), cells or ResultStore()
-    rows, total, done = [], len(chosen) * len(seeds), 0
+    rows, progress = [], Cells(on_event, {"training": len(chosen) * len(seeds)})
     for seed in seeds:
         for one in chosen:
             name = f"{seed} | {one.plan!r}"
             what = f"{one.name}, seed {seed}"
             cell = cells.get(name)
-            if cell is None and claim(name):
-
-                def show(step: int, steps: int, what: str = what, before: int = done) -> None:
-                    on_event(Event(what, (before + step / max(1, steps)) / total))
-
+            if cell is not None:
+                progress.there("training")
+            elif claim(name):
                 half = cells.folder / f"{derive(0, name):016x}.half" if cells.folder is not None else None
                 cells.open()
-                cells.put(name, _train(_ready(one.plan, shelf(one.plan), seed, device), half, show))
+                run = _ready(one.plan, shelf(one.plan), seed, device)
+                with progress.making("training", what):
+                    cells.put(name, _train(run, half, lambda share, what=what: progress(what, share)))  # type: ignore[misc]
                 if half is not None:
                     half.unlink(missing_ok=True)
                 cell = cells.get(name)
             if cell is not None:  # with the names of now: a folder may be resumed with variants typed in another way
                 rows.append({"variant": one.name, "seed": seed, **cell[0]})
-            done += 1
     return sorted(rows, key=lambda row: [one.name for one in chosen].index(row["variant"]))
 
 
@@ -126,7 +119,7 @@ def compare_cells(
     compare(chosen, seeds=seeds, data_dir=data_dir, device=device, cells=cells, claim=claimer(claims))
 
 
-def _train(run: LocalRun, half: Path | None, show: Callable[[int, int], None]) -> dict[str, Any]:
+def _train(run: LocalRun, half: Path | None, show: Callable[[float], None]) -> dict[str, Any]:
     if half is not None and half.exists():
         run.restore(*checkpoint.load(half))
 
@@ -139,7 +132,7 @@ def _train(run: LocalRun, half: Path | None, show: Callable[[int, int], None]) -
             checkpoint.save(half, *run.snapshot())
 
     try:
-        run.train(on_step=lambda p: show(p.step, p.steps), on_epoch=keep)
+        run.train(on_step=lambda p: show(p.step / max(1, p.steps)), on_epoch=keep)
         last = run.evaluate(run.parts.test)
         run.use_best()
         used = run.evaluate(run.parts.test)

@@ -8,7 +8,7 @@ from ..verdicts import strongest
 from .plots import INK, SOFT, png, pyplot
 
 NAMED = 3  # trainings in a sentence, at most
-TOO_LOW = -0.05  # SSIM below the best attack, down to which a LeakMeter keeps its promise
+TOO_LOW = -0.05  # SSIM below the best attack, from which on an estimate is called too low
 
 
 class Watched(DetectorRow, total=False):

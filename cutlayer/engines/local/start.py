@@ -31,7 +31,7 @@ from ...training.progress import StepEvent
 from ...wire.ledger import DOWN, UP
 from ...wire.transcript import Recorder
 from ..client_report import by_client
-from ..folder import TRANSCRIPT, new_folder, typable, write_plan
+from ..folder import RESULT, TRANSCRIPT, new_folder, refuse_finished, typable, write_plan
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
 from .run import LocalRun
@@ -61,6 +61,7 @@ def train(
         refuse_side_by_side(plan)
     if resume:
         refuse_halted(folder)
+        refuse_finished(folder)
     recorder, watch = Recorder(record) if record else None, Stopwatch()
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
     run = ready(plan, data_dir, device, watchers)
@@ -207,5 +208,5 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         **watched(run),
         **more,
     }
-    checkpoint.write_text(folder / "result.json", json.dumps(result, indent=1))
+    checkpoint.write_text(folder / RESULT, json.dumps(result, indent=1))
     return result

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from ...core.guard import Shape
 from ...core.seeds import derive, generator
 from ..base import Bound, Guard
+from .claims import Claim, Sent
 
 Wave = Callable[[Tensor], Tensor]  # of the phase in [0, 1): the period and the amplitude cancel, only the form counts
 
 WORST_CONDITION = 1e4
+ROUNDING = 1e-4  # of a cosine in float32
 HARMONICS = 8
 DRAWS = 100
 GRAMS = ("column", "row")
@@ -216,3 +218,16 @@ def kept_by_energy(guard: Guard, before: Bound) -> Bound:
 def similarity(energy: float) -> float:
     """cos(X, X̃) of a map is the root of the energy kept, for every orthonormal Q: at least this."""
     return float(energy) ** 0.5
+
+
+def stays_similar(energy: float, when: str, back: Callable[[Tensor], Tensor]) -> Claim:
+    """That each map leaves as similar as its energy says. `back` makes maps of what is sent."""
+    least = similarity(energy)
+
+    def holds(sent: Sent) -> bool:
+        pixels = prod(sides(tuple(sent.read.shape[1:])))
+        left, came = (one.detach().double().reshape(len(one), -1, pixels) for one in (back(sent.seen), sent.read))
+        lengths = left.norm(dim=-1) * came.norm(dim=-1)
+        return bool(((left * came).sum(-1) >= (least - ROUNDING) * lengths).all())
+
+    return Claim(f"similar, not secret: cos(map sent, map it read) >= {least:.3f} {when}", holds)

@@ -19,7 +19,7 @@ from ...core.guard import Shape
 from ...core.seeds import seeded
 from ...core.split import Split
 from ...guards import Gaussian, Guard, Laplace, Noise
-from ...guards.base import Bound, Release, behind
+from ...guards.base import Bound, Release, behind, standing
 from ...guards.noise import gaussian_epsilon
 from ..build import build_client, build_server
 from ..plan.plan import Plan
@@ -137,15 +137,13 @@ def _roughly(spent: Sequence[Spent], delta: float) -> float:
 
 # ------------------------------------------------------------------ what leaves
 def _along(guard: Guard, shape: Shape) -> tuple[list[dict[str, str]], Bound, list[float]]:
-    """(each part's claim, what holds behind the last, the δ that was asked for)"""
-    claims, bound, deltas = [], Bound(), []
-    for part in guard.stages():
-        settled, bound = behind(part, bound)
-        claims.append({"guard": repr(part), "claim": settled.claim(shape)})
-        shape = settled.out_shape(shape)
-        if isinstance(part, Gaussian):
-            deltas.append(part.delta)
-    return claims, bound, deltas
+    """(what each part may claim of what leaves, what holds behind the last, the δ that was asked for)"""
+    parts, bound = guard.stages(), Bound()
+    for part in parts:
+        _, bound = behind(part, bound)
+    said = [one.sentence() for one in standing(guard, shape)]
+    claims = [{"guard": repr(part), "claim": sentence} for part, sentence in zip(parts, said, strict=True)]
+    return claims, bound, [part.delta for part in parts if isinstance(part, Gaussian)]
 
 
 def _messages(

@@ -1,0 +1,145 @@
+"""Commands that go on where they stopped: a folder of results holds the whole command that began it.
+
+`command.json` is written with the first thing that is worth keeping. `--resume FOLDER` alone restores every option;
+one that is typed again must be the same, but for those that no figure hangs on.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from .. import __version__
+from .options import CELLS
+from .terminal import as_typed
+
+FILE = "command.json"
+FREE = {"threads", "jobs", "as_json", "data_dir", "code", "out", "resume"}  # no figure hangs on these
+_SPELLED = {"as_json": "--json", "with_": "--with", "plan": "PLAN"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person typed: the command, the line, and the options that are not left to their defaults."""
+
+    command: str
+    typed: str
+    options: Mapping[str, Any]
+
+    def keep(self, folder: Path) -> None:
+        """The folder can go on from here. What it began with stays."""
+        from ..training import checkpoint
+
+        if not (folder / FILE).exists():
+            told = {"version": __version__, "command": self.command, "typed": self.typed, "options": self.options}
+            mode = 0o600 if "private_seed" in self.options else 0o644
+            checkpoint.write_text(folder / FILE, json.dumps(told, indent=1, default=str), mode)
+
+
+def resumable(command: Callable[..., None], only: frozenset[str] | None = None) -> Callable[..., None]:
+    """Give `command`, which has an option --resume, what was `asked`: now, or when the folder was begun.
+
+    `only`: the options that the command wants back from here, where its folder holds the rest in another way.
+    """
+    own = inspect.signature(command)
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+    @wraps(command)
+    def typed(context: typer.Context, **values: Any) -> None:
+        given = {name: value for name, value in values.items() if _is_typed(context, name)}
+        asked = Asked(command.__name__, as_typed(), {n: v for n, v in given.items() if n not in ("out", "resume")})
+        if (folder := values["resume"]) is not None:
+            asked = restored(folder, asked, values["out"], only)
+        command(**{**values, **asked.options}, asked=asked)
+
+    kept = [one for one in own.parameters.values() if one.name != "asked"]
+    typed.__signature__ = own.replace(parameters=[*kept, context])  # type: ignore[attr-defined]
+    typed.__annotations__ = {one.name: one.annotation for one in [*kept, context]}
+    return typed
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def restored(folder: Path, now: Asked, out: Path | None = None, only: frozenset[str] | None = None) -> Asked:
+    """The command a folder was begun with, with what may be another of `now`; anything else is refused by name."""
+    from ..training.checkpoint import refuse_other_version
+
+    if out is not None:
+        raise ValueError(f"--resume goes on in {folder}: leave out --out, or begin anew without --resume")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder} to go on in")
+    if only is not None and not (folder / FILE).exists():
+        return now  # begun from Python, where nobody typed anything
+    if not (folder / FILE).exists():
+        raise FileNotFoundError(f"{folder} was not begun by `cutlayer {now.command}`: there is no {FILE} in it")
+    try:
+        told = json.loads((folder / FILE).read_text())
+        begun = Asked(told["command"], told["typed"], told["options"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / FILE} cannot be read: {error}") from error
+    refuse_other_version(told.get("version"), folder)
+    if begun.command != now.command:
+        raise ValueError(f"{folder} was begun by `cutlayer {begun.command}`: resume it with that")
+    kept = {name: value for name, value in begun.options.items() if only is None or name in only | FREE}
+    others = {name: value for name, value in now.options.items() if only is not None and name not in only}
+    _refuse_other_options(folder, kept, {name: value for name, value in now.options.items() if name not in others})
+    _refuse_to_import(folder, kept, now.options)
+    options = {**kept, **others, **{name: value for name, value in now.options.items() if name in FREE}}
+    if isinstance(options.get("data_dir"), str):
+        options["data_dir"] = Path(options["data_dir"])
+    return Asked(begun.command, begun.typed, options)
+
+
+def _refuse_other_options(folder: Path, begun: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name, value in now.items():
+        if name in FREE or begun.get(name) == value:
+            continue
+        option = spelled(name)
+        before = f"with {option} {_words(begun[name])}" if name in begun else f"without {option}"
+        raise ValueError(
+            f"{folder} was begun {before}, and now it is {_words(value)}: leave {option} out to go on, or begin anew "
+            "without --resume"
+        )
+
+
+def _refuse_to_import(folder: Path, begun: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """A folder causes no import: whoever goes on types again what names code outside the package."""
+    from ..core.outside.placeholders import rewritten
+
+    for name, value in begun.items():
+        texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        if name not in now and name not in FREE and any(rewritten(one)[1] for one in texts):
+            raise ValueError(
+                f"{folder} was begun with {spelled(name)} {_words(value)}, which names code outside the package, and "
+                f"a folder imports nothing by itself: type {spelled(name)} again beside --resume"
+            )
+
+
+def spelled(name: str) -> str:
+    """An option as it is typed."""
+    return _SPELLED.get(name, f"--{name.replace('_', '-')}")
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def unfinished(folder: Path, command: str) -> Path:
+    """A folder with something left to do: what is finished is never written over."""
+    if not (folder / CELLS).is_dir():
+        raise FileExistsError(f"the {command} in {folder} is finished: begin another without --resume")
+    return folder
+
+
+def interrupted(command: str, folder: Path) -> str:
+    if not (folder / FILE).exists():
+        return "interrupted before anything was finished: nothing is kept"
+    return f"interrupted; what is finished is kept, go on with: cutlayer {command} --resume {folder}"
