@@ -10,7 +10,7 @@ from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
 from ..core.guard import GuardModule
 from ..core.message import Handler, Kind, Message
-from ..core.seeds import derive, seeded
+from ..core.seeds import derive
 from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
 from ..detectors import ClientAssets, SentBatch, swap_guard
@@ -292,11 +292,7 @@ class Client:
     def _own(self) -> ClientAssets:
         """What this client's detectors may use of its own."""
         cut, public = cut_shapes(self.plan, self._task), derive(self.plan.seed, "guard")
-        own = self.plan.guard_of(self.number)
-        undo = own.undo(cut.shared, public)
-        with seeded(0):  # any weights will do: there are some, or none
-            parts = own.build(cut.shared, public, 0, self._task).parameters()
-        learns = not own.client_only and any(p.requires_grad for p in parts)
+        undo = self.plan.guard_of(self.number).undo(cut.shared, public)
 
         def some(most: int) -> SentBatch:
             pick = torch.arange(len(self._pool)) if self._share is None else self._share
@@ -309,7 +305,7 @@ class Client:
                 old, new, cut.shared, public=public, private=private, task=self._task, device=self.device
             )
 
-        return ClientAssets(some, guard, undo.to(self.device) if undo is not None else None, learns)
+        return ClientAssets(some, guard, undo.to(self.device) if undo is not None else None)
 
     def _honest(self, steps: int) -> Iterator[tuple[ClientNetwork, Batch]]:
         """A rehearsal with a server of the client's own making, on its own samples; nothing of it stays."""
