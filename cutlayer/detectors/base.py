@@ -57,7 +57,6 @@ class ClientAssets(NamedTuple):
     ]  # so many, or all there are; nothing was sent for them yet, so `seen` is empty
     guard: Callable[[Guard], GuardModule]  # another one in the place of its own, or why that cannot be
     undo: nn.Module | None
-    guard_learns: bool = False  # the client's half of the guard has weights
 
 
 class ClientContext(NamedTuple):

@@ -42,16 +42,9 @@ ABSENT = -9.0  # in a snapshot: below anything a figure can be, and a number
 SURE = 1.96  # standard errors on either side: 95 %
 
 
-class Margin(NamedTuple):
-    """By how much an estimate may be too low: behind guards without weights at the client, and behind others."""
-
-    fixed: float
-    learned: float
-
-
 # What an audited decoder saw at most beyond the estimate, rounded up, over all runs in docs/evidence/leakmeter.json
 # (a test compares). A budget is compared with the estimate and this. Of attributes nothing was measured.
-MARGIN = {"ssim": Margin(0.13, 0.38), "ncc": Margin(0.08, 0.28), "accuracy": Margin(0.0, 0.0)}
+MARGIN = {"ssim": 0.08, "ncc": 0.06, "accuracy": 0.0}
 
 
 class Budget(NamedTuple):
@@ -138,13 +131,13 @@ class LeakMeter(Detector):
         if len(own.x) < FEWEST:
             raise ValueError(f"{self!r} learns from at least {FEWEST} images; this client has {len(own.x)}")
         if limit is not None:
-            self._refuse_unreachable(limit, own, _margin(limit, context))
+            self._refuse_unreachable(limit, own)
 
-    def _refuse_unreachable(self, limit: Budget, own: SentBatch, margin: float) -> None:
+    def _refuse_unreachable(self, limit: Budget, own: SentBatch) -> None:
         """Against what a server has that knows the class of each image and looks at no message at all."""
         half = torch.arange(len(own.x)) % 2 == 0
         found = floors(own.pick(half), own.pick(~half), self.attribute)
-        floor = found[limit.figure]
+        floor, margin = found[limit.figure], MARGIN[limit.figure]
         if limit.most < floor + margin:
             what = "naming the commonest value" if limit.figure == "accuracy" else "the mean image of each class"
             work = min(0.99, ceil(100 * (floor + margin + ROOM)) / 100)
@@ -171,10 +164,8 @@ def why_not_kept(told: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _margin(limit: Budget, context: ClientContext) -> float:
-    """What is added to an estimate before it is compared with a budget."""
-    found = MARGIN[limit.figure]
-    return found.learned if context.own is not None and context.own.guard_learns else found.fixed
+def _is_over(limit: Budget, estimate: float) -> bool:
+    return estimate + MARGIN[limit.figure] > limit.most
 
 
 class _Meter(Watch):
@@ -322,12 +313,12 @@ class _Meter(Watch):
     # ------------------------------------------------------------------------- what follows
     def _judge(self, row: Mapping[str, Any]) -> None:
         limit = self.spec.limit
-        if limit is None or not self._is_over(limit, row[limit.figure]):
+        if limit is None or not _is_over(limit, row[limit.figure]):
             return
         spread = row["accuracy_plus_minus" if limit.figure == "accuracy" else "plus_minus"]
         over = (
             f"after step {row['step']} a reader ({row['reader']}) sees {limit.figure} {row[limit.figure]:.3f} "
-            f"(± {spread:.3f}; audits saw up to {_margin(limit, self._context):g} more) in what was sent, and the "
+            f"(± {spread:.3f}; audits saw up to {MARGIN[limit.figure]:g} more) in what was sent, and the "
             f"budget is {limit.most:g}"
         )
         own = self._context.own
@@ -340,9 +331,6 @@ class _Meter(Watch):
             log.warning("LeakMeter: %s", over)
         else:
             self.alarm = over + (" (the ladder ends here)" if self.spec.ladder else "")
-
-    def _is_over(self, limit: Budget, estimate: float) -> bool:
-        return estimate + _margin(limit, self._context) > limit.most
 
     def _climb(self, rung: int) -> None:
         self._rung = rung
@@ -370,8 +358,8 @@ class _Meter(Watch):
             "leak": self._rows,
             "leak_so_far": worst,  # what once was sent cannot be taken back
             # None: there is no budget, or nothing was measured.
-            "exceeded": self._is_over(limit, worst[limit.figure]) if limit and limit.figure in worst else None,
-            "budget_margin": None if limit is None else _margin(limit, self._context),
+            "exceeded": _is_over(limit, worst[limit.figure]) if limit and limit.figure in worst else None,
+            "budget_margin": None if limit is None else MARGIN[limit.figure],
             "guard": repr(self.spec.ladder[self._rung - 1]) if self._rung else None,
             "postponed": self._postponed,
             "cpu_seconds": round(self._spent, 2),

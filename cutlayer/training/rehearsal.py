@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import GuardModule
-from ..core.seeds import derive, seeded
+from ..core.seeds import derive
 from ..data.base import Samples
 from ..detectors import ClientAssets, SentBatch, swap_guard
 from ..guards import Guard
@@ -38,9 +38,6 @@ def assets(party: Party, own: OwnData) -> ClientAssets:
     cut, public = cut_shapes(plan, task), derive(plan.seed, "guard")
     old = plan.guard_of(number)
     undo = old.undo(cut.shared, public)
-    with seeded(0):  # any weights will do: there are some, or none
-        parameters = old.build(cut.shared, public, 0, task).parameters()
-    learns = not old.client_only and any(one.requires_grad for one in parameters)
 
     def some(most: int) -> SentBatch:
         batch = as_batch(own.pool, own.first(most))
@@ -50,7 +47,7 @@ def assets(party: Party, own: OwnData) -> ClientAssets:
         private = client_secret(plan, number, "guard")
         return swap_guard(old, new, cut.shared, public=public, private=private, task=task, device=device)
 
-    return ClientAssets(some, guard, undo.to(device) if undo is not None else None, learns)
+    return ClientAssets(some, guard, undo.to(device) if undo is not None else None)
 
 
 def honest_steps(

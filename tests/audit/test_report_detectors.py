@@ -276,7 +276,7 @@ def test_the_table_of_meters_has_the_runs_own_figures(measured):
         name: last[name] for name in ("step", "ssim", "ncc", "floor", "reader", "plus_minus")
     }
     assert [step for step, *_ in honest["course"]] == [one["step"] for one in told["leak"]] and len(told["leak"]) > 1
-    over = honest["leak_so_far"]["ncc"] + MARGIN["ncc"].fixed > METER.limit.most
+    over = honest["leak_so_far"]["ncc"] + MARGIN["ncc"] > METER.limit.most
     assert honest["exceeded"] is over and honest["hijacked_by"] is None
     by_attack = {row["attack"]: row for row in found.rows}
     assert hijacked["hijacked_by"] == repr(HIJACKER)
