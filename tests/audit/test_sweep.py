@@ -119,8 +119,8 @@ def test_the_command(tmp_path, monkeypatch):
     ]
     files = {file.name for file in (tmp_path / "a").iterdir()}
     assert files == {
-        "audit.json", "command.json", "report.html", "tradeoff.png", "reconstructions.png", "read-best.png", "sweep.png",
-        "sweep.svg", "sweep.csv",
+        "audit.json", "command.json", "report.html", "tradeoff.png", "reconstructions.png", "read-best.png",
+        "sweep.png", "sweep.svg", "sweep.csv",
     }  # fmt: skip
     page = (tmp_path / "a" / "report.html").read_text()
     assert "Rate, accuracy and leakage" in page and "total ratio" in page and "2/(1 + ρ)" in page
