@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..attacks import Attack
 from ..core.batch import Task
+from ..core.errors import NonFinite
 from ..core.guard import Shape
 from ..core.outside import is_outside
 from ..core.seeds import derive
@@ -163,12 +164,27 @@ class _Matrix:
             if guard == NoGuard():
                 self._attacked(open_cut, marks, controls)
             elif self.claim(f"{seed} | {shown(guard)}"):
-                self._attacked(Scene(replace(own, guard=guard), shared, open_cut), marks, controls)
+                self._attacked_if_it_trains(Scene(replace(own, guard=guard), shared, open_cut), marks, controls)
 
     def result(self) -> Audit:
         assert self._result is not None
         self._result.floors = _average(self._floors)
         return self._result
+
+    def _attacked_if_it_trains(self, scene: Scene, marks: Floors, controls: dict[str, Row]) -> None:
+        """A guard with which training is lost is named among those left out; the others lose nothing by it."""
+        guard, seed = scene.plan.guard, scene.plan.seed
+        name = f"{seed} | {shown(guard)} | does not train"
+        if (cell := self.store.get(name)) is None:
+            try:
+                self._attacked(scene, marks, controls)
+                return
+            except NonFinite as error:
+                if scene.trained:  # it was no training that lost its numbers
+                    raise
+                cell = {"why": f"with seed {seed} {error}"}, {}
+                self.store.put(name, cell[0])
+        self.left_out[shown(guard)] = cell[0]["why"]
 
     def _attacked(self, scene: Scene, marks: Floors, controls: dict[str, Row]) -> None:
         """All cells of one guard. The open cut comes first, and leaves its rows in `controls`."""

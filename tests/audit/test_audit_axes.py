@@ -15,7 +15,7 @@ from cutlayer.audit.store import ResultStore
 from cutlayer.core.batch import Task
 from cutlayer.data.auxiliary import Auxiliary
 from cutlayer.data.base import Loaded, Samples
-from cutlayer.guards import LightSplit
+from cutlayer.guards import WCC, LightSplit
 from cutlayer.training.facts.link import Link
 
 READER = Decoder(steps=60, width=8, hidden=32)
@@ -137,3 +137,17 @@ def test_fora_learns_alongside_the_training_from_what_was_recorded():
     (other,) = ran(guards=[], attacks=[replace(attack, alongside=False)], images=12).rows
     assert row["accuracy"] == other["accuracy"]  # nobody but the attacker learnt anything else
     assert row["ssim"] != other["ssim"]
+
+
+def test_a_guard_that_cannot_be_trained_is_named_and_the_others_stay(tmp_path):
+    """Training with it ends in NaN; a resumed audit does not try it again."""
+    lost, kept = WCC(weight=1e38), LightSplit(ratio=4)
+    found = ran(Resources(store=ResultStore(tmp_path / "cells", "x")), guards=[lost, kept])
+    assert "did it" in found.left_out[repr(lost)] and "seed 0" in found.left_out[repr(lost)]
+    assert {row["guard"] for row in found.rows} == {"none", repr(kept)}
+    trained = []
+    again = ran(
+        Resources(store=ResultStore(tmp_path / "cells", "x"), on_event=lambda event: trained.append(event.what)),
+        guards=[lost, kept],
+    )
+    assert again.left_out == found.left_out and not any("training" in what for what in trained)
