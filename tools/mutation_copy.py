@@ -88,8 +88,8 @@ class Copy:
                 RUNNING.discard(process)
                 stop(process)  # also what tests have started and left behind
         found = json.loads(facts.read_text()) if facts.is_file() else {"seconds": {}, "failed": [], "strangers": []}
-        if found.pop("strangers"):
-            sys.exit(f"{self.root}: the package came from somewhere else")
+        if strangers := found.pop("strangers"):
+            sys.exit(f"{self.root}: the package came from somewhere else: {', '.join(strangers[:3])}")
         return Outcome(code, **found)
 
 
