@@ -28,7 +28,8 @@ def percents(ends: Sequence[float]) -> str:
 def cost(points: float, ratio: float) -> str:
     """What a guard costs: points of accuracy, and how many times the bytes of the open cut are those it needs."""
     signed = f"{points:+.1f}".replace("-", "−")
-    return f"Accuracy {signed} points, {bytes_compared(ratio)}."
+    told = "as before" if signed in ("+0.0", "−0.0") else f"{signed} points"
+    return f"Accuracy {told}, {bytes_compared(ratio)}."
 
 
 def bytes_compared(ratio: float) -> str:
