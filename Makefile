@@ -27,9 +27,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# A process a core, each with whole files: what a file prepares is prepared once. The longest ones come first.
+# A process a core and one more, since tests of connections wait more than they compute; each with whole files: what a
+# file prepares is prepared once. The longest ones come first.
 unit: setup
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
 
 # Full counts of what the tests show a slice of; the figures go to docs/evidence.
 campaign: setup

@@ -51,6 +51,7 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
     assert without_times(shared.rows) == without_times(alone.rows) and len(alone.rows) > 2
 
 
+@pytest.mark.campaign  # tests/outside audits with two processes too, with plug-ins of its own
 def test_two_processes_fill_the_cells(tmp_path):
     alone, shared, shown = audit(*wanted()), kept(tmp_path / "cells"), []
     shared.store.put("0 | floors", alone.floors)  # the longest part, and the test above has workers that make them

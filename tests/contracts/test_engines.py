@@ -49,9 +49,16 @@ def grpc(plan, folder):
 
 ENGINES = {"local": local, "grpc": grpc}
 every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
-every_plan = pytest.mark.parametrize(
-    "plan", [tiny_plan(batch_size=6, clients=CLIENTS, epochs=2, **fields) for fields in PLANS.values()], ids=PLANS
-)
+
+
+def plans(*always):
+    """Those named here in every run, the others in a campaign."""
+    made = {name: tiny_plan(batch_size=6, clients=CLIENTS, epochs=2, **fields) for name, fields in PLANS.items()}
+    marks = {name: () if name in always else pytest.mark.campaign for name in made}
+    return pytest.mark.parametrize("plan", [pytest.param(made[name], marks=marks[name], id=name) for name in made])
+
+
+every_plan, some_plans = plans(*PLANS), plans("own heads", "SplitFed 1")
 
 
 def test_every_engine_is_here():
@@ -67,7 +74,7 @@ def test_an_engine_is_four_methods(engine, tmp_path):
         assert all(callable(getattr(carrier, name)) for name in wanted)
 
 
-@every_plan
+@some_plans
 @every_engine
 def test_answers_come_in_the_order_of_the_turns_and_everything_is_counted(engine, plan, tmp_path):
     with engine(plan, tmp_path) as (coordinator, carrier):
@@ -99,7 +106,7 @@ def test_an_order_without_batches_brings_weights_and_makes_no_step(engine, tmp_p
         assert coordinator.rejected == []
 
 
-@every_plan
+@some_plans
 @every_engine
 def test_an_evaluation_is_one_number_a_network_and_changes_nothing(engine, plan, tmp_path):
     with engine(plan, tmp_path) as (coordinator, carrier):
@@ -111,7 +118,7 @@ def test_an_evaluation_is_one_number_a_network_and_changes_nothing(engine, plan,
         assert same(coordinator.tensors(), before)
 
 
-@every_plan
+@some_plans
 @every_engine
 def test_what_was_kept_is_gone_back_to(engine, plan, tmp_path):
     """The rounds after it come out the same again, bit for bit, heads and bodies."""

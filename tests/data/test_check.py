@@ -145,6 +145,7 @@ def test_an_error_nobody_foresaw_costs_one_row(faces, monkeypatch):
     assert (row["found"], row["ok"], row["detail"]) == (True, False, "first line second line")
 
 
+@pytest.mark.campaign
 def test_the_real_folder_is_what_it_says(data_folder):
     rows = check(data_folder)
     found = [row for row in rows if row["found"]]

@@ -167,7 +167,7 @@ def close_all() -> None:
         for site in run.sites.values():
             site.channel.give_up = 0.0
         run.service.stop()
-        run.service.network.stop()
+        run.service.network.stop(grace=0.0)
         for thread in run.threads:
             thread.join(10)
 
