@@ -36,13 +36,12 @@ from .grades import LEAST_UNITS
 from .judge import judge
 from .knowledge import why_untold
 from .progress import Cells
-from .rows import AuditData, Floors, PoisonRow, Row, Verdict, picture_key, shown
+from .rows import SCHEMA, AuditData, Floors, PoisonRow, Row, Verdict, picture_key, shown
 from .scene import Scene, SceneContext
 from .spec import AuditSpec, Resources
 from .verdicts import guards_of, verdict
 from .victim import Victim
 
-SCHEMA = 2
 SMALLEST = 11  # pixels: one window of SSIM
 CONTROL_TRIES = 3  # an attack that fails on the open cut is tried again: some start badly, and that is no privacy
 AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from ..guards import Guard, NoGuard
 
+SCHEMA = 2  # of audit.json, and of the cells an interrupted audit keeps
+
 Scores = dict[str, float | None]
 Floors = dict[str, Scores]
 Figure = Any  # a float, or None where it cannot be said: an attack that makes no pictures has no SSIM

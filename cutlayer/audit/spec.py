@@ -10,7 +10,7 @@ from ..metrics.lpips import LPIPS
 from ..training.facts.link import Link
 from ..training.plan.code import outside
 from ..training.plan.plan import Plan
-from .rows import Event
+from .rows import SCHEMA, Event
 from .store import ResultStore
 
 
@@ -38,7 +38,7 @@ class AuditSpec:
         may change under the same name, so its hash is here."""
         common = repr(replace(self, guards=(), attacks=(), optional_guards=(), seeds=()))
         code = outside([self.plan, *self.guards, *self.optional_guards, *self.attacks])
-        return common + "".join(f" {name} {source.digest}" for name, source in code.items())
+        return f"schema {SCHEMA}: {common}" + "".join(f" {name} {source.digest}" for name, source in code.items())
 
 
 def _everything(name: str) -> bool:

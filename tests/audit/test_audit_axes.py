@@ -151,3 +151,13 @@ def test_a_guard_that_cannot_be_trained_is_named_and_the_others_stay(tmp_path):
         guards=[lost, kept],
     )
     assert again.left_out == found.left_out and not any("training" in what for what in trained)
+
+
+def test_cells_of_another_schema_are_not_taken_for_ours(tmp_path, monkeypatch):
+    """Rows that an older version kept lack fields that a verdict looks at."""
+    wanted = AuditSpec(tiny_plan(), guards=[LightSplit(ratio=4)])
+    ResultStore(tmp_path / "cells", wanted.identity).open()
+    ResultStore(tmp_path / "cells", wanted.identity)
+    monkeypatch.setattr("cutlayer.audit.spec.SCHEMA", 3)
+    with pytest.raises(ValueError, match="with code that was another then"):
+        ResultStore(tmp_path / "cells", wanted.identity)
