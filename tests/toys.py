@@ -97,6 +97,7 @@ GUARDS: list[Guard] = [
     TopK(share=0.2),
     RandTopK(share=0.2, alpha=0.3),
     Chain(TopK(share=0.2), WCC(weight=0.1)),
+    Chain(TopK(share=0.2), Quantize(bits=4)),
     C3(ratio=2),
     C3(ratio=4),
     Chain(LightSplit(ratio=2), C3(ratio=3), Quantize(bits=8)),

@@ -30,6 +30,10 @@ class Compressor(Spec):
         """
         return tensor, None
 
+    def least_rows(self, shape: tuple[int, ...]) -> int:
+        """The fewest rows of this shape that it can work on."""
+        return 1
+
 
 @dataclass(frozen=True, repr=False)
 class Compression(Spec):

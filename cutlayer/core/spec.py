@@ -14,7 +14,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from .outside import load_file, load_module, named, written
 from .outside.announced import announced
@@ -67,6 +67,15 @@ class Spec:
 
     # How many of the first fields are shown even so: a guard's main setting belongs to its name in a table.
     always_shown: ClassVar[int] = 0
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Python takes True for the number 1; who typed it meant something else."""
+        fields = _typed(cls)
+        given = {field.name: value for field, value in zip(fields, arguments, strict=False)} | named
+        for field in fields:
+            if isinstance(value := given.get(field.name), bool) and _is_number(field.type):
+                raise ValueError(f"{cls.__name__}'s {field.name} is a number; got {value}")
+        return super().__new__(cls)
 
     def __repr__(self) -> str:
         shown = []
@@ -134,10 +143,9 @@ def summary(thing: Any) -> str:
 
 def signature(thing: Any) -> str:
     """The arguments that a spec of it takes, with their defaults."""
-    fields = [field for field in dataclasses.fields(thing) if field.init] if dataclasses.is_dataclass(thing) else []
     return ", ".join(
         field.name if _default(field) is dataclasses.MISSING else f"{field.name}={_text(_default(field))}"
-        for field in fields
+        for field in _typed(thing)
     )
 
 
@@ -258,6 +266,18 @@ def _fit(thing: Any, origin: str, kind: str | None) -> Any:
     home = BASES[kind][0] if kind in BASES else __name__
     needed = " or ".join(f"{home}.{base.__name__}" for base in wanted)
     raise ValueError(f"{origin} cannot stand among the {kind or 'specs'}: it is no class that descends from {needed}")
+
+
+def _typed(kind: Any) -> "list[dataclasses.Field[Any]]":
+    """The fields of a spec that arguments fill, in their order."""
+    return [field for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether a field's type has numbers in it and no truth values."""
+    text = kind if isinstance(kind, str) else kind.__name__ if isinstance(kind, type) else str(kind)
+    names = {name.strip() for name in text.split("|")}
+    return bool(names & {"int", "float"}) and "bool" not in names
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:

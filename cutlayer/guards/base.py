@@ -53,8 +53,14 @@ class Guard(Spec):
     reads_classes: ClassVar[bool] = False
     # Most of what leaves is exactly zero, and the wire leaves zeros out.
     makes_zeros: ClassVar[bool] = False
-    # Every coordinate that leaves mixes all that came in: zeros made before do not survive.
+    # Zeros made before do not survive it: every coordinate that leaves mixes all that came in, or stands for others.
     fills_zeros: ClassVar[bool] = False
+    # It is there for fewer bytes, and for nothing else.
+    only_compresses: ClassVar[bool] = False
+    # It writes the bytes of what it lets through (`GuardModule.packed`); they fit nothing that is changed behind it.
+    packs: ClassVar[bool] = False
+    # What it reads has to be pictures: the cut is the network's input, and no guard before it changes them.
+    reads_pictures: ClassVar[bool] = False
     # Client and server exchange the server's half now and then: "copy" it to the client, or "replace" it from there.
     exchange: ClassVar[str] = ""
     # It changes how the client learns from the gradients of a whole batch.
@@ -84,6 +90,10 @@ class Guard(Spec):
     def least_batch(self) -> int:
         """The fewest samples this guard can work on."""
         return 1
+
+    def least_rows(self, shape: Shape) -> int:
+        """The fewest samples this guard can work on at a cut of this shape."""
+        return self.least_batch
 
     @property
     def fan_out(self) -> int:

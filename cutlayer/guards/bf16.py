@@ -1,7 +1,7 @@
 """Numbers of two bytes instead of four."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ class BF16(Guard, Compressor):
     Straight through: gradients pass as if nothing had happened. Also for `down` and `back` of a plan. Each number
     is rounded by itself, so no outlier makes the others coarse, as it does on a grid.
     """
+
+    only_compresses: ClassVar[bool] = True
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return StraightThrough(self, private)

@@ -78,6 +78,9 @@ class Chain(Guard):
     def least_batch(self) -> int:
         return max(part.least_batch for part in self.parts)
 
+    def least_rows(self, shape: Shape) -> int:
+        return max(step.part.least_rows(step.before) for step in self._steps(shape, 0))
+
     @property
     def fan_out(self) -> int:
         return max(part.fan_out for part in self.parts)  # such guards mix samples, so there is one at most
@@ -174,6 +177,11 @@ class Chain(Guard):
             raise ValueError(
                 f"{exchanging[0]} and {exchanging[1]} both exchange their server's half: use one of them"
             )
+        learning = [part for part in self.parts if part.reads_gradients]
+        if len(learning) > 1:
+            raise ValueError(
+                f"{learning[0]} and {learning[1]} both replace the gradients a client learns from: use one of them"
+            )
         for place, part in enumerate(self.parts):
             readers = [later for later in self.parts[place + 1 :] if later.reads_samples]
             if part.mixes_samples and readers:
@@ -184,9 +192,18 @@ class Chain(Guard):
             after = [later for later in self.parts[place + 1 :] if later.fills_zeros]
             if part.makes_zeros and after:
                 raise ValueError(
-                    f"{part} drops coordinates, but {after[0]} mixes all of them: the zeros are gone and so are the "
+                    f"{part} drops coordinates, but {after[0]} fills them again: the zeros are gone and so are the "
                     f"bytes saved. Put {after[0]} first, or leave one out"
                 )
+            again = [later for later in self.parts[place + 1 :] if later.only_compresses]
+            if part.packs and again:
+                raise ValueError(
+                    f"{part} has packed what leaves as small as it can, and {again[0]} behind it would have to send "
+                    "other numbers in more bytes: leave one of them out"
+                )
+            before = [earlier for earlier in self.parts[:place] if not earlier.client_only]
+            if part.reads_pictures and before:
+                raise ValueError(f"{part} codes pictures, and {before[0]} changes them before: put {part} first")
             if part.holds_back and any(earlier.holds_back for earlier in self.parts[:place]):
                 raise ValueError(f"{part} would keep home what another guard already kept: use one of them")
 

@@ -46,8 +46,7 @@ class DPSGD(Guard):
 
     def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:
         watchers = [module for module in client.modules() if isinstance(module, PerSample)]
-        if len(watchers) != 1:
-            raise ValueError("DPSGD replaces the client's gradients, and can do so once: leave the other one out")
+        assert len(watchers) == 1  # two of them in a chain are refused when it is written
         _refuse_what_mixes_or_learns_alone(self, client)
         for unit in units(client):
             # A method, not a closure: in a deep copy of the client the hook then belongs to the copy.

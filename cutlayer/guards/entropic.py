@@ -35,6 +35,8 @@ class EntropicStudent(Guard):
     width: int = 32
     always_shown: ClassVar[int] = 3
     fills_zeros: ClassVar[bool] = True
+    only_compresses: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
     exchange: ClassVar[str] = "replace"
     post_hoc: ClassVar[bool] = True
 

@@ -34,6 +34,9 @@ class FedLite(Guard):
     rounds: int = 5  # of Lloyd's
     always_shown: ClassVar[int] = 3
     mixes_samples: ClassVar[bool] = True  # the words a sample is written in are those of the whole batch
+    only_compresses: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+    fills_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, least in (("parts", 1), ("groups", 1), ("centroids", 1), ("rounds", 1)):

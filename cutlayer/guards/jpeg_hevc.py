@@ -29,6 +29,9 @@ class JPEG(Guard):
     quality: int = 75
     always_shown: ClassVar[int] = 1
     in_suite: ClassVar[bool] = False  # pictures need a cut at the input
+    only_compresses: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+    reads_pictures: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.quality) is not int or not 1 <= self.quality <= 100:

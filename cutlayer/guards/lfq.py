@@ -56,6 +56,8 @@ class LFQ(Guard):
     pre: int = 0
     always_shown: ClassVar[int] = 2
     fills_zeros: ClassVar[bool] = True
+    only_compresses: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, least in {"groups": 1, "bits": 1, "quantizers": 1, "depth": 1, "freq": 1, "pre": 0}.items():

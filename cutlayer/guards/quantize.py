@@ -1,7 +1,7 @@
 """Fewer bits a number."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from ..core.guard import GuardModule, Shape
 from ..wire.codecs.entropy import MOST_BITS as MOST_CODED
 from ..wire.codecs.entropy import Coded
 from ..wire.codecs.parts.gridded import MOST_BITS, Gridded
+from ..wire.codecs.sparse_grid import SparseGridded
 from .base import Guard
 from .parts.straight_through import StraightThrough
 
@@ -22,6 +23,7 @@ ROUNDINGS = ("nearest", "stochastic")
 class Quantize(Guard, Compressor):
     """Each row on a grid of 2^bits levels between its smallest and its largest value.
 
+    Zeros stay zeros, so behind a guard that drops coordinates the wire leaves them out as before.
     Straight through: gradients pass as if nothing had happened. Also for `down` (u) and `back` (du and dz) of a plan,
     where `rounding="stochastic"` makes the rounded gradient right on average.
     """
@@ -29,6 +31,8 @@ class Quantize(Guard, Compressor):
     bits: int = 8
     rounding: str = "nearest"
     entropy: bool = False  # frequent levels take fewer bits; both sides need the extra `entropy`
+    only_compresses: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:
@@ -46,17 +50,37 @@ class Quantize(Guard, Compressor):
         if rows.shape[1] < 2:
             return tensor, None
         begin, end = rows.amin(1), rows.amax(1)  # NaN and infinity show in them
-        step = (end - begin) / (2**self.bits - 1)
-        if not (torch.isfinite(begin) & torch.isfinite(step)).all():
+        if not torch.isfinite(end - begin).all():
             return tensor, None
-        step = torch.where(step > 0, step, torch.ones_like(step))
+        is_zero = rows == 0
+        begin, step, zero = _grids(begin, end, is_zero.any(1), 2**self.bits - 1)
         place = (rows - begin[:, None]).div_(step[:, None])
         if self.rounding == "stochastic":
             place = place.add_(torch.rand(place.shape, generator=draw).to(place)).floor_()
-        codes = place.round_().clamp_(0, 2**self.bits - 1).to(torch.int32)
+        codes = torch.where(is_zero, zero[:, None], place.round_()).clamp_(0, 2**self.bits - 1).to(torch.int32)
         grid = Gridded(codes, begin, step, self.bits)
-        value = grid.value().reshape(tensor.shape)
-        if not self.entropy:
-            return value, grid
-        coded = Coded(grid)
-        return value, coded if coded.size() < grid.size() else grid
+        value = grid.value()
+        ways: list[Any] = [grid, SparseGridded(grid, value)]
+        if self.entropy:
+            ways.append(Coded(grid))
+        return value.reshape(tensor.shape), min(ways, key=lambda way: way.size())
+
+
+def _grids(begin: Tensor, end: Tensor, has_zeros: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where each row's grid begins, how wide its steps are, and the code of 0 in rows that have zeros.
+
+    What is exactly zero stays so, since the wire leaves it out: a row with zeros and negative values gets a grid with
+    a level at 0. It reaches both ends, and its steps are wider for it. With a single step only the longer side is
+    reached.
+    """
+    step = (end - begin) / steps
+    below = (-begin / torch.where(step > 0, step, 1.0)).round()  # levels under 0
+    if steps > 1:  # each side that has values has a level
+        below = torch.where(end > 0, below.clamp(1, steps - 1), below)
+    needed = torch.maximum(-begin / below.clamp(min=1), end / (steps - below).clamp(min=1))
+    moved = has_zeros & (begin < 0)
+    step = torch.where(moved, needed, step)
+    step = torch.where(step > 0, step, 1.0)
+    # The product is rounded as `Gridded` rounds it, so that code · step + begin is exactly 0 there.
+    zero = torch.where(moved, below, 0.0)
+    return torch.where(moved, -(zero * step), begin), step, zero

@@ -36,6 +36,8 @@ class RateBottleneck(Guard):
     width: int = 32
     always_shown: ClassVar[int] = 3
     fills_zeros: ClassVar[bool] = True
+    only_compresses: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_sizes(

@@ -2,6 +2,7 @@
 
 import heapq
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +39,9 @@ class SplitFC(Guard, Compressor):
     always_shown: ClassVar[int] = 2
     mixes_samples: ClassVar[bool] = True  # which columns leave, and their grids, follow from the whole batch
     makes_zeros: ClassVar[bool] = True
+    only_compresses: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+    fills_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratio, int | float) or not self.ratio >= 1:
@@ -63,6 +67,17 @@ class SplitFC(Guard, Compressor):
     def least_batch(self) -> int:
         return 2  # one sample has no spread to go by
 
+    def least_rows(self, shape: Shape) -> int:
+        least = fixed_bits(prod(shape), 0, 0, self.ends)
+        rows = max(self.least_batch, int(least / (self.budget * prod(shape))))
+        while self._bits(rows * prod(shape)) < least:
+            rows += 1
+        return rows
+
+    def _bits(self, numbers: int) -> int:
+        """What a batch of so many numbers may take, in whole bytes."""
+        return 8 * int(self.budget * numbers / 8)
+
     def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         """What comes over of a tensor within the budget."""
         if tensor.dim() < 2 or not tensor.numel() or tensor.dtype not in (torch.float32, torch.float64):
@@ -70,7 +85,7 @@ class SplitFC(Guard, Compressor):
         rows = tensor.detach().flatten(1)
         if not torch.isfinite(torch.stack(rows.aminmax()).float()).all():
             return tensor, None
-        bits = 8 * int(self.budget * rows.numel() / 8)  # in whole bytes
+        bits = self._bits(rows.numel())
         if fixed_bits(rows.shape[1], 0, 0, self.ends) > bits:
             raise ValueError(
                 f"{self}: a batch of {len(rows)} x {rows.shape[1]} may take {bits} bits, which is too few for any "

@@ -23,6 +23,7 @@ class TopK(Guard, Compressor):
     """
 
     share: float = 0.05
+    only_compresses: ClassVar[bool] = True
     makes_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
 from ..rules import Correction
 from ..rules.base import NET, OPTIMIZER
-from .batches import as_batch, epoch_batches, on
+from .batches import as_batch, epoch_batches, micro_batches, on
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
 from .evaluation import Score, classes_of, score
@@ -108,9 +108,7 @@ class Client:
         return as_batch(self.samples, index, self.secret("step", self.steps))
 
     def micro_batches(self, index: Tensor) -> tuple[Tensor, ...]:
-        """The pieces a batch travels in; a small last batch has fewer."""
-        most = len(index) // max(2, self.plan.guard.least_batch)
-        return index.tensor_split(max(1, min(self.plan.micro_batches, most)))
+        return micro_batches(self.plan, index)
 
     # ---------------------------------------------------------------------------- orders
     def handle(self, order: Message) -> Message:

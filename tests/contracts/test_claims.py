@@ -62,7 +62,7 @@ LOST = [
     Chain(Clip(norm=1.0), Gaussian(epsilon=8)),
     Chain(SEAL(), Gaussian(scale=2.0)),
     Chain(LFQ(bits=3), Gaussian(scale=0.1)),
-    Chain(SplitFC(ratio=2, budget=1), Quantize(bits=8)),
+    Chain(SplitFC(ratio=2, budget=1), Clip(norm=1.0)),
     Chain(Gaussian(scale=0.5), Quantize(bits=2)),
 ]
 

@@ -16,7 +16,7 @@ from toys import TASK, batches
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator, seeded
 from cutlayer.core.spec import spec
-from cutlayer.guards import HEVC, JPEG, EntropicStudent, FedLite, Quantize, RateBottleneck, SplitFC
+from cutlayer.guards import HEVC, JPEG, Chain, EntropicStudent, FedLite, Quantize, RateBottleneck, SplitFC, TopK
 from cutlayer.wire import frames
 from cutlayer.wire.codecs import (
     BY_TAG,
@@ -32,6 +32,7 @@ from cutlayer.wire.codecs import (
     Prepared,
     Raw,
     Sparse,
+    SparseGrid,
 )
 
 OF_ANY = [Raw(), Sparse(), Prefix(), Half()]
@@ -39,6 +40,10 @@ OF_ANY = [Raw(), Sparse(), Prefix(), Half()]
 MAPS, GREY, COLOUR = (4, 5, 5), (1, 12, 9), (3, 12, 9)
 WRITTEN = {
     Grid(): [(Quantize(bits=8), MAPS), (Quantize(bits=3, rounding="stochastic"), MAPS), (Quantize(bits=1), (7,))],
+    SparseGrid(): [
+        (Chain(TopK(share=0.2), Quantize(bits=4)), MAPS),
+        (Chain(TopK(share=0.03), Quantize(bits=3, rounding="stochastic")), (99,)),  # so few that places are listed
+    ],
     Columns(): [
         (SplitFC(ratio=2, budget=3), MAPS),
         (SplitFC(ratio=10, budget=2), MAPS),  # so few that their places are listed

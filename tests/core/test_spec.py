@@ -65,3 +65,20 @@ def test_everything_that_can_be_typed_has_a_summary(kind):
 def test_a_name_means_one_thing():
     everything = [name for kind in HOMES for name in names(kind)]
     assert len(everything) == len(set(everything))
+
+
+@pytest.mark.parametrize("text", [
+    "LightSplit(ratio=True)",
+    "WCC(True)",
+    "Gaussian(epsilon=True)",
+    "Quantize(bits=True)",
+    "Chain(TopK(share=False), WCC(weight=0.1))",
+    "Dirichlet(alpha=True)",
+])  # fmt: skip
+def test_true_is_no_number(text):
+    with pytest.raises(ValueError, match=r"is a number; got (True|False)"):
+        spec(text)
+
+
+def test_where_a_truth_value_is_meant_it_is_taken():
+    assert spec("Quantize(4, 'nearest', True)").entropy and spec("SEAL(fixed=True)").fixed

@@ -8,7 +8,21 @@ import torch
 from toys import batches
 
 from cutlayer.core.guard import Guarded, GuardModule
-from cutlayer.guards import WCC, Chain, LightSplit, NoGuard, Subset
+from cutlayer.guards import (
+    BF16,
+    DPSGD,
+    LFQ,
+    WCC,
+    Chain,
+    FedLite,
+    LightSplit,
+    NoGuard,
+    Quantize,
+    RateBottleneck,
+    SplitFC,
+    Subset,
+    TopK,
+)
 from cutlayer.guards.base import Bound, Guard, Release
 
 
@@ -90,6 +104,15 @@ def test_rows_home_and_notes_come_out_of_a_chain():
         ((Zeros(), LightSplit(ratio=4)), "the zeros are gone"),
         ((Mixing(), WCC(weight=0.1)), "put WCC(weight=0.1) before it"),
         ((Holding(), Holding()), "already kept"),
+        ((LFQ(bits=3), Quantize(bits=4)), "LFQ(groups=1, bits=3) has packed what leaves"),
+        (
+            (RateBottleneck(), WCC(weight=0.1), BF16()),
+            "BF16() behind it would have to send other numbers in more bytes",
+        ),
+        ((SplitFC(), TopK()), "leave one of them out"),
+        ((Quantize(bits=4), LFQ()), "leave one of them out"),
+        ((TopK(), FedLite()), "the zeros are gone"),
+        ((DPSGD(), DPSGD(clip=2.0)), "both replace the gradients"),
         ((Plain(), Needy()), "put Clip"),
         ((Bounding(), Plain(), Needy()), f"nothing is known of how far {Plain()}"),
     ],

@@ -2,11 +2,13 @@
 
 import io
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from toys import TASK, TinyNet, batches, split_and_whole, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Batch
@@ -111,6 +113,23 @@ def test_other_cuts_are_refused_and_the_error_names_the_network_to_take(guard):
     assert cut_shapes(tiny_plan(guard=guard, net=WHOLE), TASK).sent == TASK.shape
 
 
+@dataclass(frozen=True, repr=False)
+class _SameShape(TinyNet):
+    """A head whose maps have the shape of a picture, and are none."""
+
+    def head(self, shape):
+        return nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Sigmoid())
+
+    def body(self, shape):
+        return nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
+
+
+@both
+def test_maps_that_look_like_a_picture_are_refused_before_training(guard):
+    with pytest.raises(ValueError, match=r"what leaves .* here are none.*Whole"):
+        cut_shapes(tiny_plan(guard=guard, net=_SameShape()), TASK)
+
+
 @both
 @pytest.mark.parametrize("value", [-0.01, 1.01, float("nan")])
 def test_values_that_no_picture_has_are_refused(guard, value):
@@ -122,16 +141,14 @@ def test_values_that_no_picture_has_are_refused(guard, value):
 
 
 def test_no_noise_in_front():
-    noisy = Chain(Noise(scale=1.0), JPEG())
-    batch = batches(1)[0]
-    with pytest.raises(ValueError, match="values from 0 to 1"):
-        built(noisy)(batch.x, batch)
+    with pytest.raises(ValueError, match=r"Noise\(scale=1.0\) changes them before: put JPEG\(quality=75\) first"):
+        Chain(Noise(scale=1.0), JPEG())
 
 
 @pytest.mark.parametrize("kind", [JPEG, HEVC])
 @pytest.mark.parametrize("quality", [0, 101, 50.0, "good", True])
 def test_settings_that_make_no_sense(kind, quality):
-    with pytest.raises(ValueError, match=f"{kind.__name__}'s quality is a whole number from 1"):
+    with pytest.raises(ValueError, match=f"{kind.__name__}'s quality is a (whole )?number"):
         kind(quality=quality)
 
 

@@ -19,6 +19,7 @@ from cutlayer.training.plan.plan import Plan
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn
 from cutlayer.wire import frames
+from cutlayer.wire.codecs import BY_TAG
 
 Z = torch.randn(6, 3, 4, 4, generator=generator(3))
 
@@ -57,6 +58,29 @@ def test_constant_rows_single_numbers_and_numbers_that_are_none_go_as_they_are()
     for odd in (torch.tensor(1.5), torch.ones(4, 1), torch.tensor([[1.0, float("nan")]])):
         seen, packed = Quantize(bits=2).compress(odd)
         assert seen is odd and packed is None
+
+
+SPARSE = [Z, Z.abs(), -Z.abs(), 1e-40 * Z, 1e30 * Z]
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("bits", [1, 2, 3, 8, 16])
+def test_zeros_stay_zeros_and_the_others_stay_within_the_grid(bits, rounding):
+    for z in (TopK(share=0.1).compress(z)[0] for z in SPARSE):
+        seen, packed = Quantize(bits=bits, rounding=rounding).compress(z, generator(4))
+        assert not seen[z == 0].any() and not torch.signbit(seen[z == 0]).any()
+        assert torch.equal(BY_TAG[packed.tag].decode(memoryview(packed.encode()), z.dtype, z.shape), seen)
+        if bits > 1:  # levels beside 0 have to share two sides, so steps may be half as wide again
+            step = (z.flatten(1).amax(1) - z.flatten(1).amin(1)) / (2**bits - 1)
+            assert ((seen - z).abs().flatten(1) <= step[:, None] * 1.51 + 1e-38).all()
+
+
+def test_rows_without_zeros_and_rows_from_zero_up_have_the_grid_they_always_had():
+    for z in (Z, Z.relu()):
+        rows = z.flatten(1)
+        begin, step = rows.amin(1, True), (rows.amax(1, True) - rows.amin(1, True)) / 15
+        expected = ((rows - begin) / step).round() * step + begin
+        assert torch.equal(Quantize(bits=4).compress(z)[0].flatten(1), expected)
 
 
 def test_gradients_pass_straight_through():

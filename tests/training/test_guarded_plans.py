@@ -13,12 +13,13 @@ from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit, why_unfit
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.core.batch import Batch, Task
+from cutlayer.core.compressor import Compression
 from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.core.seeds import derive, generator
 from cutlayer.core.spec import names
 from cutlayer.data.base import Loaded, Parts
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, NoGuard, every
+from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, NoGuard, RateBottleneck, SplitFC, every
 from cutlayer.guards.base import Guard
 from cutlayer.nets import SimpleCNN
 from cutlayer.nets.weights import load_weights
@@ -103,6 +104,42 @@ def test_impossible_plans(changes, words):
 def test_a_client_with_fewer_samples_than_the_guard_needs_is_refused():
     with pytest.raises(ValueError, match="client 0 has 4 samples"):
         LocalRun(tiny_plan(guard=Shift(least=5)), tiny_parts(private=4), classes=TASK.classes)
+
+
+BUDGET = SplitFC(ratio=2, budget=0.27)
+CUT = (4, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("private", "changes", "words"),
+    [
+        (37, {"guard": BUDGET}, "client 0 has 37 samples, so with --batch-size 16 one message has 5 of them"),
+        (32, {"guard": BUDGET, "micro_batches": 8}, "one message has 2 of them"),
+        (32, {"guard": Chain(WCC(weight=0.1), BUDGET), "batch_size": 24}, "one message has 8 of them"),
+        (37, {"compression": Compression(gradients=BUDGET)}, r"SplitFC\(.*\) needs"),
+    ],
+)
+def test_a_message_too_small_for_a_budget_is_refused_before_training(private, changes, words):
+    assert BUDGET.least_rows(CUT) == 9
+    with pytest.raises(ValueError, match=words):
+        LocalRun(tiny_plan(**{"batch_size": 16, **changes}), tiny_parts(private), classes=TASK.classes)
+
+
+def test_the_least_rows_are_those_that_work():
+    for budget in (0.01, 0.1, 0.4, 3):
+        guard = SplitFC(budget=budget)
+        least = guard.least_rows(CUT)
+        guard.compress(torch.rand(least, *CUT))
+        if least > 2:
+            with pytest.raises(ValueError, match="too few for any column"):
+                guard.compress(torch.rand(least - 1, *CUT))
+
+
+def test_a_refusal_names_what_was_typed_and_not_the_servers_copy_of_it():
+    typed = RateBottleneck(channels=3, stride=3, weight=0.25, coarse=3)
+    with pytest.raises(ValueError) as error:
+        LocalRun(tiny_plan(guard=Chain(LightSplit(ratio=4), typed)), tiny_parts(), classes=TASK.classes)
+    assert repr(typed) in str(error.value) and repr(typed.public_part()) not in str(error.value)
 
 
 # ------------------------------------------------------------------ some clients guarded, others not

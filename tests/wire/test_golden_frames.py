@@ -121,7 +121,7 @@ def test_numbers_of_kinds_and_codecs_never_change_meaning():
     }  # fmt: skip
     assert {tag: type(codec).__name__ for tag, codec in BY_TAG.items()} == {
         0: "Raw", 1: "Sparse", 2: "Prefix", 3: "Grid", 4: "Columns", 5: "Codebook", 6: "Entropy", 7: "Latents",
-        8: "Pictures", 9: "Half",
+        8: "Pictures", 9: "Half", 10: "SparseGrid",
     }  # fmt: skip
 
 

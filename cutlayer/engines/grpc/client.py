@@ -17,7 +17,7 @@ from ...data.base import Parts
 from ...nets.base import scores_shape
 from ...rules.base import OPTIMIZER
 from ...training import checkpoint
-from ...training.batches import refuse_too_few
+from ...training.batches import refuse_small_batches, refuse_too_few
 from ...training.checkpoint import Snapshots
 from ...training.client import Client
 from ...training.fused_wave import FUSED
@@ -85,7 +85,9 @@ class DeployedClient:
     def prepare(self, number: int, task: Task, parts: Parts, own_data: bool) -> None:
         """Build this client's side on its own samples, and go to the newest snapshot there is."""
         counts = {f"client {number}": len(parts.private), "its validation data": len(parts.val)}
-        refuse_too_few(self.plan, counts | {"its test data": len(parts.test)})
+        counts["its test data"] = len(parts.test)
+        refuse_too_few(self.plan, counts)
+        refuse_small_batches(self.plan, task, counts)
         held_out = {"validate": parts.val, "test": parts.test}
         own, uplink = OwnData(parts.private, held_out), Uplink(self._ask, self.ledger, self._post)
         self.party = Client(self.plan, task, number, own, uplink, self.device)

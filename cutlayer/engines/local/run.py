@@ -13,7 +13,7 @@ from ...data.base import Parts, Samples
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
 from ...training import loop
-from ...training.batches import refuse_too_few, task_of
+from ...training.batches import refuse_small_batches, refuse_too_few, task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
@@ -61,7 +61,9 @@ class LocalRun:
         refuse_broken_net(plan.net, self.task)
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
         counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
-        refuse_too_few(plan, counts | {"the validation data": len(parts.val), "the test data": len(parts.test)})
+        counts |= {"the validation data": len(parts.val), "the test data": len(parts.test)}
+        refuse_too_few(plan, counts)
+        refuse_small_batches(plan, self.task, counts)  # and what does not fit the cut, by the name it was given
         self.server = build_server(plan.public(), self.task, self.device)
         batches = [batches_of(plan, len(share)) for share in shares]
         self.coordinator = Coordinator(plan, self.server, batches)

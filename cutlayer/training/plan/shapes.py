@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import fields
 from math import ceil
 
+import torch
 from torch import nn
 
 from ...core.batch import Task as Task
 from ...core.outside import is_outside
+from ...core.seeds import seeded
 from ...nets.base import Shapes, shapes
 from ..laws import refuse_broken
 from ..protocols import Cut
@@ -39,6 +41,12 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
     if missing := [name for name in guard.attributes if name not in task.attributes]:
         known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
         raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
+    pictured = [part for part in guard.stages() if part.reads_pictures]
+    if pictured and not _is_cut_at_its_input(plan, task, cut):
+        raise ValueError(
+            f"{pictured[0]} codes pictures, and what leaves {plan.net!r} here are none: "
+            "cut the network at its input, --net 'Whole(net=SimpleCNN())'"
+        )
     if plan.guarded_clients is None or plan.guarded_clients == plan.clients:
         return
     lift = guard.public_part().lift(cut.shared, plan.seed)
@@ -52,6 +60,12 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
             f"guarded_clients={plan.guarded_clients}: {guard} has weights of its own, which unguarded clients cannot "
             "hand on: give each client its own head (--own-client-network)"
         )
+
+
+def _is_cut_at_its_input(plan: Plan, task: Task, cut: Cut) -> bool:
+    with seeded(0):
+        x = torch.rand(1, *task.shape)
+        return cut.shared == task.shape and torch.equal(plan.net.head(task.shape).eval()(x), x)
 
 
 def steps_per_epoch(sizes: Sequence[int], batch: int, least: int = 2) -> int:

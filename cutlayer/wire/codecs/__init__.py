@@ -17,6 +17,7 @@ from .parts.gridded import Gridded as Gridded
 from .prefix import Prefix as Prefix
 from .raw import Raw as Raw
 from .sparse import Sparse as Sparse
+from .sparse_grid import SparseGrid as SparseGrid
 
 __all__ = plug_ins(globals(), Codec)
 

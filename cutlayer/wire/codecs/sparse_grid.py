@@ -1,0 +1,77 @@
+"""Few values on a grid, and zeros: where the values stand, and the small whole number of each."""
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .base import Codec
+from .parts.bits import joined, on_host, packed_size, placed, read_header
+from .parts.gridded import MOST_BITS, Gridded, claimed_grids, packed_codes, read_grids, unpacked_codes
+from .parts.places import form_of, packed_places, places_size, read_places, refuse_other_form
+
+_HEADER = struct.Struct("<BBBIII")  # bits, grids (0: one for all rows), form of the places, rows, length, values
+
+
+@dataclass(frozen=True)
+class SparseGridded:
+    """A grid whose zeros stay home. `value` is what the grid stands for: nothing but its zeros is left out."""
+
+    grid: Gridded
+    value: Tensor
+    tag: ClassVar[int] = 10
+
+    def size(self) -> int:
+        elements, kept = self.value.numel(), self._kept
+        places = places_size(elements, kept, form_of(elements, kept))
+        return _HEADER.size + self.grid.grids_size() + places + packed_size(kept, self.grid.bits)
+
+    def encode(self) -> memoryview:
+        grid, is_kept = self.grid, on_host(self.value) != 0
+        at: NDArray[np.int64] = np.flatnonzero(is_kept)
+        form = form_of(len(is_kept), len(at))
+        codes = grid.codes.detach().cpu().reshape(-1).numpy()[at]
+        header = _HEADER.pack(grid.bits, len(grid.begin) != 1, form, *grid.codes.shape, len(at))
+        return joined(header, *grid.grids(), packed_places(is_kept, at, form), packed_codes(codes, grid.bits))
+
+    @cached_property
+    def _kept(self) -> int:
+        return int(torch.count_nonzero(self.value))  # there is no -0.0 on a grid: 0 · step + begin is none
+
+
+@dataclass(frozen=True, repr=False)
+class SparseGrid(Codec):
+    """Few bits for each value on a grid, none for zeros. Only who made the grid can write it: this encodes nothing.
+
+    n elements, m of them not zero: 15 bytes, the grids, the smaller of n bits and m indices of ceil(log2 n) bits,
+    then the m codes in order.
+    """
+
+    tag: ClassVar[int] = 10
+
+    def encode(self, tensor: Tensor) -> memoryview:
+        raise NotImplementedError("a grid is not looked for: whoever made it prepares the bytes")
+
+    def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        bits, each, form, rows, length, kept = read_header(_HEADER, data)
+        grids = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
+        refuse_other_form(rows * length, kept, form)
+        places_at = _HEADER.size + 2 * grids * dtype.itemsize
+        codes_at = places_at + places_size(rows * length, kept, form)
+        wanted = codes_at + packed_size(kept, bits)
+        if len(data) != wanted:
+            raise ValueError(
+                f"{kept} values of {rows} rows on {grids} grids take {wanted} bytes, the frame has {len(data)}"
+            )
+        begin, step = read_grids(data[_HEADER.size : places_at], dtype)
+        at = read_places(data[places_at:codes_at], rows * length, kept, form)
+        codes = torch.from_numpy(unpacked_codes(data[codes_at:], kept, bits))
+        row = torch.from_numpy(at // max(length, 1) if each else np.zeros_like(at))
+        # Each value is a row of one on its row's grid, so it is rounded as `Gridded` rounds.
+        found = Gridded(codes[:, None], begin[row], step[row], bits).value()
+        return placed(at, on_host(found), dtype, shape)
