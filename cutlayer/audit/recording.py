@@ -18,6 +18,7 @@ from ..training.plan.shapes import cut_shapes
 from ..training.step import load
 from ..wire.transcript import read
 from .control import why_invalid
+from .facts import refuse_overlap
 from .floors import floors
 from .judge import judge
 from .knowledge import why_untold
@@ -77,6 +78,7 @@ def attack_recording(
     victim = Recorded(run, read(folder / TRANSCRIPT), images)
     if not len(run.parts.aux):
         raise ValueError(f"{folder} set no images aside for the attacker: train with --aux-samples N")
+    refuse_overlap(run.parts)
     for attack in attacks:
         why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
         if why is not None:
