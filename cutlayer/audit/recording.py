@@ -33,6 +33,11 @@ class Recorded(Victim):
             raise ValueError(
                 f"which samples stand behind a row of {run.plan.guard} is not in the messages: judge it with an audit"
             )
+        if run.plan.data.augment:
+            raise ValueError(
+                f"what was sent are crops or mirror images of {run.plan.data}, and which ones is not looked up: "
+                "judge it with an audit"
+            )
         self.run, self.network = run, run.networks[client]
         if run.coordinator.shared:
             load(self.network, run.coordinator.shared)
