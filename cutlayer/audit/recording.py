@@ -18,6 +18,7 @@ from ..training.plan.shapes import cut_shapes
 from ..training.step import load
 from ..wire.transcript import read
 from .control import why_invalid
+from .facts import refuse_overlap
 from .floors import floors
 from .judge import judge
 from .knowledge import why_untold
@@ -31,6 +32,11 @@ class Recorded(Victim):
         if run.plan.guard.mixes_samples:
             raise ValueError(
                 f"which samples stand behind a row of {run.plan.guard} is not in the messages: judge it with an audit"
+            )
+        if run.plan.data.augment:
+            raise ValueError(
+                f"what was sent are crops or mirror images of {run.plan.data}, and which ones is not looked up: "
+                "judge it with an audit"
             )
         self.run, self.network = run, run.networks[client]
         if run.coordinator.shared:
@@ -77,6 +83,7 @@ def attack_recording(
     victim = Recorded(run, read(folder / TRANSCRIPT), images)
     if not len(run.parts.aux):
         raise ValueError(f"{folder} set no images aside for the attacker: train with --aux-samples N")
+    refuse_overlap(run.parts)
     for attack in attacks:
         why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
         if why is not None:

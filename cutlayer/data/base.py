@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.seeds import derive
 from ..core.spec import Spec
 from .about import About
+from .augment import AUGMENTATIONS
 from .files import CorruptData, MissingData, find
 from .holdout import Parts, carve, distinct, overlap, parts, stratified
 from .samples import Loaded, Samples
@@ -37,10 +38,14 @@ class Source(Spec, ABC):
 
     about: ClassVar[About]
     limit: int | None  # keep only so many training samples, class-balanced; the test set stays whole
+    # How clients vary the images they learn from ("crop", "flip", "crop+flip"); sources of photographs have a field.
+    augment: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
             raise ValueError(f"limit is how many training samples to keep, at least 1; got {self.limit!r}")
+        if self.augment not in AUGMENTATIONS:
+            raise ValueError(f"augment is one of {', '.join(map(repr, AUGMENTATIONS))}; got {self.augment!r}")
 
     @abstractmethod
     def read(self, folder: Path | None) -> Loaded:

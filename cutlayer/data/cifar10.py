@@ -61,6 +61,7 @@ class CIFAR10(Source):
 
     batches: tuple[int, ...] = (1, 2, 3, 4, 5)
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -52,6 +52,7 @@ class CIFAR100(Source):
 
     fine: bool = True
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def read(self, folder: Path | None) -> Loaded:
         # Both are found before either is read, so a missing test file is reported at once.

@@ -57,7 +57,8 @@ class Dirichlet(Partition):
     """Each class is shared out by a draw from Dirichlet(alpha): a small alpha is skewed, a large one even."""
 
     alpha: float
-    minimum: int = 1  # samples every client has at least
+    minimum: int = 1  # samples every client has at least: drawn again until it is so,
+    refill: bool = False  # or taken from the largest clients. With equal shares everyone is in every round
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < float("inf"):
@@ -69,13 +70,15 @@ class Dirichlet(Partition):
         _need_classes(self, samples)
         # numpy's sampler stays exact for tiny alpha, where normalised gamma draws underflow to 0/0.
         random = np.random.default_rng(seed)
+        if self.refill and clients * self.minimum <= len(samples):
+            return _refilled(self._draw(samples.y, clients, random), clients, self.minimum, random)
         for _ in range(TRIES if clients * self.minimum <= len(samples) else 0):
             owner = self._draw(samples.y, clients, random)
             if owner.bincount(minlength=clients).min() >= self.minimum:
                 return owner
         raise ValueError(
             f"{self!r}: no draw gave {clients} clients {self.minimum} or more of {len(samples)} samples: "
-            "raise alpha, lower minimum, or use fewer clients or more samples"
+            "raise alpha, lower minimum, give refill=True, or use fewer clients or more samples"
         )
 
     def _draw(self, y: Tensor, clients: int, random: np.random.Generator) -> Tensor:
@@ -147,6 +150,18 @@ def _need_classes(partition: Partition, samples: Samples) -> None:
         raise ValueError(f"{partition} goes by the class of a sample, and here every pixel has its own: use IID()")
 
 
+def _refilled(owner: Tensor, clients: int, minimum: int, random: np.random.Generator) -> Tensor:
+    """The smallest client gets some of the largest one's samples, by lot, until everyone has the minimum."""
+    owner = owner.clone()
+    while (sizes := owner.bincount(minlength=clients)).min() < minimum:
+        small, large = int(sizes.argmin()), int(sizes.argmax())
+        # No more than makes them equal: the largest may give to several.
+        given = min(minimum - int(sizes[small]), max(1, int(sizes[large] - sizes[small]) // 2))
+        rows = random.permutation((owner == large).nonzero().flatten().numpy())[:given]
+        owner[torch.from_numpy(rows)] = small
+    return owner
+
+
 def _holders(labels: int, clients: int, m: int, draw: torch.Generator) -> Tensor:
     """A clients x labels table with m marks a row; every label is marked equally often, to within one."""
     holds = torch.zeros(clients, labels, dtype=torch.bool)
@@ -154,4 +169,5 @@ def _holders(labels: int, clients: int, m: int, draw: torch.Generator) -> Tensor
         # Always the labels held least so far, ties by lot: this is what leaves none without a holder.
         lot = torch.rand(labels, generator=draw)
         holds[client, (holds.sum(0) + lot).argsort()[:m]] = True
-    return holds
+    # Dealt in this order, the first clients would always hold all labels between them: who is who is drawn, too.
+    return holds[torch.randperm(clients, generator=draw)]

@@ -39,6 +39,7 @@ class TinyImageNet(Source):
 
     size: int = SIDE
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def __post_init__(self) -> None:
         super().__post_init__()

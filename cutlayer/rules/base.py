@@ -4,7 +4,7 @@ Tensors go by name: "net." parameters; "stat." statistics and counters (data, ne
 of a client's optimizer, which only a relay hands on; "rule." what the rule remembers; "control." SCAFFOLD's variate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, ClassVar, NamedTuple
@@ -47,6 +47,10 @@ class Rule(Spec):
 
     def among(self, heard: int, clients: int) -> "Rule":
         """The rule in a round that hears so many of the clients."""
+        return self
+
+    def fitted(self, tables: Callable[[], Sequence[str]]) -> "Rule":
+        """The rule for one network; `tables()` names its embeddings among the parameters."""
         return self
 
     def correction(self) -> Correction | None:

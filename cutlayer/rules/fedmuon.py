@@ -1,7 +1,7 @@
 """FedMuon (thesis ch. 5): the server's momentum, matrix by matrix, with all its singular values brought near one."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 import torch
@@ -22,7 +22,8 @@ class FedMuon(Merging):
     `steps` of Newton–Schulz leave singular values between about 0.7 and 1.2, less for directions a thousand times
     weaker than the strongest. `polish` goes on to 1. `scale` multiplies a rows × cols step: 'none' as in the thesis,
     'kj' by √max(1, rows/cols), 'rms' by 0.2 √max(rows, cols), which makes entries as large as Adam's. `exclude` names
-    parts of parameter names that step along v as well, e.g. ("tail.",) for the classifier.
+    parts of parameter names that step along v as well, e.g. ("tail.",) for the classifier; embeddings (nn.Embedding)
+    of the network always do.
     """
 
     lr: float = 0.05
@@ -41,6 +42,10 @@ class FedMuon(Merging):
             raise ValueError(f"FedMuon: steps is a whole number from 1 to 50, usually 5; got {self.steps!r}")
         if isinstance(self.exclude, str) or not all(isinstance(part, str) and part for part in self.exclude):
             raise ValueError(f'FedMuon: exclude is a list of names, e.g. ("tail.",); got {self.exclude!r}')
+
+    def fitted(self, tables: Callable[[], Sequence[str]]) -> "FedMuon":
+        # A row of a table is one word's: there is no map between rows and columns to make orthogonal.
+        return replace(self, exclude=(*self.exclude, *tables()))
 
     def step(self, name: str, now: Tensor, g: Tensor, current: Mapping[str, Tensor]) -> State:
         v, kept = momentum(self.momentum, name, now, g, current)

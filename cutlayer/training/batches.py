@@ -1,6 +1,7 @@
 """How samples are cut into steps."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from ..core.batch import Batch, Task
 from ..core.compressor import Compressor
 from ..core.guard import Shape
-from ..core.seeds import generator
+from ..core.seeds import derive, generator
+from ..data.augment import augmented
 from ..data.base import Samples
 from ..guards import Guard
 from .plan.plan import Plan
@@ -40,6 +42,15 @@ def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
     """Rows of `samples` as the batch of one step, in torch's default precision."""
     images = samples.images(index.to(samples.y.device)).to(torch.get_default_dtype())
     return Batch(images, samples.y[index], {name: values[index] for name, values in samples.s.items()}, seed)
+
+
+def training_batch(plan: Plan, samples: Samples, index: Tensor, seed: int) -> Batch:
+    """The batch that a client learns from: as `as_batch`, with images varied as the plan's data say.
+
+    How they are varied is a function of the step's seed, so that a replayed step is the same one.
+    """
+    batch = as_batch(samples, index, seed)
+    return replace(batch, x=augmented(batch.x, plan.data.augment, derive(seed, "augment")))
 
 
 def on(samples: Samples, device: torch.device) -> Samples:

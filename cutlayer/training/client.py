@@ -13,7 +13,7 @@ from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
 from ..rules import Correction
 from ..rules.base import NET, OPTIMIZER
-from .batches import as_batch, epoch_batches, micro_batches, on
+from .batches import epoch_batches, micro_batches, on, training_batch
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
 from .evaluation import Score, classes_of, score
@@ -105,7 +105,7 @@ class Client:
         return epoch_batches(self.own.count, self.plan.batch_size, self.secret("order", epoch), self.plan.least_batch)
 
     def batch(self, index: Tensor) -> Batch:
-        return as_batch(self.samples, index, self.secret("step", self.steps))
+        return training_batch(self.plan, self.samples, index, self.secret("step", self.steps))
 
     def micro_batches(self, index: Tensor) -> tuple[Tensor, ...]:
         return micro_batches(self.plan, index)
@@ -195,7 +195,9 @@ class Client:
         if self.plan.micro_batches == 1:
             return learn(self.network, self.batch(index), hooks=hooks)
         pieces, seed = self.micro_batches(index), self.secret("step", self.steps)
-        batches = [as_batch(self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)]
+        batches = [
+            training_batch(self.plan, self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)
+        ]
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.steps + 1) * self.plan.micro_batches - len(pieces)
         post = self.uplink.post or _at_once(self.uplink.send)

@@ -18,6 +18,7 @@ from ..rules.base import CONTROL, MEMORY, NET, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import Kept, RoundBodies
 from .orders import weights_in
+from .plan.code import embeddings
 from .plan.plan import Plan
 from .plan.roles import Role
 from .plan.schedule import Turn
@@ -31,6 +32,7 @@ class Coordinator:
     def __init__(self, plan: Plan, server: Server, batches: Sequence[int], ledger: Ledger | None = None):
         """`batches`: how many each client has in an epoch."""
         self.plan, self.server, self.ledger = plan, server, ledger or Ledger()
+        self.rule = plan.rule.fitted(lambda: embeddings(plan.net, plan.protocol.crosses))
         self.timetable, self.progress = Timetable(plan, batches), Progress(plan.clients)
         self.shared: State = {}  # what was last brought back or merged; empty while heads are the clients' own
         self.memory: State = {}  # what the rule remembers; no client sees it
@@ -199,7 +201,7 @@ class Coordinator:
 
     def _merged(self, current: State, updates: list[Update]) -> State:
         """By the rule, whose memory stays here."""
-        rule = self.plan.rule
+        rule = self.rule
         if 0 < len(updates) < rule.least:  # a median of one is that one
             why = f"{len(updates)} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
             self._note_rejected(None, why)

@@ -14,7 +14,7 @@ from ..data.base import Samples
 from ..detectors import ClientAssets, SentBatch, swap_guard
 from ..guards import Guard
 from ..rules import Latest
-from .batches import as_batch
+from .batches import as_batch, training_batch
 from .build import build_client, build_server, client_secret
 from .own_data import OwnData
 from .plan.plan import Plan
@@ -68,4 +68,4 @@ def honest_steps(
     epochs = range(steps // len(order(0)) + 1)
     batches = [index for epoch in epochs for index in order(epoch)]
     for place, index in enumerate(batches[:steps]):
-        yield client, as_batch(samples, index, client_secret(party.plan, number, "rehearsal", place))
+        yield client, training_batch(plan, samples, index, client_secret(party.plan, number, "rehearsal", place))

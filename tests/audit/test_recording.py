@@ -1,16 +1,19 @@
 """Attacking a recording: the truth is found again behind the messages, and nothing is judged that cannot be."""
 
 import json
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
+from cutlayer.audit import recording
 from cutlayer.audit.recording import Recorded, attack_recording
 from cutlayer.audit.report.files import write_attack
 from cutlayer.core.message import Kind, Message
 from cutlayer.data import Digits
+from cutlayer.engines.folder import load_plan
 from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import KAnonymous, LightSplit
@@ -58,3 +61,19 @@ def test_what_cannot_be_attacked_is_refused(tmp_path):
     run = LocalRun(tiny_plan(), tiny_parts(), classes=TASK.classes)
     with pytest.raises(ValueError, match="no training messages of client 0"):
         Recorded(run, [Message(Kind.PREDICT, 0, 0, {"z": torch.zeros(1, 4, 5, 5)})], images=4)
+
+
+@dataclass(frozen=True, repr=False)
+class Copies(Digits):
+    """Every image is there twice, so some are private and the attacker's at once."""
+
+    def load(self, folder=None):
+        loaded = super().load(folder)
+        return replace(loaded, train=loaded.train[torch.arange(len(loaded.train)).repeat(2)])
+
+
+def test_images_that_are_private_and_the_attackers_are_refused_as_in_an_audit(tmp_path, monkeypatch):
+    start.train(PLAN, tmp_path / "run", record=1 << 20)
+    monkeypatch.setattr(recording, "load_plan", lambda folder: replace(load_plan(folder), data=Copies(limit=250)))
+    with pytest.raises(ValueError, match="auxiliary images are also private: the score would be memory"):
+        attack_recording(tmp_path / "run", [Decoder(steps=5)])

@@ -7,7 +7,14 @@ from cutlayer.core.spec import names, spec
 from cutlayer.data.base import Samples
 from cutlayer.data.partitions import IID, ByIdentity, Dirichlet, Labels
 
-ALL = [IID(), Dirichlet(alpha=0.5), Dirichlet(alpha=1e7, minimum=3), Labels(m=2), ByIdentity()]
+ALL = [
+    IID(),
+    Dirichlet(alpha=0.5),
+    Dirichlet(alpha=1e7, minimum=3),
+    Dirichlet(alpha=0.05, minimum=100, refill=True),
+    Labels(m=2),
+    ByIdentity(),
+]
 
 
 def samples(y, identity=None):
@@ -136,6 +143,31 @@ def test_a_draw_that_leaves_a_client_too_little_is_drawn_again(partition, client
         assert min(map(len, shares)) >= partition.minimum
 
 
+@pytest.mark.parametrize(("alpha", "minimum"), [(0.01, 1), (0.1, 30), (0.1, 100), (100.0, 7)])
+def test_small_clients_are_refilled_from_the_largest(alpha, minimum):
+    held = ten_classes()
+    for seed in range(5):
+        shares = Dirichlet(alpha, minimum, refill=True).assign(held, 10, seed)
+        check_laws(held, shares, 10)
+        assert min(map(len, shares)) >= minimum
+    if minimum == 100:  # equal shares
+        assert {len(rows) for rows in shares} == {100}
+
+
+def test_refilling_moves_no_more_than_it_has_to():
+    held = ten_classes()
+    before, after = Dirichlet(0.3).assign(held, 10, seed=4), Dirichlet(0.3, 60, refill=True).assign(held, 10, seed=4)
+    short = sum(max(0, 60 - len(rows)) for rows in before)
+    moved = sum(len(set(new.tolist()) - set(old.tolist())) for new, old in zip(after, before, strict=True))
+    assert moved == short > 0
+
+
+def test_the_first_clients_do_not_always_hold_all_labels_between_them():
+    held = ten_classes()
+    whole = [len(held.y[torch.cat(Labels(m=2).assign(held, 10, seed)[:5])].unique()) == 10 for seed in range(20)]
+    assert sum(whole) < 10
+
+
 def test_an_identity_is_never_torn_apart():
     held = ten_classes()
     shares = ByIdentity().assign(held, 9, seed=0)
@@ -195,7 +227,7 @@ def test_what_cannot_be_done_is_refused_with_the_way_out(partition, held, client
         ("Labels(m=0)", "m is how many labels a client holds, at least 1; got 0"),
         ("Labels(m=1.5)", "at least 1; got 1.5"),
         ("Labels()", "Labels takes m; got"),
-        ("Dirichlet()", "Dirichlet takes alpha, minimum=1; got"),
+        ("Dirichlet()", "Dirichlet takes alpha, minimum=1, refill=False; got"),
     ],
 )
 def test_bad_settings_are_refused_when_typed(text, words):

@@ -115,7 +115,7 @@ def test_smooth_maps_cost_few_coefficients():
 
 def test_a_projection_behind_it_would_undo_its_saving():
     with pytest.raises(
-        ValueError, match=r"DCT\(energy=0.7\) drops coordinates, but LightSplit\(ratio=4\) mixes all of them"
+        ValueError, match=r"DCT\(energy=0.7\) drops coordinates, but LightSplit\(ratio=4\) fills them again"
     ):
         Chain(DCT(), LightSplit(ratio=4))
     assert Chain(LightSplit(ratio=2), DCT()).out_shape((4, 5, 5)) == (prod((4, 5, 5)) // 2,)

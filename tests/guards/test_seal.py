@@ -320,7 +320,7 @@ def test_a_row_in_the_middle_can_be_zero_too():
 
 
 @pytest.mark.parametrize("guard", [SEAL, DCT], ids=lambda guard: guard.__name__)
-@pytest.mark.parametrize("energy", [0, -0.1, 1.01, float("nan"), True, "0.7", None])
+@pytest.mark.parametrize("energy", [0, -0.1, 1.01, float("nan"), "0.7", None])
 def test_energies_that_are_no_share_are_refused(guard, energy):
     with pytest.raises(ValueError, match=r"energy is the share .* above 0 and at most 1 \(the paper: 0.7\); got"):
         guard(energy=energy)

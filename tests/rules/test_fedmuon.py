@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import nn
 
+from cutlayer.core.server import Server
+from cutlayer.nets.own import Own
 from cutlayer.rules import FedAvgM, FedMuon, Update
 from cutlayer.rules.fedmuon import orthogonalize
+from cutlayer.training.bodies import RoundBodies
+from cutlayer.training.coordinator import Coordinator
+from cutlayer.training.plan.code import embeddings
+from cutlayer.training.plan.plan import Plan
+from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.protocols import Federated, UShaped
 
 
 def matrix(rows, columns, lowest, seed=0, dtype=torch.float32):
@@ -148,3 +156,30 @@ def test_vectors_and_what_is_excluded_get_plain_momentum():
 def test_impossible_constants_are_refused(settings, why):
     with pytest.raises(ValueError, match=why):
         FedMuon(**settings)
+
+
+# ------------------------------------------------------------------ embeddings
+def words():
+    """A table of words, a matrix and a classifier; which is which only their types say."""
+    return nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 5), nn.Linear(5, 2))
+
+
+def fitted(protocol):
+    """The rule by which the server of a plan merges."""
+    plan = Plan(net=Own(words, "0", "2"), rule=FedMuon(), rounds=SplitFed(), clients=2, protocol=protocol)
+    return Coordinator(plan, Server(nn.Identity(), bodies=RoundBodies(nn.Identity())), [1, 1]).rule
+
+
+@pytest.mark.parametrize(("protocol", "name"), [(UShaped(), "head.0.weight"), (Federated(), "head.0.0.weight")])
+def test_embeddings_are_known_by_their_type_and_step_along_plain_momentum(protocol, name):
+    rule, now, g = fitted(protocol), torch.zeros(11, 6), matrix(11, 6, lowest=0.1, dtype=torch.float64)
+    assert rule.exclude == (name,)
+    torch.testing.assert_close(rule.step(name, now, g, {})["net." + name], (-0.05 * g).float())
+    other = rule.step("body.1.weight", now, g, {})["net.body.1.weight"]
+    assert torch.equal(other, FedMuon().step("body.1.weight", now, g, {})["net.body.1.weight"])
+    assert (other + 0.05 * g).abs().max() > 0.01, "a matrix does not step along plain momentum"
+
+
+def test_tables_in_the_body_are_named_as_the_server_names_them():
+    net = Own(lambda: nn.Sequential(nn.Identity(), nn.Embedding(5, 3), nn.Linear(3, 2)), "0", "2")
+    assert embeddings(net) == ("body.1.weight",) and embeddings(net, crosses=False) == ("head.1.1.weight",)

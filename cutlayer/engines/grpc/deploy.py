@@ -193,6 +193,7 @@ def join(
     refuse_halted(folder)
     address = Address(server, certs.read_identity(identity, "client") if identity else None)
     plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
+    plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(
         plan, name, address, folder, give_up=give_up, limit=(limits or Limits()).message, device=device
     )

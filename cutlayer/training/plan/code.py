@@ -67,18 +67,36 @@ def net_parts(net: Net) -> dict[str, str]:
         return _parts(net)
 
 
+def embeddings(net: Net, crosses: bool = True) -> tuple[str, ...]:
+    """The tables of embeddings among a network's parameters, as clients and server name them.
+
+    Where nothing crosses, head and body are the two parts of the client's head.
+    """
+    names = {} if crosses else {"head": "head.0", "body": "head.1"}
+    return tuple(
+        ".".join(filter(None, (names.get(part, part), name, "weight")))
+        for part, module in _modules(net).items()
+        for name, inner in module.named_modules()
+        if isinstance(inner, nn.Embedding | nn.EmbeddingBag)
+    )
+
+
 def _parts(net: Net) -> dict[str, str]:
+    return {name: _signature(module) for name, module in _modules(net).items()}
+
+
+_known_parts = functools.lru_cache(maxsize=32)(_parts)
+
+
+def _modules(net: Net) -> dict[str, nn.Module]:
+    """Head, body and tail without their numbers; none where no shape is known that the network reads."""
     shape = next((one for one in SHAPES if _reads(net, one)), None)
     if shape is None:
         return {}
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         # How many classes there are is the data's to say, too; an own network has been made for a number of them.
         tail = net.whole_tail() if isinstance(net, Own) else net.tail(shape, 10)
-        modules = {"head": net.head(shape), "body": net.body(shape), "tail": tail}
-    return {name: _signature(module) for name, module in modules.items()}
-
-
-_known_parts = functools.lru_cache(maxsize=32)(_parts)
+        return {"head": net.head(shape), "body": net.body(shape), "tail": tail}
 
 
 def _reads(net: Net, shape: tuple[int, ...]) -> bool:

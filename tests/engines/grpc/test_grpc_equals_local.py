@@ -12,6 +12,7 @@ from toys import GUARDS, SECRET, TinyNet, tiny_parts, tiny_plan
 from cutlayer.core.guard import GuardModule
 from cutlayer.core.seeds import derive
 from cutlayer.core.spec import names
+from cutlayer.data import CIFAR10
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.grpc import certs
 from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
@@ -102,6 +103,7 @@ PLANS = {
     "federated, control variates": plan(
         protocol=Federated(), rounds=SplitFed(), rule=Scaffold(), client_optimizer=PLAIN, epochs=3
     ),
+    "varied images": plan(data=CIFAR10(augment="crop+flip"), micro_batches=2),
     "a decoder copied": plan(guard=LFQ(bits=3, freq=4, levels="learned", scale="client")),
     "a decoder replaced, vanilla": plan(
         protocol=Vanilla(), guard=Chain(LFQ(bits=3, freq=4, decoder="client", pre=3), WCC(weight=0.001))
