@@ -27,8 +27,11 @@ def percents(ends: Sequence[float]) -> str:
 
 def cost(points: float, ratio: float) -> str:
     """What a guard costs: points of accuracy, and how many times the bytes of the open cut are those it needs."""
-    signed = f"{points:+.1f}".replace("-", "−")
-    return f"Accuracy {signed} points, {bytes_compared(ratio)}."
+    return f"Accuracy {signed(points)} points, {bytes_compared(ratio)}."
+
+
+def signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "−")
 
 
 def bytes_compared(ratio: float) -> str:
