@@ -4,7 +4,7 @@ Twice: with a small local network in place of the body, and with the largest one
 side of the costliest guard. Nothing leaves a client that is alone, so there is nothing to attack.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -24,6 +24,7 @@ from ..training.plan.roles import AllActive
 from ..training.plan.schedule import Relay
 from ..training.plan.shapes import cut_shapes
 from ..training.protocols import Alone
+from .facts import commonest
 from .rows import AloneRow
 
 ALONE, EQUAL_COST = "client alone", "client alone, equal cost"
@@ -50,7 +51,9 @@ class Baseline:
             "costliest": self.costliest,
             "accuracy": None,
             "accuracy_worst": None,
+            "accuracy_chance": None,
             "fairness": None,
+            "steps": None,
             "macs": None,
             "parameters": None,
             "bytes": 0,
@@ -69,9 +72,8 @@ def alone_plan(plan: Plan, protocol: Alone | None = None) -> Plan:
     )  # fmt: skip
 
 
-def baselines(plan: Plan, rivals: Sequence[tuple[str, Plan]], task: Task) -> list[Baseline]:
-    """Both of them. `rivals` are the plans they are compared with, by name; the costliest one sets the equal cost."""
-    costs = {name: sides(rival, task)["client"]["macs"] for name, rival in rivals}
+def baselines(plan: Plan, costs: Mapping[str, int], task: Task) -> list[Baseline]:
+    """Both of them. `costs` are the multiply-accumulates of the clients they are compared with, by name."""
     costliest = max(costs, key=lambda name: costs[name])
     budget = costs[costliest]
     if why := _why_none(plan, task):
@@ -120,6 +122,8 @@ def train_alone(
         **one.row(plan.seed),
         "accuracy": mean(reached),
         "accuracy_worst": min(reached),
+        "accuracy_chance": commonest(data.test.y),
+        "steps": max(run.progress.taken),
         "fairness": by_client(run).get("fairness") if run.plan.clients > 1 else None,
         "macs": client["macs"],
         "parameters": client["parameters"],

@@ -23,6 +23,7 @@ from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
 from ..training.batches import task_of
 from ..training.build import build_client, build_server
+from ..training.facts.sides import sides
 from ..training.labels import why_unfit_labels
 from ..training.laws import hold, refuse_broken
 from ..training.plan.plan import Plan
@@ -133,13 +134,12 @@ class _Matrix:
         shape = cut_shapes(self.plan, self.task).shared
         self.forms = {guard: _forms(spec.attacks, self.plan, guard, shape) for guard in self.guards}
         self.spoils = {guard: plan.poison for guard in self.guards if plan.poison is not None and not guard.post_hoc}
-        rivals = [(shown(guard), replace(self.plan, guard=guard)) for guard in self.guards]
-        self.alone = baselines(self.plan, rivals, self.task) if spec.alone else []
+        self.alone = baselines(self.plan, self._client_macs(), self.task) if spec.alone else []
         each = {
             "training": len(self.guards),
             "attack": sum(len(against) for against in self.forms.values()),
             "poisoned training": len(self.spoils),
-            "training alone": sum(one.plan is not None for one in self.alone),
+            "baseline": sum(one.plan is not None for one in self.alone),
         }
         self.to_make = {kind: len(spec.seeds) * count for kind, count in each.items() if count}
         self.show = Cells(resources.on_event, self.to_make)
@@ -236,6 +236,11 @@ class _Matrix:
         self._result.poisoned.append(cell[0])
         return True
 
+    def _client_macs(self) -> dict[str, int]:
+        """What each guard has a client compute."""
+        own = {shown(guard): replace(self.plan, guard=guard) for guard in self.guards}
+        return {name: sides(plan, self.task)["client"]["macs"] for name, plan in own.items()}
+
     def _by_itself(self, one: Baseline, own: Plan, data: Parts) -> None:
         """The row of clients without a server; where there can be none, it says why."""
         assert self._result is not None
@@ -246,14 +251,14 @@ class _Matrix:
         if (cell := self.store.get(name)) is None:
             if not self.claim(name):
                 return
-            with self.show.making("training alone", one.name):
+            with self.show.making("baseline", one.name):
                 row = train_alone(
                     one, own, data, self.task, self.resources.device, lambda share: self.show(one.name, share)
                 )
             self.store.put(name, row)
             cell = row, {}
         else:
-            self.show.there("training alone")
+            self.show.there("baseline")
         self._result.alone.append(cell[0])
 
     def _data(self, plan: Plan, seed: int) -> Parts:

@@ -211,7 +211,9 @@ class AloneRow(TypedDict):
     costliest: str | None
     accuracy: Figure
     accuracy_worst: Figure
+    accuracy_chance: Figure
     fairness: dict[str, float] | None
+    steps: int | None
     macs: int | None
     parameters: int | None
     bytes: int

@@ -1,10 +1,12 @@
 """What the split buys over clients alone: points of accuracy, against the share of the leak they cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
+from typing import Any
 
 from .alone import ALONE, EQUAL_COST
 from .rows import AloneRow, Bought, Row, Verdict
+from .strength import learnt
 from .words import signed
 
 SAME = 0.05  # points of accuracy that are printed as none
@@ -68,7 +70,13 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
         why = next((row["why_none"] for row in alone if row["name"] == ALONE), None)
         return [f"What a client could do alone is not known: {why}."] if why else []
     open_cut = next(one for one in found if one["guard"] == "none")
-    said = [_compared("The split", open_cut["accuracy"], mean_accuracy(alone, ALONE), "a client alone")]
+    said = [compared("The split", open_cut["accuracy"], mean_accuracy(alone, ALONE), "a client alone")]
+    for row in over_seeds(alone)[:1]:
+        if not learnt(row["accuracy"], row["accuracy_chance"]):
+            said[0] = said[0].removesuffix(".") + f", which hardly learnt in its {row['steps']} steps."
+            said.append(
+                "A client that trains longer may do far better alone: take more epochs before this is believed."
+            )
     if (own := open_cut["points_own_data"]) is not None:
         said.append(f"On data like a client's own it is {signed(own)} points.")
     known = [(one["leak"], one) for one in found if one is not open_cut and one["leak"] is not None]
@@ -80,11 +88,22 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
         costliest = next(row["costliest"] for row in alone if row["name"] == EQUAL_COST)
         rival = next((one for one in found if one["guard"] == costliest), open_cut)
         whom = "a client alone that computes as much"
-        said.append(_compared(f"With {rival['guard']} it", rival["accuracy"], equal, whom))
+        said.append(compared(f"With {rival['guard']} it", rival["accuracy"], equal, whom))
     return said
 
 
-def _compared(who: str, accuracy: float, other: float | None, whom: str) -> str:
+def best_in_words(lines: Sequence[Mapping[str, Any]]) -> str | None:
+    """The same of a comparison: its best variant over the client alone; None where there is no such pair."""
+    alone = next((line["accuracy"] for line in lines if line["variant"] == ALONE), None)
+    split = [line for line in lines if line["over_alone"] is not None]
+    if alone is None or not split:
+        return None
+    best = max(split, key=lambda line: line["accuracy"])
+    return compared(f"The best of the others, {best['variant']},", best["accuracy"], alone, "a client alone")
+
+
+def compared(who: str, accuracy: float, other: float | None, whom: str) -> str:
+    """Points of accuracy that one has over the other, in a sentence."""
     assert other is not None
     points, figures = 100 * (accuracy - other), f"({accuracy:.3f} against {other:.3f})"
     if abs(points) < SAME:

@@ -68,8 +68,9 @@ def test_at_equal_cost_the_client_computes_as_much_as_with_the_costliest_guard(m
 
 def test_where_a_guard_computes_nothing_there_is_nothing_to_spend():
     plan = tiny_plan()
-    rivals = [(str(guard), replace(plan, guard=guard)) for guard in (NoGuard(), Quantize(bits=2))]
-    first, equal = baselines(plan, rivals, TASK)
+    plans = {repr(guard): replace(plan, guard=guard) for guard in (NoGuard(), Quantize(bits=2))}
+    costs = {name: sides(one, TASK)["client"]["macs"] for name, one in plans.items()}
+    first, equal = baselines(plan, costs, TASK)
     assert first.plan is not None and equal.plan is None and "leaves 0 multiply-accumulates" in equal.why_none
 
 
@@ -131,7 +132,7 @@ def test_numbers_that_are_lost_are_said_and_end_nothing(monkeypatch):
 
     monkeypatch.setattr(LocalRun, "train", lost)
     plan = tiny_plan(epochs=1)
-    one = baselines(plan, [("none", plan)], TASK)[0]
+    one = baselines(plan, {"none": 10**9}, TASK)[0]
     row = train_alone(one, plan, tiny_parts(), TASK, "cpu", lambda share: None)
     assert row["accuracy"] is None and "the loss is NaN" in row["why_none"]
 
@@ -139,7 +140,14 @@ def test_numbers_that_are_lost_are_said_and_end_nothing(monkeypatch):
 # ------------------------------------------------------------------ what the split buys
 def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none"):
     rows = [{"guard": guard, "seed": 0, "accuracy": accuracy} for guard, accuracy, _ in guards]
-    empty = {"seed": 0, "accuracy_worst": 0.0, "fairness": None, "why_none": "it is too small"}
+    empty = {
+        "seed": 0,
+        "accuracy_worst": 0.0,
+        "accuracy_chance": 0.1,
+        "steps": 28,
+        "fairness": None,
+        "why_none": "it is too small",
+    }
     by_themselves = [
         {**empty, "name": ALONE, "accuracy": alone, "costliest": None},
         {**empty, "name": EQUAL_COST, "accuracy": equal, "costliest": costliest},
@@ -160,6 +168,12 @@ def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none"):
 )
 def test_the_first_sentence_says_it_plainly(alone, sentence):
     assert told(alone)[1] == [sentence]
+
+
+def test_a_client_alone_that_hardly_learnt_is_no_measure_of_the_split():
+    first, second = told(0.15)[1]
+    assert first.endswith("over a client alone (0.900 against 0.150), which hardly learnt in its 28 steps.")
+    assert "more epochs" in second
 
 
 def test_guards_stand_by_their_points_and_the_least_leak_is_said():

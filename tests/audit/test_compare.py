@@ -12,6 +12,7 @@ import pytest
 from toys import tiny_plan
 
 from cutlayer import Bypass
+from cutlayer.audit.alone import ALONE, EQUAL_COST
 from cutlayer.audit.compare import files as compare_report
 from cutlayer.audit.compare.run import Shelf, check, compare, summaries
 from cutlayer.audit.compare.variant_text import variants
@@ -235,7 +236,8 @@ def test_a_data_set_is_read_once(monkeypatch):
 
 # ------------------------------------------------------------------------------ figures and files
 def made(variant, seed, accuracy, **more):
-    facts = {"failed": None, "val": accuracy, "bytes": 100, "seconds": 1.0, "rule_memory": 8, "rejected": 0}
+    facts = {"failed": None, "val": accuracy, "bytes": 100, "seconds": 1.0, "rule_memory": 8, "rejected": 0,
+             "client_macs": 7, "client_parameters": 9}  # fmt: skip
     history = [{"epoch": 1, "val": accuracy / 2, "bytes": 50}, {"epoch": 2, "val": accuracy, "bytes": 100}]
     return {"variant": variant, "seed": seed, "accuracy": accuracy, "history": history, **facts, **more}
 
@@ -266,7 +268,8 @@ def test_curves_average_the_seeds_that_got_so_far():
 
 
 def test_a_comparison_becomes_files(chosen, rows, tmp_path):
-    compare_report.write("Plan(<b>)", chosen, rows, tmp_path / "a", "cutlayer compare <script>")
+    data = compare_report.as_data("Plan(<b>)", rows, "cutlayer compare <script>")
+    compare_report.write(data, chosen, tmp_path / "a")
     assert {file.name for file in (tmp_path / "a").iterdir()} == {
         "compare.json", "compare.csv", "report.html", "convergence.png", "sensitivity.png", "clients.png",
     }  # fmt: skip
@@ -309,7 +312,10 @@ def test_the_command_writes_files_and_prints_json(run, tmp_path):
     )
     assert code == 0, err
     data = json.loads(out)
-    assert [line["variant"] for line in data["variants"]] == ["rule=FedAvg", "clients_per_round=2"]
+    assert [line["variant"] for line in data["variants"]] == ["rule=FedAvg", "clients_per_round=2", ALONE]
+    assert "multiply-accumulates" in data["left_out"][EQUAL_COST] and "a client alone (" in data["split_buys"]
+    assert [line["over_alone"] is None for line in data["variants"]] == [False, False, True]
+    assert data["variants"][-1]["bytes"] == 0 and data["variants"][-1]["worst_client"] is not None
     assert data["command"].startswith("cutlayer compare --data") and data["out"] == str(tmp_path / "a")
     assert not (tmp_path / "a" / "cells").exists() and (tmp_path / "a" / "report.html").exists()
     code, _, err = run(*QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2", "--resume", tmp_path / "a")
@@ -317,7 +323,7 @@ def test_the_command_writes_files_and_prints_json(run, tmp_path):
 
 
 def test_two_processes_give_the_same_table_in_words(run, tmp_path):
-    words = [*QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2"]
+    words = [*QUICK, "--no-alone", "--with", "rule=FedAvg", "--with", "clients_per_round=2"]
     code, out, err = run(*words, "--jobs", "2", "--out", tmp_path / "two")
     assert code == 0 and out == "", err
     assert "rule=FedAvg" in err and "worst client" in err and "report.html" in err
