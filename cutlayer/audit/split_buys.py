@@ -94,12 +94,15 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
 
 def best_in_words(lines: Sequence[Mapping[str, Any]]) -> str | None:
     """The same of a comparison: its best variant over the client alone; None where there is no such pair."""
-    alone = next((line["accuracy"] for line in lines if line["variant"] == ALONE), None)
+    alone = next((line for line in lines if line["variant"] == ALONE), None)
     split = [line for line in lines if line["over_alone"] is not None]
     if alone is None or not split:
         return None
     best = max(split, key=lambda line: line["accuracy"])
-    return compared(f"The best of the others, {best['variant']},", best["accuracy"], alone, "a client alone")
+    said = compared(f"The best variant, {best['variant']},", best["accuracy"], alone["accuracy"], "a client alone")
+    if learnt(alone["accuracy"], alone["accuracy_chance"]):
+        return said
+    return said.removesuffix(".") + ", which hardly learnt: take more epochs before this is believed."
 
 
 def compared(who: str, accuracy: float, other: float | None, whom: str) -> str:

@@ -4,13 +4,15 @@ Built from the shapes of z and u alone: depthwise-separable convolutions (Howard
 linear layers for vectors. Made to be cheap: the client that runs it was meant to need no body.
 """
 
+from math import ceil, prod
+
 from torch import nn
 
 from .base import Shape, count_macs, normalise
 
 MOST_WIDTH = 4096
 _CONVOLUTIONS = {2: nn.Conv1d, 3: nn.Conv2d}
-_POOLS = {2: nn.AdaptiveAvgPool1d, 3: nn.AdaptiveAvgPool2d}
+_GRID = {2: 16, 3: 4}  # places along a side that a vector is made of, at most
 
 
 def local_network(z: Shape, u: Shape, width: int) -> nn.Module:
@@ -21,17 +23,18 @@ def local_network(z: Shape, u: Shape, width: int) -> nn.Module:
         raise ValueError(
             f"a local network leads from maps, series or vectors to the like, or to vectors; not from {z} to {u}"
         )
-    places = len(z) - 1
-    pooled = (1,) * places if len(u) == 1 else u[1:]
-    # A half of every side is enough for a vector; where places come back, none is given up.
-    stride = 2 if len(u) == 1 else 1
-    return nn.Sequential(
-        *_separable(z[0], width, places, stride),
-        *_separable(width, width, places, stride),
-        _POOLS[len(z)](pooled if places > 1 else pooled[0]),  # repeats places where u has more of them
-        *([nn.Flatten(), nn.Linear(width, u[0])] if len(u) == 1 else [_CONVOLUTIONS[len(z)](width, u[0], 1)]),
-        nn.ReLU(),
-    )
+    places, layer = len(z) - 1, _CONVOLUTIONS[len(z)]
+    if len(u) == len(z):  # places come back, so none is given up on the way; pooling repeats them where u has more
+        blocks = [*_separable(z[0], width, places, 1), *_separable(width, width, places, 1)]
+        return nn.Sequential(*blocks, _pool(u[1:]), layer(width, u[0], 1), nn.ReLU())
+    blocks = [*_separable(z[0], width, places, 2), *_separable(width, width, places, 2)]
+    # One mean for each channel would forget where things were: far worse on digits than a coarse grid.
+    grid = tuple(min(ceil(side / 4), _GRID[len(z)]) for side in z[1:])
+    return nn.Sequential(*blocks, _pool(grid), nn.Flatten(), nn.Linear(width * prod(grid), u[0]), nn.ReLU())
+
+
+def _pool(places: Shape) -> nn.Module:
+    return nn.AdaptiveAvgPool2d(places) if len(places) > 1 else nn.AdaptiveAvgPool1d(places[0])
 
 
 def _separable(channels: int, out: int, places: int, stride: int) -> list[nn.Module]:

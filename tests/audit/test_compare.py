@@ -14,8 +14,9 @@ from toys import tiny_plan
 from cutlayer import Bypass
 from cutlayer.audit.alone import ALONE, EQUAL_COST
 from cutlayer.audit.compare import files as compare_report
-from cutlayer.audit.compare.run import Shelf, check, compare, summaries
+from cutlayer.audit.compare.run import Shelf, check, compare, summaries, with_alone
 from cutlayer.audit.compare.variant_text import variants
+from cutlayer.audit.split_buys import best_in_words
 from cutlayer.audit.store import ResultStore
 from cutlayer.core.seeds import derive
 from cutlayer.data import Digits
@@ -237,7 +238,7 @@ def test_a_data_set_is_read_once(monkeypatch):
 # ------------------------------------------------------------------------------ figures and files
 def made(variant, seed, accuracy, **more):
     facts = {"failed": None, "val": accuracy, "bytes": 100, "seconds": 1.0, "rule_memory": 8, "rejected": 0,
-             "client_macs": 7, "client_parameters": 9}  # fmt: skip
+             "accuracy_chance": 0.1, "client_macs": 7, "client_parameters": 9}  # fmt: skip
     history = [{"epoch": 1, "val": accuracy / 2, "bytes": 50}, {"epoch": 2, "val": accuracy, "bytes": 100}]
     return {"variant": variant, "seed": seed, "accuracy": accuracy, "history": history, **facts, **more}
 
@@ -255,6 +256,27 @@ def test_summaries_of_known_numbers():
     assert (line["best_client"], line["worst_client"]) == (pytest.approx(0.8), pytest.approx(0.2))
     assert (line["bytes"], line["rejected"], line["seeds"]) == (200, 2, 2)
     assert other["worst_client"] is None and other["deviation"] == 0.0
+
+
+def test_points_are_those_over_the_client_alone_and_the_best_variant_is_said():
+    by_itself = made(ALONE, 0, 0.55, bytes=0)
+    lines = summaries([made("a", 0, 0.5), made("b", 0, 0.6), by_itself])
+    assert [line["over_alone"] for line in lines] == [pytest.approx(-5), pytest.approx(5), None]
+    assert best_in_words(lines) == (
+        "The best variant, b, buys 5.0 points of accuracy over a client alone (0.600 against 0.550)."
+    )
+    assert "hardly learnt" in best_in_words(summaries([made("b", 0, 0.6), {**by_itself, "accuracy": 0.2}]))
+    assert best_in_words(summaries([made("a", 0, 0.5)])) is None
+
+
+@pytest.mark.parametrize(("guard", "width"), [("LightSplit(ratio=2)", True), ("NoGuard()", False)])
+def test_clients_alone_are_variants_once_each(guard, width):
+    plan = base()
+    chosen = variants(plan, [f"guard={guard}", "rule=FedMuon"])
+    found, left_out = with_alone(plan, chosen, None)
+    assert [one.name for one in found[2:]] == [ALONE, EQUAL_COST][: 2 if width else 1]
+    assert left_out.keys() == (set() if width else {EQUAL_COST})
+    assert with_alone(plan, found, None)[0] == found, "those that are there are not added again"
 
 
 def test_curves_average_the_seeds_that_got_so_far():

@@ -21,6 +21,7 @@ from ...training.facts.sides import sides
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
 from ..alone import ALONE, baselines
+from ..facts import commonest
 from ..parallel import claimer
 from ..progress import Cells
 from ..rows import Event
@@ -176,6 +177,7 @@ def run_facts(run: LocalRun) -> dict[str, Any]:
         "why_rejected": run.coordinator.rejected[:20],
         "rule_memory": run.plan.rule.memory({**run.coordinator.shared, **run.coordinator.memory}),
         "history": run.progress.history,
+        "accuracy_chance": commonest(run.parts.test.y),
         **{f"client_{name}": count for name, count in sides(run.plan, run.task)["client"].items()},
     }
 
@@ -231,6 +233,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": mean(row["seconds"] for row in rows),
         "rule_memory": max(row["rule_memory"] for row in rows),
         "rejected": sum(row["rejected"] for row in rows),
+        "accuracy_chance": mean(row["accuracy_chance"] for row in rows),
         "client_macs": rows[0]["client_macs"],
         "client_parameters": rows[0]["client_parameters"],
     }
