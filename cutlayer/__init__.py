@@ -17,7 +17,7 @@ _HOMES = {
     "Remote": "core.remote",
     "Server": "core.server",
     **dict.fromkeys(("Split", "VanillaNetwork", "UShapedNetwork", "BypassNetwork", "FederatedNetwork"), "core.split"),
-    **dict.fromkeys(("Vanilla", "UShaped", "Bypass", "Federated"), "training.protocols"),
+    **dict.fromkeys(("Vanilla", "UShaped", "Bypass", "Federated", "Alone"), "training.protocols"),
     "Plan": "training.plan.plan",
     "LocalRun": "engines.local.run",
     "train": "engines.local.start",

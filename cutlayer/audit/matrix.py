@@ -23,10 +23,12 @@ from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
 from ..training.batches import task_of
 from ..training.build import build_client, build_server
+from ..training.facts.sides import sides
 from ..training.labels import why_unfit_labels
 from ..training.laws import hold, refuse_broken
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
+from .alone import Baseline, baselines, train_alone
 from .check.attacks import says_what_it_knows
 from .control import why_control_failed, why_invalid
 from .detector_trial import on_trial
@@ -36,7 +38,7 @@ from .grades import LEAST_UNITS
 from .judge import judge
 from .knowledge import why_untold
 from .progress import Cells
-from .rows import SCHEMA, AuditData, Floors, PoisonRow, Row, Verdict, picture_key, shown
+from .rows import SCHEMA, AloneRow, AuditData, Floors, PoisonRow, Row, Verdict, picture_key, shown
 from .scene import Scene, SceneContext
 from .spec import AuditSpec, Resources
 from .verdicts import guards_of, verdict
@@ -63,6 +65,7 @@ class Audit:
     )  # by `picture_key`: what the first seed's rows made of `truth`
     secrets: tuple[str, ...] = ()  # those that the verdicts go by; none: all that were tried
     poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
+    alone: list[AloneRow] = field(default_factory=list)  # what clients reach without a server; two rows a seed
 
     @property
     def seed(self) -> int:
@@ -80,6 +83,7 @@ class Audit:
             "floors": self.floors,
             "rows": self.rows,
             "poisoned": self.poisoned,
+            "alone": self.alone,
             "left_out": self.left_out,
             "lpips_missing": self.lpips_missing,
             "secrets": list(self.secrets),
@@ -129,10 +133,12 @@ class _Matrix:
         shape = cut_shapes(self.plan, self.task).shared
         self.forms = {guard: _forms(spec.attacks, self.plan, guard, shape) for guard in self.guards}
         self.spoils = {guard: plan.poison for guard in self.guards if plan.poison is not None and not guard.post_hoc}
+        self.alone = baselines(self.plan, self._client_macs(), self.task) if spec.alone else []
         each = {
             "training": len(self.guards),
             "attack": sum(len(against) for against in self.forms.values()),
             "poisoned training": len(self.spoils),
+            "baseline": sum(one.plan is not None for one in self.alone),
         }
         self.to_make = {kind: len(spec.seeds) * count for kind, count in each.items() if count}
         self.show = Cells(resources.on_event, self.to_make)
@@ -164,6 +170,8 @@ class _Matrix:
                 self._attacked(open_cut, marks, controls)
             elif self.claim(f"{seed} | {shown(guard)}"):
                 self._attacked_if_it_trains(Scene(replace(own, guard=guard), shared, open_cut), marks, controls)
+        for one in self.alone:
+            self._by_itself(one, own, data)
 
     def result(self) -> Audit:
         assert self._result is not None
@@ -226,6 +234,31 @@ class _Matrix:
         assert self._result is not None
         self._result.poisoned.append(cell[0])
         return True
+
+    def _client_macs(self) -> dict[str, int]:
+        """What each guard has a client compute."""
+        own = {shown(guard): replace(self.plan, guard=guard) for guard in self.guards}
+        return {name: sides(plan, self.task)["client"]["macs"] for name, plan in own.items()}
+
+    def _by_itself(self, one: Baseline, own: Plan, data: Parts) -> None:
+        """The row of clients without a server; where there can be none, it says why."""
+        assert self._result is not None
+        if one.plan is None:
+            self._result.alone.append(one.row(own.seed))
+            return
+        name = f"{own.seed} | {one.name} | {one.plan.protocol} | {one.costliest}"
+        if (cell := self.store.get(name)) is None:
+            if not self.claim(name):
+                return
+            with self.show.making("baseline", one.name):
+                row = train_alone(
+                    one, own, data, self.task, self.resources.device, lambda share: self.show(one.name, share)
+                )
+            self.store.put(name, row)
+            cell = row, {}
+        else:
+            self.show.there("baseline")
+        self._result.alone.append(cell[0])
 
     def _data(self, plan: Plan, seed: int) -> Parts:
         return self.spec.auxiliary.apply(shared_out(plan, self.loaded, seed), self.task)

@@ -25,7 +25,8 @@ def spread(
     assert folder is not None, "processes meet in a folder"
     # Each process opens the store itself, and what it is doing it shows nobody.
     handed = Resources(resources.device, resources.lpips)
-    for part in (replace(spec, guards=(), optional_guards=()), spec):  # the open cut comes first: it is the control
+    # The open cut comes first: it is the control. What clients reach alone at equal cost hangs on all guards.
+    for part in (replace(spec, guards=(), optional_guards=(), alone=False), spec):
         store = (folder, spec.identity, resources.store.on_open)
         share(count, folder, show, _work, threads, store, part, loaded, handed)
 

@@ -202,6 +202,39 @@ class PoisonRow(TypedDict):
     detectors_attacked: list[DetectorRow]
 
 
+class AloneRow(TypedDict):
+    """Clients without a server under one seed: what they reach by themselves."""
+
+    name: str
+    seed: int
+    protocol: str | None
+    why_none: str | None
+    budget: int | None
+    costliest: str | None
+    accuracy: Figure
+    accuracy_worst: Figure
+    accuracy_chance: Figure
+    fairness: dict[str, float] | None
+    steps: int | None
+    macs: int | None
+    parameters: int | None
+    bytes: int
+    leaves: str
+    train_seconds: float | None
+
+
+class Bought(TypedDict):
+    """What the split with one guard buys over a client alone, and what of the leak it costs."""
+
+    guard: str
+    accuracy: float
+    points: float
+    points_equal_cost: float | None
+    points_own_data: float | None
+    leak: float | None
+    grade: str
+
+
 class MeterRow(TypedDict):
     """One LeakMeter in one training: its highest measurement, beside the best attack."""
 
@@ -274,6 +307,7 @@ class AuditData(TypedDict):
     floors: Floors
     rows: list[Row]
     poisoned: list[PoisonRow]
+    alone: list[AloneRow]
     left_out: dict[str, str]
     lpips_missing: str | None
     secrets: list[str]
@@ -286,6 +320,8 @@ class AuditFile(AuditData):
     flags: list[str]
     leak_meters: list[MeterRow]
     noticed: list[str]
+    split_buys: list[Bought]
+    split_buys_words: list[str]
     version: str
     command: str
 

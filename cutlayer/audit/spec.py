@@ -26,6 +26,7 @@ class AuditSpec:
     images: int = 256  # of the first client, that are reconstructed and scored
     auxiliary: Auxiliary = Auxiliary()  # what becomes of the images that the plan sets aside for the attacker
     link: Link | None = None  # also say how long training with each guard would take over that
+    alone: bool = True  # also train clients without a server: what the split is worth hangs on what they reach
 
     def __post_init__(self) -> None:
         for name in ("guards", "attacks", "optional_guards", "seeds"):
@@ -33,10 +34,10 @@ class AuditSpec:
 
     @property
     def identity(self) -> str:
-        """What all cells of an audit hang on, for its `ResultStore`. Guard, attack and seed are in a cell's name: an
-        interrupted audit may go on without a guard that failed, or with one more seed. Code from outside the package
-        may change under the same name, so its hash is here."""
-        common = repr(replace(self, guards=(), attacks=(), optional_guards=(), seeds=()))
+        """What all cells of an audit hang on, for its `ResultStore`. Guard, attack and seed are in a cell's name, and
+        so are clients alone: an interrupted audit may go on without a guard that failed, or with one more seed. Code
+        from outside the package may change under the same name, so its hash is here."""
+        common = repr(replace(self, guards=(), attacks=(), optional_guards=(), seeds=(), alone=True))
         code = outside([self.plan, *self.guards, *self.optional_guards, *self.attacks])
         return f"schema {SCHEMA}: {common}" + "".join(f" {name} {source.digest}" for name, source in code.items())
 

@@ -97,10 +97,15 @@ def _read_better(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) 
     return None
 
 
+def learnt(accuracy: float, chance: float) -> bool:
+    """Whether a model is well above always naming the commonest class."""
+    return accuracy >= chance + LEAST_LEARNT * (1 - chance)
+
+
 def hardly_learnt(row: Row) -> str | None:
     """Whether the unguarded model is hardly one: what leaves such a network says little of one that learnt."""
     chance = row.get("accuracy_chance")
-    if chance is None or row["accuracy"] >= chance + LEAST_LEARNT * (1 - chance):
+    if chance is None or learnt(row["accuracy"], chance):
         return None
     return (
         f"the unguarded model hardly learnt its task: accuracy {row['accuracy']:.3f}, and always naming the "

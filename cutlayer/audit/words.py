@@ -27,9 +27,12 @@ def percents(ends: Sequence[float]) -> str:
 
 def cost(points: float, ratio: float) -> str:
     """What a guard costs: points of accuracy, and how many times the bytes of the open cut are those it needs."""
-    signed = f"{points:+.1f}".replace("-", "−")
-    told = "as before" if signed in ("+0.0", "−0.0") else f"{signed} points"
+    told = "as before" if abs(points) < 0.05 else f"{signed(points)} points"
     return f"Accuracy {told}, {bytes_compared(ratio)}."
+
+
+def signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "−")
 
 
 def bytes_compared(ratio: float) -> str:

@@ -29,6 +29,7 @@ from .options import (
     Recipe,
     Secrets,
     Threads,
+    WithAlone,
     options_of,
     plan_options,
 )
@@ -78,6 +79,7 @@ def _typed_audit(
     resume: GoOn = None,
     jobs: Jobs = 1,
     link: LinkOption = None,
+    alone: WithAlone = True,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -106,7 +108,7 @@ def _typed_audit(
         chosen, guards, attacks, usual + (every() if "all" in (guard or []) else []),
         seeds=range(chosen.seed, chosen.seed + count), images=images,
         auxiliary=Auxiliary(other, tuple(aux_without or ()), aux_data or ""),
-        link=Link.parse(link) if link is not None else None,
+        link=Link.parse(link) if link is not None else None, alone=alone,
     )  # fmt: skip
     _audit(
         wanted, asked, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,

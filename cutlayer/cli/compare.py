@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from ..training.device import prepare
-from .options import CELLS, AsJson, DataDir, Device, GoOn, Jobs, OneGuard, Out, Recipe, Threads, plan_options
+from .options import (
+    CELLS,
+    AsJson,
+    DataDir,
+    Device,
+    GoOn,
+    Jobs,
+    OneGuard,
+    Out,
+    Recipe,
+    Threads,
+    WithAlone,
+    plan_options,
+)
 from .resumable import Asked, interrupted, resumable, unfinished
 from .terminal import Bar, CellLines, say
 
@@ -39,6 +52,7 @@ def compare(
     out: Out = None,
     resume: GoOn = None,
     jobs: Jobs = 1,
+    alone: WithAlone = True,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -54,7 +68,7 @@ def compare(
     """
     prepare(threads, device)
     from ..audit.compare import files as compare_report
-    from ..audit.compare.run import check, compare_cells
+    from ..audit.compare.run import check, compare_cells, with_alone
     from ..audit.compare.run import compare as run_compare
     from ..audit.compare.variant_text import variants
     from ..audit.parallel import share, threads_each
@@ -68,6 +82,7 @@ def compare(
     chosen = variants(base, with_ or [])
     folder = unfinished(resume, asked.command) if resume else new_folder(out, "compare")
     every = range(base.seed, base.seed + seeds)
+    chosen, left_out = with_alone(base, chosen, data_dir) if alone else (chosen, {})
     cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder))
     check(chosen, every, data_dir)
     count = len(chosen) * seeds
@@ -88,14 +103,18 @@ def compare(
     except KeyboardInterrupt:
         say(interrupted(asked.command, folder))
         sys.exit(130)
-    command = asked.typed
-    compare_report.write(repr(base), chosen, rows, folder, command)
+    data = compare_report.as_data(repr(base), rows, asked.typed, left_out)
+    compare_report.write(data, chosen, folder)
     if others := cells.clear():
         say(f"{others} finished runs that are not in this result stay in {folder / CELLS}")
     if as_json:
-        print(json.dumps({**compare_report.as_data(repr(base), rows, command), "out": str(folder)}))
+        print(json.dumps({**data, "out": str(folder)}))
         return
     compare_report.print_table(rows)
+    if data["split_buys"]:
+        say(data["split_buys"])
+    for name, why in left_out.items():
+        say(f"no {name}: {why}")
     for row in rows:
         if row["failed"]:
             say(f"{row['variant']}, seed {row['seed']} was lost: {row['failed']}")

@@ -99,6 +99,14 @@ Secrets = Annotated[
         "Default: all that an attack was after."
     ),
 ]
+WithAlone = Annotated[
+    bool,
+    typer.Option(
+        "--alone/--no-alone",
+        help="Also train what a client could do without a server: twice, with a small network of its own and with "
+        "one that costs as much as the guard.",
+    ),
+]
 Jobs = Annotated[
     int, typer.Option(help="Processes that share the work, each with its part of the cores. 1: this one alone.")
 ]

@@ -117,3 +117,15 @@ class FederatedNetwork(Split):
     def forward(self, batch: Batch, server: Remote) -> Output:
         guarded = self.guard(self.head(batch.x), batch)
         return Output(self.tail(guarded.seen), guarded.penalty)
+
+
+class AloneNetwork(Split):
+    """No server: a local network takes the body's place, and nothing leaves (a baseline)."""
+
+    def __init__(self, head: nn.Module, tail: nn.Module, guard: GuardModule | None = None, *, local: nn.Module):
+        super().__init__(head, tail, guard)
+        self.local = local
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        guarded = self.guard(self.head(batch.x), batch)
+        return Output(self.tail(self.local(guarded.seen)), guarded.penalty)

@@ -74,7 +74,7 @@ def build_client(
         head = plan.net.head(task.shape)
     with seeded(derive(start, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
-        if not plan.protocol.crosses:
+        if plan.protocol.has_body and not plan.protocol.crosses:
             with seeded(derive(plan.seed, "body")):  # as a server would have it
                 body = plan.net.body(task.shape)
         split = plan.protocol.client(head if body is None else nn.Sequential(head, body), tail, guard, cut)

@@ -103,10 +103,15 @@ class Coordinator:
         """What a client is told to do, and the weights it starts from."""
         order = self._order(turn)
         with self.lock:
-            self.ledger.note(order, DOWN)
+            self._count(order, DOWN)
             if self.plan.rounds.merges and (before := self.bodies.before_turn()) is not None:
                 self._before[turn.client] = before
         return order
+
+    def _count(self, message: Message, direction: str) -> None:
+        """Where clients learn by themselves nobody gives them orders, but for whoever imitates them all."""
+        if self.plan.protocol.learns_together:
+            self.ledger.note(message, direction)
 
     def _order(self, turn: Turn) -> Message:
         what = torch.tensor([self.progress.epoch, turn.first, turn.last, int(turn.frozen)])
@@ -120,7 +125,7 @@ class Coordinator:
     def received(self, turn: Turn, done: Message) -> Message | None:
         """A client's answer to its order. Where several share a round, one whose numbers are gone is left out."""
         with self.lock:
-            self.ledger.note(done, UP)
+            self._count(done, UP)
             self.progress.taken[turn.client] += turn.last - turn.first
             before, lost = self._before.pop(turn.client, None), ""
             if before is not None:

@@ -12,9 +12,11 @@ import pytest
 from toys import tiny_plan
 
 from cutlayer import Bypass
+from cutlayer.audit.alone import ALONE, EQUAL_COST
 from cutlayer.audit.compare import files as compare_report
-from cutlayer.audit.compare.run import Shelf, check, compare, summaries
+from cutlayer.audit.compare.run import Shelf, check, compare, summaries, with_alone
 from cutlayer.audit.compare.variant_text import variants
+from cutlayer.audit.split_buys import best_in_words
 from cutlayer.audit.store import ResultStore
 from cutlayer.core.seeds import derive
 from cutlayer.data import Digits
@@ -235,7 +237,8 @@ def test_a_data_set_is_read_once(monkeypatch):
 
 # ------------------------------------------------------------------------------ figures and files
 def made(variant, seed, accuracy, **more):
-    facts = {"failed": None, "val": accuracy, "bytes": 100, "seconds": 1.0, "rule_memory": 8, "rejected": 0}
+    facts = {"failed": None, "val": accuracy, "bytes": 100, "seconds": 1.0, "rule_memory": 8, "rejected": 0,
+             "accuracy_chance": 0.1, "client_macs": 7, "client_parameters": 9}  # fmt: skip
     history = [{"epoch": 1, "val": accuracy / 2, "bytes": 50}, {"epoch": 2, "val": accuracy, "bytes": 100}]
     return {"variant": variant, "seed": seed, "accuracy": accuracy, "history": history, **facts, **more}
 
@@ -255,6 +258,27 @@ def test_summaries_of_known_numbers():
     assert other["worst_client"] is None and other["deviation"] == 0.0
 
 
+def test_points_are_those_over_the_client_alone_and_the_best_variant_is_said():
+    by_itself = made(ALONE, 0, 0.55, bytes=0)
+    lines = summaries([made("a", 0, 0.5), made("b", 0, 0.6), by_itself])
+    assert [line["over_alone"] for line in lines] == [pytest.approx(-5), pytest.approx(5), None]
+    assert best_in_words(lines) == (
+        "The best variant, b, buys 5.0 points of accuracy over a client alone (0.600 against 0.550)."
+    )
+    assert "hardly learnt" in best_in_words(summaries([made("b", 0, 0.6), {**by_itself, "accuracy": 0.2}]))
+    assert best_in_words(summaries([made("a", 0, 0.5)])) is None
+
+
+@pytest.mark.parametrize(("guard", "width"), [("LightSplit(ratio=2)", True), ("NoGuard()", False)])
+def test_clients_alone_are_variants_once_each(guard, width):
+    plan = base()
+    chosen = variants(plan, [f"guard={guard}", "rule=FedMuon"])
+    found, left_out = with_alone(plan, chosen, None)
+    assert [one.name for one in found[2:]] == [ALONE, EQUAL_COST][: 2 if width else 1]
+    assert left_out.keys() == (set() if width else {EQUAL_COST})
+    assert with_alone(plan, found, None)[0] == found, "those that are there are not added again"
+
+
 def test_curves_average_the_seeds_that_got_so_far():
     rows = [made("a", 0, 0.4), made("a", 1, 0.8), made("a", 2, 0.6)]
     rows[2]["history"] = rows[2]["history"][:1]
@@ -266,7 +290,8 @@ def test_curves_average_the_seeds_that_got_so_far():
 
 
 def test_a_comparison_becomes_files(chosen, rows, tmp_path):
-    compare_report.write("Plan(<b>)", chosen, rows, tmp_path / "a", "cutlayer compare <script>")
+    data = compare_report.as_data("Plan(<b>)", rows, "cutlayer compare <script>")
+    compare_report.write(data, chosen, tmp_path / "a")
     assert {file.name for file in (tmp_path / "a").iterdir()} == {
         "compare.json", "compare.csv", "report.html", "convergence.png", "sensitivity.png", "clients.png",
     }  # fmt: skip
@@ -309,7 +334,10 @@ def test_the_command_writes_files_and_prints_json(run, tmp_path):
     )
     assert code == 0, err
     data = json.loads(out)
-    assert [line["variant"] for line in data["variants"]] == ["rule=FedAvg", "clients_per_round=2"]
+    assert [line["variant"] for line in data["variants"]] == ["rule=FedAvg", "clients_per_round=2", ALONE]
+    assert "multiply-accumulates" in data["left_out"][EQUAL_COST] and "a client alone (" in data["split_buys"]
+    assert [line["over_alone"] is None for line in data["variants"]] == [False, False, True]
+    assert data["variants"][-1]["bytes"] == 0 and data["variants"][-1]["worst_client"] is not None
     assert data["command"].startswith("cutlayer compare --data") and data["out"] == str(tmp_path / "a")
     assert not (tmp_path / "a" / "cells").exists() and (tmp_path / "a" / "report.html").exists()
     code, _, err = run(*QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2", "--resume", tmp_path / "a")
@@ -317,7 +345,7 @@ def test_the_command_writes_files_and_prints_json(run, tmp_path):
 
 
 def test_two_processes_give_the_same_table_in_words(run, tmp_path):
-    words = [*QUICK, "--with", "rule=FedAvg", "--with", "clients_per_round=2"]
+    words = [*QUICK, "--no-alone", "--with", "rule=FedAvg", "--with", "clients_per_round=2"]
     code, out, err = run(*words, "--jobs", "2", "--out", tmp_path / "two")
     assert code == 0 and out == "", err
     assert "rule=FedAvg" in err and "worst client" in err and "report.html" in err

@@ -35,7 +35,7 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
     folder, claims = tmp_path / "cells", tmp_path / "claims"
     made = []
     spec, loaded = wanted()
-    for part in (replace(spec, guards=()), spec):
+    for part in (replace(spec, guards=(), alone=False), spec):
         claims.mkdir()
         for _ in range(2):
             before = set(folder.glob("*")) if folder.exists() else set()
@@ -49,6 +49,7 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
     shared = audit(spec, loaded, kept(folder))
     alone = audit(spec, loaded)
     assert without_times(shared.rows) == without_times(alone.rows) and len(alone.rows) > 2
+    assert without_times(shared.alone) == without_times(alone.alone) and len(alone.alone) == 2
 
 
 @pytest.mark.campaign  # tests/outside audits with two processes too, with plug-ins of its own

@@ -62,7 +62,7 @@ def measured(cheap):
 
 
 def audited(plan, attacks=(READER,), guards=(), **more):
-    return audit(AuditSpec(plan, guards, attacks, images=16), LOADED, Resources(**more))
+    return audit(AuditSpec(plan, guards, attacks, images=16, alone=False), LOADED, Resources(**more))
 
 
 def page(found):

@@ -7,7 +7,9 @@ from typing import get_args, get_type_hints, is_typeddict
 import pytest
 
 from cutlayer.audit.rows import (
+    AloneRow,
     AuditFile,
+    Bought,
     DetectorRow,
     Leak,
     MeterRow,
@@ -62,12 +64,14 @@ def tables():
 
 def test_the_page_has_a_line_for_every_field_and_no_other():
     found = tables()
-    assert len(found) == 8
-    *rows, verdicts, secrets, poisoned, leaks = (names for words, names in found.items() if words != "whole")
+    assert len(found) == 10
+    *rows, verdicts, secrets, poisoned, alone, buys, leaks = (
+        names for words, names in found.items() if words != "whole"
+    )
     assert verdicts == fields(Verdict) and secrets == fields(SecretVerdict)
     assert found["whole"] == fields(AuditFile)
     assert set().union(*rows) == fields(Row) and rows[0] <= fields(RunFacts)
-    assert poisoned == fields(PoisonRow)
+    assert poisoned == fields(PoisonRow) and alone == fields(AloneRow) and buys == fields(Bought)
     # A line may sum up those that are explained in the line of another table.
     assert leaks <= fields(MeterRow, DetectorRow)
     explained = set(re.findall(r"`(\w+)`", PAGE))

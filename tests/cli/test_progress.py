@@ -69,7 +69,7 @@ def test_the_first_cell_is_estimated_from_its_first_steps_and_once(clock):
 def test_without_a_terminal_there_is_a_line_a_cell(command, tmp_path):
     """An audit's are in test_cli.py, where one is run."""
     code, _, err = command(
-        "compare", "--with", "batch_size=32", "--with", "batch_size=50", *QUICK, "--out", tmp_path / "a"
+        "compare", "--with", "batch_size=32", "--with", "batch_size=50", *QUICK, "--no-alone", "--out", tmp_path / "a"
     )
     assert code == 0
     assert re.findall(r"^(\d) of 2  batch_size=\d+, seed 0  \(\d+\.\d s.*\)$", err, re.MULTILINE) == ["1", "2"]

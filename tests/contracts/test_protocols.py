@@ -5,11 +5,11 @@ from toys import TASK, Here, batches, split_and_whole, states, tiny_plan
 
 from cutlayer.audit.check.run import check
 from cutlayer.core.spec import spec
-from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
+from cutlayer.training.protocols import Alone, Bypass, Federated, UShaped, Vanilla
 from cutlayer.training.step import learn
 
 # One line per protocol: all laws below run over it, and those of test_split_equals_whole.py where there is a cut.
-PROTOCOLS = [Vanilla(), UShaped(), Bypass(), Federated()]
+PROTOCOLS = [Vanilla(), UShaped(), Bypass(), Federated(), Alone()]
 CROSSING = [protocol for protocol in PROTOCOLS if protocol.crosses]
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
 
@@ -27,12 +27,14 @@ def test_it_is_typed_with_and_without_parentheses(protocol):
 
 @each_protocol
 def test_both_sides_hold_the_whole_network_and_nothing_twice(protocol):
-    """Head, body and tail: each is at one side, and what else there is belongs to the protocol itself."""
+    """Head, body and tail: each is at one side at most, and what else there is belongs to the protocol itself."""
     client, server, *_ = split_and_whole(tiny_plan(protocol=protocol))
     ours, theirs = states(client, server), tiny_plan().net
-    parts = {"head": theirs.head(TASK.shape), "body": theirs.body(TASK.shape), "tail": theirs.tail(TASK.shape, 3)}
+    parts = {"head": theirs.head(TASK.shape), "tail": theirs.tail(TASK.shape, 3)}
+    if protocol.has_body:
+        parts["body"] = theirs.body(TASK.shape)
     whole = sum(t.numel() for part in parts.values() for t in part.state_dict().values())
-    own = sum(t.numel() for name, t in ours.items() if name.startswith("client.rejoin."))
+    own = sum(t.numel() for name, t in ours.items() if name.startswith(("client.rejoin.", "client.local.")))
     assert sum(t.numel() for t in ours.values()) == whole + own
 
 

@@ -1,13 +1,17 @@
 """What single protocols do, and how a plan takes them."""
 
 import pytest
-from toys import TASK, tiny_plan
+import torch
+from toys import TASK, tiny_parts, tiny_plan
 
+from cutlayer.data.base import Parts
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard, Prism
 from cutlayer.nets.bypass import FillChannels
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import Plan
-from cutlayer.training.protocols import Bypass, Cut, Federated, Protocol, UShaped, Vanilla
+from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.protocols import Alone, Bypass, Cut, Federated, Protocol, UShaped, Vanilla
 
 
 @pytest.mark.parametrize(("home", "kept"), [(0.01, 1), (0.25, 1), (0.5, 2), (0.75, 3), (0.99, 3)])
@@ -64,10 +68,57 @@ def test_both_sides_agree_on_the_protocol_and_its_arguments():
 
 
 def test_one_that_says_nothing_crosses_is_held_to_it_whatever_it_is_called():
-    class Alone(Protocol):
+    class Kept(Protocol):
         crosses = False
 
-    with pytest.raises(ValueError, match=r"nothing crosses in .*Alone.* that LightSplit"):
-        tiny_plan(protocol=Alone(), guard=LightSplit(ratio=4))
+    with pytest.raises(ValueError, match=r"nothing crosses in .*Kept.* that LightSplit"):
+        tiny_plan(protocol=Kept(), guard=LightSplit(ratio=4))
     with pytest.raises(ValueError, match="nothing is learnt together"):
-        tiny_plan(protocol=Alone(), shared_client_network=False)
+        tiny_plan(protocol=Kept(), shared_client_network=False)
+
+
+# ------------------------------------------------------------------ a client without a server
+def by_themselves(**changes):
+    return tiny_plan(protocol=Alone(width=4), shared_client_network=False, epochs=1, batch_size=8, **changes)
+
+
+def weights(run, client):
+    return {name: t.clone() for name, t in run.networks[client].split.state_dict().items()}
+
+
+def test_a_client_alone_learns_from_its_own_samples_and_from_nobody_else():
+    """What the second client holds changes nothing for the first, though they train side by side."""
+    data = tiny_parts()
+    plan = by_themselves(clients=2)
+    first = LocalRun(plan, data, classes=TASK.classes)
+    theirs = first.clients[1].samples.x
+    is_theirs = (data.private.x[:, None] == theirs[None]).flatten(2).all(2).any(1)
+    x = torch.where(is_theirs[:, None, None, None], 1 - data.private.x, data.private.x)
+    other = LocalRun(plan, Parts(type(data.private)(x, data.private.y), data.aux, data.val, data.test), classes=3)
+    start = weights(first, 0)
+    for run in (first, other):
+        run.train()
+    one, same = weights(first, 0), weights(other, 0)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert any(not torch.equal(one[name], start[name]) for name in one), "it learns"
+    assert any(not torch.equal(t, weights(other, 1)[name]) for name, t in weights(first, 1).items())
+    assert first.ledger.bytes.total() == 0 and first.network() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": 2, "shared_client_network": True}, "nothing is merged or handed on"),
+        ({"clients": 2, "rounds": SplitFed()}, "nothing is merged or handed on"),
+        ({"guard": LightSplit(ratio=4)}, "nothing crosses"),
+    ],
+)
+def test_what_a_client_alone_has_no_use_for_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        tiny_plan(**{"protocol": Alone(), "shared_client_network": False, **changes})
+
+
+@pytest.mark.parametrize("width", [0, 2.5, True, 10**6])
+def test_a_width_that_cannot_be(width):
+    with pytest.raises(ValueError, match="width is a whole number"):
+        Alone(width=width)

@@ -6,13 +6,15 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from ... import __version__
 from ..report.plots import SOFT, heat, png, pyplot
+from ..split_buys import best_in_words
+from ..words import signed
 from .run import SCHEMA, summaries
 from .variant_text import Variant
 
@@ -22,31 +24,37 @@ _LINES = ("-", "--", ":", "-.")
 _COLUMNS = (
     "variant", "seed", "accuracy", "accuracy_last", "val", "failed", "best_epoch", "epochs", "steps", "seconds",
     "bytes", "bytes_up", "bytes_down", "bytes_weights", "rejected", "rule_memory",
+    "client_macs", "client_parameters",
 )  # fmt: skip
 
 Row = dict[str, Any]
 
 
-def as_data(plan: str, rows: Sequence[Row], command: str) -> dict[str, Any]:
-    """What compare.json holds."""
+def as_data(
+    plan: str, rows: Sequence[Row], command: str, left_out: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What compare.json holds. `left_out`: which of the clients alone cannot be, and why."""
+    lines = summaries(rows)
     return {
         "schema": SCHEMA,
         "version": __version__,
         "command": command,
         "plan": plan,
-        "variants": summaries(rows),
+        "variants": lines,
         "rows": list(rows),
+        "left_out": dict(left_out or {}),
+        "split_buys": best_in_words(lines),
     }
 
 
-def write(plan: str, chosen: Sequence[Variant], rows: Sequence[Row], folder: Path, command: str) -> None:
-    """All files at once: they are made beside the folder and moved in when the last one is whole."""
+def write(data: dict[str, Any], chosen: Sequence[Variant], folder: Path) -> None:
+    """All files of `as_data` at once: they are made beside the folder and moved in when the last one is whole."""
+    rows = data["rows"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"convergence.png": convergence(rows)}
     if (drawn := sensitivity(chosen, rows)) is not None:
         pictures["sensitivity.png"] = drawn
     pictures |= {f"clients{number or ''}.png": drawn for number, drawn in enumerate(client_charts(rows))}
-    data = as_data(plan, rows, command)
     files = {
         "compare.json": json.dumps(data, indent=1).encode(),
         "compare.csv": table(rows),
@@ -93,6 +101,7 @@ def html(data: dict[str, Any], pictures: dict[str, bytes]) -> str:
         measured="Validation" if _validated(data["rows"]) else "Test",
         mib=MIB,
         size=size,
+        over_alone=over_alone,
     )
 
 
@@ -110,12 +119,23 @@ def print_table(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     shown = Table(box=None, header_style="bold")
-    for column in ("variant", "accuracy", "best client", "worst client", "crossed", "seconds", "rule keeps"):
+    columns = (
+        "accuracy",
+        "over alone",
+        "best client",
+        "worst client",
+        "crossed",
+        "client MMAC",
+        "seconds",
+        "rule keeps",
+    )
+    for column in ("variant", *columns):
         shown.add_column(column, justify="left" if column == "variant" else "right")
     for line in summaries(rows):
         shown.add_row(
-            line["variant"], reached(line), share(line["best_client"]), share(line["worst_client"]),
-            size(line["bytes"]), f"{line['seconds']:.1f}", size(line["rule_memory"]),
+            line["variant"], reached(line), over_alone(line), share(line["best_client"]), share(line["worst_client"]),
+            size(line["bytes"]), f"{line['client_macs'] / 1e6:.2f}", f"{line['seconds']:.1f}",
+            size(line["rule_memory"]),
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 140)
@@ -128,6 +148,11 @@ def reached(line: dict[str, Any]) -> str:
         return "lost"
     text = f"{line['accuracy']:.4f}" + (f" ± {line['deviation']:.4f}" if line["seeds"] - line["lost"] > 1 else "")
     return text + (f" ({line['lost']} of {line['seeds']} lost)" if line["lost"] else "")
+
+
+def over_alone(line: dict[str, Any]) -> str:
+    """Points of accuracy above the client alone."""
+    return "-" if line["over_alone"] is None else signed(line["over_alone"])
 
 
 def share(value: float | None) -> str:
@@ -163,6 +188,8 @@ def convergence(rows: Sequence[Row]) -> bytes:
     canvas, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.6), sharey=True)
     for number, (name, points) in enumerate(found.items()):
         look = {"color": plt.cm.tab10(number % 10), "ls": _LINES[number // 10 % len(_LINES)], "lw": 1.8}
+        if points and not points[-1]["bytes"]:  # nothing crosses, so what it ends with holds for any number of bytes
+            right.axhline(points[-1]["accuracy"], **{**look, "lw": 1.0})
         for axes, across in (
             (left, [point["epoch"] for point in points]),
             (right, [point["bytes"] / MIB for point in points]),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...core.batch import Task
 from ...core.errors import NonFinite
 from ...core.message import Kind
 from ...core.seeds import derive
@@ -15,9 +16,12 @@ from ...data.base import Loaded, parts
 from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
-from ...training.batches import refuse_too_few
+from ...training.batches import refuse_too_few, task_of
+from ...training.facts.sides import sides
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
+from ..alone import ALONE, baselines
+from ..facts import commonest
 from ..parallel import claimer
 from ..progress import Cells
 from ..rows import Event
@@ -29,6 +33,22 @@ _LEARNING = {kind.name for kind in Kind} - {Kind.PREDICT.name, Kind.EVALUATE.nam
 
 
 # ------------------------------------------------------------------------------ before anything is trained
+def with_alone(plan: Plan, chosen: Sequence[Variant], data_dir: Path | None) -> tuple[list[Variant], dict[str, str]]:
+    """The variants and what a client of `plan` could do alone; by name, why one of the two cannot be."""
+    shelf, costs = Shelf(data_dir), dict[str, int]()
+    for one in chosen:
+        if one.plan.protocol.crosses:
+            costs[one.name] = sides(one.plan, _task(shelf(one.plan)))["client"]["macs"]
+    both = baselines(plan, costs or {"no variant with a cut": 0}, _task(shelf(plan)))
+    there = {repr(one.plan) for one in chosen}
+    more = [Variant(one.name, one.plan) for one in both if one.plan is not None and repr(one.plan) not in there]
+    return [*chosen, *more], {one.name: one.why_none for one in both if one.why_none is not None}
+
+
+def _task(loaded: Loaded) -> Task:
+    return task_of(loaded.train, len(loaded.classes))
+
+
 def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None) -> None:
     """Build every variant and share out its data with every seed: what cannot work says so now."""
     shelf = Shelf(data_dir)
@@ -157,6 +177,8 @@ def run_facts(run: LocalRun) -> dict[str, Any]:
         "why_rejected": run.coordinator.rejected[:20],
         "rule_memory": run.plan.rule.memory({**run.coordinator.shared, **run.coordinator.memory}),
         "history": run.progress.history,
+        "accuracy_chance": commonest(run.parts.test.y),
+        **{f"client_{name}": count for name, count in sides(run.plan, run.task)["client"].items()},
     }
 
 
@@ -175,7 +197,12 @@ def crossed(ledger: Ledger) -> int:
 # ------------------------------------------------------------------------------ over the seeds
 def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line a variant: mean and standard deviation over its seeds. Runs that were lost count as lost."""
-    return [_summary([row for row in rows if row["variant"] == name]) for name in _names(rows)]
+    found = [_summary([row for row in rows if row["variant"] == name]) for name in _names(rows)]
+    alone = next((line["accuracy"] for line in found if line["variant"] == ALONE), None)
+    for line in found:
+        known = alone is not None and line["accuracy"] is not None and line["bytes"] > 0
+        line["over_alone"] = 100 * (line["accuracy"] - alone) if known else None
+    return found
 
 
 def _names(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -206,4 +233,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": mean(row["seconds"] for row in rows),
         "rule_memory": max(row["rule_memory"] for row in rows),
         "rejected": sum(row["rejected"] for row in rows),
+        "accuracy_chance": mean(row["accuracy_chance"] for row in rows),
+        "client_macs": rows[0]["client_macs"],
+        "client_parameters": rows[0]["client_parameters"],
     }

@@ -17,9 +17,12 @@ from ...training.facts.privacy import lines
 from ..floors import blind_guess
 from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
 from ..matrix import Audit
-from ..rows import AuditFile, Row, Verdict, picture_key
+from ..rows import AuditFile, Bought, Row, Verdict, picture_key
+from ..split_buys import bought
+from ..split_buys import in_words as buys_in_words
+from ..split_buys import over_seeds as alone_over_seeds
 from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_bytes
-from ..words import percents, secret_name
+from ..words import percents, secret_name, signed
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .sweep import figure, points, table
@@ -65,6 +68,8 @@ def as_data(audit: Audit, command: str) -> AuditFile:
         "flags": flags(audit.rows),
         "leak_meters": meters(audit.rows),
         "noticed": noticed(audit),
+        "split_buys": split_buys(audit),
+        "split_buys_words": buys_in_words(split_buys(audit), audit.alone),
         "version": __version__,
         "command": command,
     }
@@ -73,6 +78,11 @@ def as_data(audit: Audit, command: str) -> AuditFile:
 def noticed(audit: Audit) -> list[str]:
     """What detectors noticed, in sentences."""
     return in_words(audit.rows, audit.poisoned, audit.floors)
+
+
+def split_buys(audit: Audit) -> list[Bought]:
+    """What the split buys over a client alone, guard by guard."""
+    return bought(audit.rows, audit.alone, audit.verdicts())
 
 
 def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
@@ -96,6 +106,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         costs={name: _cost(audit.rows, name) for name in names},
         grades=GRADES,
         percents=percents,
+        signed=signed,
         images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
         command=command,
         version=__version__,
@@ -111,6 +122,9 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         metered=metered(audit.rows),
         servers=servers(audit.rows, audit.poisoned),
         noticed_poison=noticed_poison(audit.rows, audit.poisoned),
+        bought=split_buys(audit),
+        buys=buys_in_words(split_buys(audit), audit.alone),
+        alone=alone_over_seeds(audit.alone),
         others=[row for row in audit.rows if row["metric"] != "ssim"],
         several=len(audit.rows) > len(guards),
         several_seeds=_several_seeds(audit),
@@ -155,10 +169,11 @@ def print_table(audit: Audit) -> None:
     names = list(dict.fromkeys(secret_name(one) for judged in verdicts for one in judged.secrets))
     several = names if len(names) > 1 else []
     table = Table(box=None, header_style="bold")
-    figures = ("accuracy", "SSIM", "95 %", "90th pct.", "PSNR", "NCC", "LPIPS", "bytes up", "down")
+    figures = ("accuracy", "over alone", "SSIM", "95 %", "90th pct.", "PSNR", "NCC", "LPIPS", "bytes up", "down")
     table.add_column("guard", overflow="fold")
     for column in (*figures, *several, "verdict"):
         table.add_column(column, justify="right" if column in figures else "left")
+    points, blank = {one["guard"]: signed(one["points"]) for one in split_buys(audit)}, [""] * len(several)
     for judged in verdicts:
         row = _counted(audit.rows, judged.guard)
         if row is None:
@@ -167,20 +182,28 @@ def print_table(audit: Audit) -> None:
         accuracy = _cost(audit.rows, judged.guard)["accuracy"]
         sure = "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
         table.add_row(
-            judged.guard, f"{accuracy:.3f}", f"{row['value']:.3f}", sure, _figure(row.get("ssim_p90")),
-            f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", _figure(row["lpips"]), f"{row['bytes_up']:,.0f}",
-            f"{row['bytes_down']:,.0f}", *(_in_column(judged, name) for name in several), judged.graded,
+            judged.guard, f"{accuracy:.3f}", points.get(judged.guard, "-"), f"{row['value']:.3f}", sure,
+            _figure(row.get("ssim_p90")), f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", _figure(row["lpips"]),
+            f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}",
+            *(_in_column(judged, name) for name in several), judged.graded,
         )  # fmt: skip
-    blank = [""] * len(several)
+    for one in alone_over_seeds(audit.alone):
+        told = "nothing leaves" if one["accuracy"] is not None else "not possible"
+        table.add_row(one["name"], _figure(one["accuracy"]), *[""] * 7, "0", "0", *blank, told, style="dim")
     for name, floor in audit.floors.items():
         label = "unaligned decoder" if name == "unaligned" else f"floor: {name.replace('_', ' ')}"
         table.add_row(
-            label, "", f"{floor.get('ssim_either', floor['ssim']):.3f}", "", _figure(floor.get("ssim_p90")),
+            label, "", "", f"{floor.get('ssim_either', floor['ssim']):.3f}", "", _figure(floor.get("ssim_p90")),
             f"{floor['psnr']:.1f}", f"{floor['ncc']:.3f}", _figure(floor["lpips"]), "", "", *blank, "", style="dim",
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 160 + 24 * len(several))
     console.print(table)
+    for sentence in buys_in_words(split_buys(audit), audit.alone):
+        console.print(sentence, highlight=False)
+    for one in alone_over_seeds(audit.alone):
+        if one["accuracy"] is None:
+            console.print(f"no {one['name']}: {one['why_none']}", style="dim", highlight=False)
     if (others := _other_secrets(audit.rows)) is not None:
         console.print(others)
     if sound := dict.fromkeys(name for judged in verdicts for one in judged.secrets for name in one.rests_on):

@@ -49,6 +49,7 @@ class Service:
         device: str = "cpu",
         at_server: Sequence[Watcher] = (),
     ):
+        _refuse_alone(plan)
         if identity is None:
             require_loopback(listen)
         self.folder, self.device, self.at_server = folder, device, at_server
@@ -188,6 +189,7 @@ def join(
     on_start: Callable[[DeployedClient], None] = lambda site: None,
 ) -> dict[str, Any]:
     """Take part in a run as `name`, on this client's own `data` or on its share of the plan's; returns its result."""
+    _refuse_alone(plan)
     if (folder / "result.json").exists():
         raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
     refuse_halted(folder)
@@ -213,6 +215,14 @@ def own_parts(plan: Plan, number: int, data: Source | None, data_dir: Path | Non
         shares = plan.partition.assign(split.private, plan.clients, derive(plan.seed, "partition"))
         split = replace(split, private=split.private[shares[number]])
     return task, split
+
+
+def _refuse_alone(plan: Plan) -> None:
+    if not plan.protocol.learns_together:
+        raise ValueError(
+            f"nothing is learnt together with {plan.protocol}, so there is nothing to serve or to join: each client "
+            "trains by itself, with `cutlayer train`"
+        )
 
 
 def _begin(folder: Path, plan: Plan) -> None:

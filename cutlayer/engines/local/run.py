@@ -132,7 +132,9 @@ class LocalRun:
 
     # ------------------------------------------------------------------------- networks
     def network(self) -> State | None:
-        """Head, body and tail as one state dict that `--start` reads; None where clients have their own."""
+        """Head, body and tail as one state dict that `--start` reads; None where clients have their own or none."""
+        if not self.plan.protocol.has_body:
+            return None
         if not self.plan.shared_client_network and self.plan.clients > 1:
             return None
         split, shared = self.networks[0].split, self.coordinator.shared

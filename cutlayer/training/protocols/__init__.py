@@ -4,6 +4,7 @@ An import line here is all that registers one: `__all__`, and with it every name
 """
 
 from ...core.spec import plug_ins
+from .alone import Alone as Alone
 from .base import Cut as Cut
 from .base import Protocol as Protocol
 from .bypass import Bypass as Bypass

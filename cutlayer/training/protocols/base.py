@@ -29,13 +29,16 @@ class Protocol(Spec):
 
     labels_stay_home: ClassVar[bool] = True  # the tail and the loss are the client's; else the server's
     crosses: ClassVar[bool] = True  # whether anything but weights leaves the client
+    has_body: ClassVar[bool] = True  # whether anybody runs the network's body
+    learns_together: ClassVar[bool] = True  # whether clients have anything from each other or from a server
 
     def shared_shape(self, z: Shape, guard: Guard) -> Shape:
         """The shape of what the guard reads of a cut activation; the rest stays home."""
         return z
 
     def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
-        """The client's network. Where nothing crosses, `head` has the body behind it; where labels travel, no tail.
+        """The client's network. Where nothing crosses, `head` has the body behind it, if there is one; where labels
+        travel, there is no tail.
 
         What is drawn here follows the tail's numbers, under the tail's seed.
         """
@@ -51,5 +54,7 @@ class Protocol(Spec):
             return
         if not isinstance(plan.guard, NoGuard):
             raise ValueError(f"nothing crosses in {self} that {plan.guard!r} could guard")
+        if not self.learns_together:
+            return
         if not plan.shared_client_network or plan.roles.learning(plan.clients) < plan.clients:
             raise ValueError(f"{self}: without weights that are merged nothing is learnt together")

@@ -22,7 +22,7 @@ from cutlayer.engines.grpc.prometheus import start_metrics
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.guards import LightSplit
 from cutlayer.training.build import build_client
-from cutlayer.training.protocols import UShaped, Vanilla
+from cutlayer.training.protocols import Alone, UShaped, Vanilla
 from cutlayer.training.step import load, predict
 from cutlayer.wire.ledger import Ledger
 
@@ -147,6 +147,15 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path):
         Service(PLAN, NAMES, tmp_path / "mine", listen="127.0.0.1:0", identity=None)
     with pytest.raises(ValueError, match="the plan has 2 clients"):
         Service(PLAN, ("one",), tmp_path / "t", listen="127.0.0.1:0", identity=None)
+
+
+def test_clients_that_learn_alone_are_neither_served_nor_joined(tmp_path):
+    plan = tiny_plan(protocol=Alone(), clients=2, shared_client_network=False)
+    with pytest.raises(ValueError, match="nothing is learnt together"):
+        Service(plan, NAMES, tmp_path / "s", listen="127.0.0.1:0", identity=None)
+    with pytest.raises(ValueError, match=r"nothing to serve or to join.*cutlayer train"):
+        join(plan, NAMES[0], tmp_path / "j", server="127.0.0.1:1", identity=None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_port_that_is_taken_is_said(tmp_path):

@@ -1,0 +1,42 @@
+"""The client without a server, to compare with."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import nn
+
+from ...core.guard import GuardModule
+from ...core.split import AloneNetwork, Split
+from ...nets.local import MOST_WIDTH, local_network
+from .base import Cut, Protocol
+
+if TYPE_CHECKING:
+    from ..plan.plan import Plan
+
+
+@dataclass(frozen=True, repr=False)
+class Alone(Protocol):
+    """No server: each client has a small network of its own in place of the body, and nothing leaves (a baseline)."""
+
+    width: int = 64  # of the local network: channels, or numbers where the cut is a vector
+    crosses: ClassVar[bool] = False
+    has_body: ClassVar[bool] = False
+    learns_together: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if type(self.width) is not int or not 1 <= self.width <= MOST_WIDTH:
+            raise ValueError(f"width is a whole number from 1 to {MOST_WIDTH}; got {self.width!r}")
+
+    def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
+        assert tail is not None
+        return AloneNetwork(head, tail, guard, local=local_network(cut.z, cut.u, self.width))
+
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        super().refuse_unfit_plan(plan)
+        if plan.rounds.merges or (plan.shared_client_network and plan.clients > 1):
+            raise ValueError(
+                f"{self}: each client learns by itself and nothing is merged or handed on: take rounds=Relay() and "
+                "shared_client_network=False (--own-client-network)"
+            )
+        if plan.roles.learning(plan.clients) < plan.clients:
+            raise ValueError(f"{self}: a client that does not learn has nobody to learn from: take roles=AllActive()")
