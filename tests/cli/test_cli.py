@@ -50,7 +50,9 @@ def test_audit_writes_a_report(command, tmp_path):
     assert (tmp_path / "a" / "report.html").stat().st_size > 20_000
     cells = re.findall(r"^(\d) of 6  (.*)  \(\d+\.\d s.*\)$", err, re.MULTILINE)
     assert [what.partition(" ")[0] for _, what in cells] == ["training", "Decoder(steps=20)"] * 2 + ["client"] * 2
-    assert re.search(r"about \d+ s here, estimated from its first steps; 2 trainings and 2 attacks and 2 baselines to make", err)
+    assert re.search(
+        r"about \d+ s here, estimated from its first steps; 2 trainings and 2 attacks and 2 baselines to make", err
+    )
 
 
 @pytest.mark.parametrize("kind", [*HOMES, "bench"])
