@@ -216,6 +216,7 @@ class AloneRow(TypedDict):
     accuracy_chance: Figure
     fairness: dict[str, float] | None
     steps: int | None
+    steps_of_all: int | None
     macs: int | None
     parameters: int | None
     bytes: int

@@ -71,12 +71,16 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
         return [f"What a client could do alone is not known: {why}."] if why else []
     open_cut = next(one for one in found if one["guard"] == "none")
     said = [compared("The split", open_cut["accuracy"], mean_accuracy(alone, ALONE), "a client alone")]
-    for row in over_seeds(alone)[:1]:
-        if not learnt(row["accuracy"], row["accuracy_chance"]):
-            said[0] = said[0].removesuffix(".") + f", which hardly learnt in its {row['steps']} steps."
-            said.append(
-                "A client that trains longer may do far better alone: take more epochs before this is believed."
-            )
+    first = over_seeds(alone)[0]
+    if not learnt(first["accuracy"], first["accuracy_chance"]):
+        said[0] = said[0].removesuffix(".") + f", which hardly learnt in its {first['steps']} steps."
+        said.append("A client that trains longer may do far better alone: take more epochs before this is believed.")
+    elif open_cut["points"] > SAME and first["steps"] != first["steps_of_all"]:
+        # In as many epochs a client with a share of the data takes a share of the steps: that alone costs accuracy.
+        said[0] = said[0].removesuffix(".") + (
+            f", which took {first['steps']} steps where all clients together took {first['steps_of_all']}: part of "
+            "this is training time, and more epochs may make up for it."
+        )
     if (own := open_cut["points_own_data"]) is not None:
         said.append(f"On data like a client's own it is {signed(own)} points.")
     known = [(one["leak"], one) for one in found if one is not open_cut and one["leak"] is not None]

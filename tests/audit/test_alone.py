@@ -138,13 +138,14 @@ def test_numbers_that_are_lost_are_said_and_end_nothing(monkeypatch):
 
 
 # ------------------------------------------------------------------ what the split buys
-def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none"):
+def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none", of_all=28):
     rows = [{"guard": guard, "seed": 0, "accuracy": accuracy} for guard, accuracy, _ in guards]
     empty = {
         "seed": 0,
         "accuracy_worst": 0.0,
         "accuracy_chance": 0.1,
         "steps": 28,
+        "steps_of_all": of_all,
         "fairness": None,
         "why_none": "it is too small",
     }
@@ -174,6 +175,11 @@ def test_a_client_alone_that_hardly_learnt_is_no_measure_of_the_split():
     first, second = told(0.15)[1]
     assert first.endswith("over a client alone (0.900 against 0.150), which hardly learnt in its 28 steps.")
     assert "more epochs" in second
+
+
+def test_with_several_clients_the_steps_of_one_are_told_from_those_of_all():
+    first = told(0.869, of_all=84)[1][0]
+    assert "took 28 steps where all clients together took 84" in first and "more epochs" in first
 
 
 def test_guards_stand_by_their_points_and_the_least_leak_is_said():
