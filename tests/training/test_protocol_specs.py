@@ -118,7 +118,7 @@ def test_what_a_client_alone_has_no_use_for_is_refused(changes, words):
         tiny_plan(**{"protocol": Alone(), "shared_client_network": False, **changes})
 
 
-@pytest.mark.parametrize("width", [0, 2.5, True, 10**6])
+@pytest.mark.parametrize("width", [0, 2.5, 10**6])
 def test_a_width_that_cannot_be(width):
     with pytest.raises(ValueError, match="width is a whole number"):
         Alone(width=width)
