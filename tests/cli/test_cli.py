@@ -1,5 +1,6 @@
 """The command line as a user meets it: results as files and JSON, errors as one sentence, Ctrl-C without loss."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -209,3 +210,15 @@ def test_training_starts_from_given_weights(command, tmp_path):
 def test_list_data_says_shape_files_and_licence(command):
     _, out, _ = command("list", "data")
     assert "3x32x32, 10 classes, 50,000 train, 10,000 test. Licence: " in out and "on disk: cifar10/" in out
+
+
+def test_what_serve_puts_up_with_by_default_is_what_the_limits_say():
+    pytest.importorskip("grpc")
+    from cutlayer.cli.deploy import serve
+    from cutlayer.engines.grpc.limits import Limits
+    from cutlayer.engines.grpc.service import CONNECTIONS
+
+    usual = {name: one.default for name, one in inspect.signature(serve).parameters.items()}
+    limits = Limits()
+    assert (usual["deadline"], usual["every"], usual["visitors"]) == (limits.deadline, limits.every, limits.visitors)
+    assert usual["max_message"] << 20 == limits.message and usual["connections"] == CONNECTIONS[0]
