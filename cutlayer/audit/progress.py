@@ -8,6 +8,10 @@ from statistics import mean
 
 from .rows import Estimate, Event, Finished
 
+LIKE = {
+    "baseline": "training",
+    "poisoned training": "training",
+}  # what they take about as long as, before one was made
 ENOUGH_SECONDS, ENOUGH_SHARE = 1.0, 0.1  # of a first cell, before it tells how long one takes: either will do
 
 
@@ -45,9 +49,12 @@ class Cells:
 
     def left(self) -> float | None:
         """Seconds for what is left, if each takes as long as others of its kind did; None: one kind was not timed."""
-        if any(left > 0 and not self._took[kind] for kind, left in self._left.items()):
+        wanted = {
+            kind: self._took[kind] or self._took[LIKE.get(kind, kind)] for kind, n in self._left.items() if n > 0
+        }
+        if not all(wanted.values()):
             return None
-        return sum(max(0, left) * mean(self._took[kind]) for kind, left in self._left.items() if left > 0)
+        return sum(self._left[kind] * mean(took) for kind, took in wanted.items())
 
     def _first_estimate(self, share: float) -> Estimate | None:
         """Once, from the first steps of the first cell that tells how far it is. It may go on from its middle."""

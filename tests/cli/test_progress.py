@@ -145,3 +145,17 @@ def test_without_a_number_all_cores_are_taken(monkeypatch, environment):
     if environment is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", environment)
     assert threads_here(None) == 7
+
+
+def test_what_is_trained_too_is_timed_by_trainings_until_one_was_made(monkeypatch):
+    from cutlayer.audit import progress
+
+    clock = iter(range(0, 100, 3))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: float(next(clock)))
+    told = []
+    cells = progress.Cells(told.append, {"training": 2, "attack": 1, "baseline": 2})
+    for kind in ("training", "attack", "baseline"):
+        with cells.making(kind, kind):
+            pass
+    left = [event.finished.left for event in told]
+    assert left == [None, 3.0 + 2 * 3.0, 3.0 + 3.0], "no attack was timed at first"
