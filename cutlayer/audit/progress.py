@@ -8,10 +8,7 @@ from statistics import mean
 
 from .rows import Estimate, Event, Finished
 
-LIKE = {
-    "baseline": "training",
-    "poisoned training": "training",
-}  # what they take about as long as, before one was made
+LIKE = {"baseline": "training", "poisoned training": "training"}  # timed as these until one was made
 ENOUGH_SECONDS, ENOUGH_SHARE = 1.0, 0.1  # of a first cell, before it tells how long one takes: either will do
 
 
@@ -49,9 +46,8 @@ class Cells:
 
     def left(self) -> float | None:
         """Seconds for what is left, if each takes as long as others of its kind did; None: one kind was not timed."""
-        wanted = {
-            kind: self._took[kind] or self._took[LIKE.get(kind, kind)] for kind, n in self._left.items() if n > 0
-        }
+        kinds = [kind for kind, left in self._left.items() if left > 0]
+        wanted = {kind: self._took[kind] or self._took[LIKE.get(kind, kind)] for kind in kinds}
         if not all(wanted.values()):
             return None
         return sum(self._left[kind] * mean(took) for kind, took in wanted.items())
