@@ -39,14 +39,14 @@ class Client:
         own: OwnData,
         uplink: Uplink,
         device: torch.device | str = "cpu",
+        on_step: Callable[[int, Mapping[str, float]], None] = lambda epoch, terms: None,
     ):
         refuse_unfit_labels(plan, task, own.labels)
         if plan.poison is not None:
             plan.poison.refuse_unfit(task)
         self.plan, self.task, self.number, self.own, self.uplink = plan, task, number, own, uplink
-        self.device, self.ledger = torch.device(device), uplink.ledger
+        self.device, self.ledger, self._on_step = torch.device(device), uplink.ledger, on_step
         self.scored: Score | None = None  # of the last evaluation
-        self.on_step: Callable[[int, Mapping[str, float]], None] = lambda epoch, terms: None
         self.correction = plan.rule.correction()
         self._network: ClientNetwork | None = None
         self._samples: Samples | None = None
@@ -180,7 +180,7 @@ class Client:
             terms = step(index, hooks)
             learnt += len(index)
             self.ledger.samples["training"] += len(index)
-            self.on_step(epoch, terms)
+            self._on_step(epoch, terms)
             self.detection.halt_if_alarmed(self.number)
         return learnt
 

@@ -12,7 +12,7 @@ from cutlayer.audit.parallel import _work, spread
 from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
-from cutlayer.guards import LightSplit
+from cutlayer.guards import WCC, LightSplit
 
 
 def wanted():
@@ -50,6 +50,17 @@ def test_workers_take_different_cells_and_the_table_is_the_same(tmp_path):
     alone = audit(spec, loaded)
     assert without_times(shared.rows) == without_times(alone.rows) and len(alone.rows) > 2
     assert without_times(shared.alone) == without_times(alone.alone) and len(alone.alone) == 2
+
+
+def test_a_guard_that_a_worker_could_not_train_is_left_out_by_all(tmp_path):
+    spec, loaded = wanted()
+    spec, folder, claims = replace(spec, guards=[WCC(weight=1e38)], alone=False), tmp_path / "cells", tmp_path / "c"
+    claims.mkdir()
+    _work(claims, 1, (folder, spec.identity), spec, loaded, Resources())
+    told = []
+    found = audit(spec, loaded, Resources(store=ResultStore(folder, spec.identity), on_event=told.append))
+    assert "did it" in found.left_out["WCC(weight=1e+38)"] and {row["guard"] for row in found.rows} == {"none"}
+    assert not any("training" in event.what for event in told), "nobody tries it again"
 
 
 @pytest.mark.campaign  # tests/outside audits with two processes too, with plug-ins of its own

@@ -37,6 +37,15 @@ class Attendance:
     def anybody(self) -> bool:
         return any(one.connected for one in self.connections)
 
+    def back(self, connection: ClientConnection) -> None:
+        """A client that had stayed away takes part again."""
+        self.absent.discard(connection.number)
+        log.info("back", extra={"facts": {"client": connection.name}})
+
+    def restore(self, skipped: list[dict[str, Any]], exact: bool) -> None:
+        """As it was when a snapshot was written."""
+        self.skipped, self.exact = list(skipped), exact
+
     def lose(self, connection: ClientConnection) -> None:
         """The run goes on without this client."""
         connection.drop()

@@ -34,7 +34,7 @@ class GrpcCarrier:
     def ask_all(self, turns: Sequence[Turn]) -> list[Message | None]:
         """All clients of a round at once, where the order of their messages cannot matter or is kept."""
         plan, here = self.coordinator.plan, [turn for turn in turns if self._is_here(turn)]
-        self.replies.voided.clear()
+        self.replies.open_round()
         if plan.rounds.waves or plan.rounds.own_bodies or not plan.protocol.crosses:
             found = self._at_once(here)
         else:
@@ -87,8 +87,7 @@ class GrpcCarrier:
         except (Absent, Lost):
             return False
         self.coordinator.progress.taken[connection.number] = int(done["steps"])
-        self.attendance.absent.discard(connection.number)
-        log.info("back", extra={"facts": {"client": connection.name}})
+        self.attendance.back(connection)
         return True
 
     def _at_once(self, turns: Sequence[Turn]) -> list[Message | None]:
@@ -113,7 +112,7 @@ class GrpcCarrier:
             thread.start()
         for thread in threads:
             thread.join()
-        self.replies.barrier = None
+        self.replies.close_wave()
         if errors:  # what made the others give up comes first
             raise min(errors, key=lambda error: (isinstance(error, Abandoned), not isinstance(error, Stopped)))
         return found

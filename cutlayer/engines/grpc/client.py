@@ -90,8 +90,7 @@ class DeployedClient:
         refuse_small_batches(self.plan, task, counts)
         held_out = {"validate": parts.val, "test": parts.test}
         own, uplink = OwnData(parts.private, held_out), Uplink(self._ask, self.ledger, self._post)
-        self.party = Client(self.plan, task, number, own, uplink, self.device)
-        self.party.on_step = self._learnt
+        self.party = Client(self.plan, task, number, own, uplink, self.device, self._learnt)
         self._u = answered_shape(self.plan, task)
         self._about = {
             "batches": self.party.batches,

@@ -69,7 +69,8 @@ class Recovery:
             log.warning("no common snapshot", extra={"facts": {}})
         stood = self.progress.step
         self._go_to(max(common, default=max(self.snapshots.numbers())))
-        self.attendance.exact = self.attendance.exact and bool(common)
+        if not common:
+            self.attendance.exact = False
         self.rewinds += self.progress.step < stood
         for connection in present:
             connection.agree()
@@ -102,6 +103,6 @@ class Recovery:
         tensors, facts = self.snapshots.load(number)
         self.coordinator.restore(tensors, facts)
         self.kept, self._kept_step = number, self.progress.step
-        self.attendance.skipped, self.attendance.exact = list(facts["skipped"]), facts["exact"]
+        self.attendance.restore(facts["skipped"], facts["exact"])
         for client in range(self.coordinator.plan.clients):
             self.coordinator.server.forget(client)

@@ -22,20 +22,26 @@ class Replies:
             raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
         self._coordinator, self._device, self._merges = coordinator, device, plan.rounds.merges
         self._handle = through([*at_server, *coordinator.watches], coordinator.server.handle)
-        self.barrier: RoundBarrier | None = None
+        self._barrier: RoundBarrier | None = None
         self.voided: set[int] = set()  # clients whose turn of this round counts for nothing
+
+    def open_round(self) -> None:
+        self.voided.clear()
 
     def open_wave(self, turns: Sequence[Turn]) -> RoundBarrier:
         """From here on the clients of these turns are answered in their order, or all at once."""
         fused = self._fused(Fusion(self._coordinator.server)) if self._coordinator.plan.rounds.fused else None
         frozen = [turn.client for turn in turns if turn.frozen]
-        self.barrier = RoundBarrier([turn.client for turn in turns], self._alone, fused, frozen)
-        return self.barrier
+        self._barrier = RoundBarrier([turn.client for turn in turns], self._alone, fused, frozen)
+        return self._barrier
+
+    def close_wave(self) -> None:
+        self._barrier = None
 
     def to(self, message: Message) -> Message:
         """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
         try:
-            barrier = self.barrier  # one that only predicts may come just as a wave ends
+            barrier = self._barrier  # one that only predicts may come just as a wave ends
             reply = barrier.answer(message) if barrier is not None else self._alone(message)
             if self._merges:
                 _lost(message, reply)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...core.message import Handler, Message, Watcher, through
+from ...core.message import Message
 from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.coordinator import Coordinator
@@ -47,12 +47,8 @@ class FusedDoor:
 class LocalCarrier:
     """Server and clients in one process; everything else is as between machines."""
 
-    def __init__(self, coordinator: Coordinator, parts: Parts, at_server: Sequence[Watcher]):
-        self.coordinator, self.parts = coordinator, parts
-        self._fused = FusedDoor(coordinator) if coordinator.plan.rounds.fused else None
-        inner: Handler = coordinator.server.handle if self._fused is None else self._fused
-        self.door = through([*at_server, *coordinator.watches], inner)  # what clients send arrives here
-        self.clients = ClientPool([])
+    def __init__(self, coordinator: Coordinator, clients: ClientPool, parts: Parts, fused: FusedDoor | None):
+        self.coordinator, self.clients, self.parts, self._fused = coordinator, clients, parts, fused
 
     @property
     def keeps_heads(self) -> bool:

@@ -23,7 +23,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn
 from ...training.progress import StepEvent
 from ...training.step import ClientNetwork, load
-from .carrier import LocalCarrier
+from .carrier import FusedDoor, LocalCarrier
 from .pool import ClientPool, PooledClient
 
 Part = TypeVar("Part")
@@ -69,22 +69,25 @@ class LocalRun:
         self.coordinator = Coordinator(plan, self.server, batches)
         self.progress, self.timetable = self.coordinator.progress, self.coordinator.timetable
         self.ledger = self.coordinator.ledger
-        self.carrier = LocalCarrier(self.coordinator, parts, at_server)
-        uplink = Uplink(through([self.ledger], wrap(self.carrier.door)), self.ledger)
+        fused = FusedDoor(self.coordinator) if plan.rounds.fused else None
+        door = through([*at_server, *self.coordinator.watches], fused or self.server.handle)
+        uplink = Uplink(through([self.ledger], wrap(door)), self.ledger)
         held_out, spares = {"validate": parts.val, "test": parts.test}, list[ClientNetwork]()
-        self.clients = self.carrier.clients = ClientPool(
+        self.clients = ClientPool(
             [
                 PooledClient(
                     plan, self.task, number, OwnData(parts.private, held_out, share), uplink, self.device,
-                    spares=spares,
+                    self._stepped, spares=spares,
                 )
                 for number, share in enumerate(shares)
             ]
         )  # fmt: skip
-        for one in self.clients:
-            one.on_step = lambda epoch, terms: self.progress.learnt(terms)
+        self.carrier = LocalCarrier(self.coordinator, self.clients, parts, fused)
         self.progress.peaks = self.clients.peaks
         assert self.clients.awake(0, keeps=True).network  # a network or guard that cannot be built says so now
+
+    def _stepped(self, epoch: int, terms: Mapping[str, float]) -> None:
+        self.progress.learnt(terms)
 
     @property
     def networks(self) -> Sequence[ClientNetwork]:
