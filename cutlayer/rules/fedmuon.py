@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf, prod, sqrt
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ class FedMuon(Merging):
 
     `steps` of Newton–Schulz leave singular values between about 0.7 and 1.2, less for directions a thousand times
     weaker than the strongest. `polish` goes on to 1. `scale` multiplies a rows × cols step: 'none' as in the thesis,
-    'kj' by √max(1, rows/cols), 'rms' by 0.2 √max(rows, cols), which makes entries as large as Adam's. `exclude` names
-    parts of parameter names that step along v as well, e.g. ("tail.",) for the classifier; embeddings (nn.Embedding)
-    of the network always do.
+    'kj' by √max(1, rows/cols), of a kernel its height and width, as its author's code has it; 'rms' by
+    0.2 √max(rows, cols), which makes entries as large as Adam's. `exclude` names parts of parameter names that step
+    along v as well, e.g. ("tail.",) for the classifier; embeddings (nn.Embedding) of the network always do.
     """
 
     lr: float = 0.05
@@ -52,16 +52,16 @@ class FedMuon(Merging):
         if now.ndim >= 2 and not any(part in name for part in self.exclude):
             # The direction needs no double precision; large kernels are several times faster without.
             matrix = v.to(torch.promote_types(now.dtype, torch.float32)).flatten(1)
-            near = orthogonalize(matrix, self.steps, polish=self.polish) * self._factor(*matrix.shape)
+            near = orthogonalize(matrix, self.steps, polish=self.polish) * self._factor(now.shape)
             v = near.reshape(now.shape).double()
         return {NET + name: like(now, now.double() - self.lr * v), **kept}
 
-    def _factor(self, rows: int, columns: int) -> float:
-        return {
-            "none": 1.0,
-            "kj": sqrt(max(1, rows / max(1, columns))),
-            "rms": 0.2 * sqrt(max(rows, columns)),
-        }[self.scale]
+    def _factor(self, shape: Sequence[int]) -> float:
+        if self.scale == "kj":
+            # Of a kernel its author's code takes the last two sides, height and width: a square one is not scaled.
+            rows, columns = shape[-2:]
+            return sqrt(max(1, rows / max(1, columns)))
+        return 0.2 * sqrt(max(shape[0], prod(shape[1:]))) if self.scale == "rms" else 1.0
 
 
 def orthogonalize(matrix: Tensor, steps: int = 5, *, polish: bool = False) -> Tensor:

@@ -124,10 +124,10 @@ def test_kernels_are_flattened_to_out_by_the_rest():
     torch.testing.assert_close(values(step), torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("scale", "factor"), [("none", 1.0), ("kj", 4.0), ("rms", 0.2 * 512**0.5)])
-def test_a_kernels_scale_is_that_of_its_flat_form(scale, factor):
-    """512 × 32 × 1 × 1 is a 512 × 32 matrix: √(512/32) = 4, not the 1 of its last two sides."""
-    shapes = {"k": (512, 32, 1, 1)}
+@pytest.mark.parametrize(("scale", "factor"), [("none", 1.0), ("kj", 2.0), ("rms", 0.2 * 512**0.5)])
+def test_what_scales_a_kernel(scale, factor):
+    """'kj': √(4/1) = 2 of its last two sides, as its author's code has it; 'rms': the flat 512 × 32 of it."""
+    shapes = {"k": (512, 8, 4, 1)}
     plain = merged(FedMuon(lr=1.0), shapes, turns=1)
     scaled = merged(FedMuon(lr=1.0, scale=scale), shapes, turns=1)
     step = [path[0][0]["net.k"] - path[1][0]["net.k"] for path in (plain, scaled)]
