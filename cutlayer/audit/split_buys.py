@@ -76,11 +76,7 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
         said[0] = said[0].removesuffix(".") + f", which hardly learnt in its {first['steps']} steps."
         said.append("A client that trains longer may do far better alone: take more epochs before this is believed.")
     elif open_cut["points"] > SAME and first["steps"] != first["steps_of_all"]:
-        # In as many epochs a client with a share of the data takes a share of the steps: that alone costs accuracy.
-        said[0] = said[0].removesuffix(".") + (
-            f", which took {first['steps']} steps where all clients together took {first['steps_of_all']}: part of "
-            "this is training time, and more epochs may make up for it."
-        )
+        said[0] = said[0].removesuffix(".") + _fewer_steps(first["steps"], first["steps_of_all"])
     if (own := open_cut["points_own_data"]) is not None:
         said.append(f"On data like a client's own it is {signed(own)} points.")
     known = [(one["leak"], one) for one in found if one is not open_cut and one["leak"] is not None]
@@ -104,9 +100,19 @@ def best_in_words(lines: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     best = max(split, key=lambda line: line["accuracy"])
     said = compared(f"The best variant, {best['variant']},", best["accuracy"], alone["accuracy"], "a client alone")
-    if learnt(alone["accuracy"], alone["accuracy_chance"]):
-        return said
-    return said.removesuffix(".") + ", which hardly learnt: take more epochs before this is believed."
+    if not learnt(alone["accuracy"], alone["accuracy_chance"]):
+        return said.removesuffix(".") + ", which hardly learnt: take more epochs before this is believed."
+    if best["over_alone"] > SAME and alone["client_steps"] != alone["steps"]:
+        return said.removesuffix(".") + _fewer_steps(alone["client_steps"], alone["steps"])
+    return said
+
+
+def _fewer_steps(own: int | None, of_all: int | None) -> str:
+    """In as many epochs a client with a share of the data takes a share of the steps: that alone costs accuracy."""
+    return (
+        f", which took {own} steps where all clients together took {of_all}: part of this is training time, and more "
+        "epochs may make up for it."
+    )
 
 
 def compared(who: str, accuracy: float, other: float | None, whom: str) -> str:

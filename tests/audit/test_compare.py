@@ -238,7 +238,8 @@ def test_a_data_set_is_read_once(monkeypatch):
 # ------------------------------------------------------------------------------ figures and files
 def made(variant, seed, accuracy, **more):
     facts = {"failed": None, "val": accuracy, "bytes": 100, "seconds": 1.0, "rule_memory": 8, "rejected": 0,
-             "accuracy_chance": 0.1, "client_macs": 7, "client_parameters": 9}  # fmt: skip
+             "accuracy_chance": 0.1, "client_macs": 7, "client_parameters": 9, "steps": 20,
+             "client_steps": 20}  # fmt: skip
     history = [{"epoch": 1, "val": accuracy / 2, "bytes": 50}, {"epoch": 2, "val": accuracy, "bytes": 100}]
     return {"variant": variant, "seed": seed, "accuracy": accuracy, "history": history, **facts, **more}
 
@@ -267,6 +268,8 @@ def test_points_are_those_over_the_client_alone_and_the_best_variant_is_said():
     )
     assert "hardly learnt" in best_in_words(summaries([made("b", 0, 0.6), {**by_itself, "accuracy": 0.2}]))
     assert best_in_words(summaries([made("a", 0, 0.5)])) is None
+    shared = best_in_words(summaries([made("b", 0, 0.6), {**by_itself, "client_steps": 5}]))
+    assert "took 5 steps where all clients together took 20" in shared
 
 
 @pytest.mark.parametrize(("guard", "width"), [("LightSplit(ratio=2)", True), ("NoGuard()", False)])

@@ -168,6 +168,7 @@ def run_facts(run: LocalRun) -> dict[str, Any]:
         "best_epoch": run.progress.best.epoch,
         "epochs": run.progress.epoch,
         "steps": run.progress.step,
+        "client_steps": max(run.progress.taken),
         "seconds": round(run.progress.seconds, 3),
         "bytes": crossed(run.ledger),
         "bytes_up": run.ledger.per_sample(UP),
@@ -234,6 +235,8 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "rule_memory": max(row["rule_memory"] for row in rows),
         "rejected": sum(row["rejected"] for row in rows),
         "accuracy_chance": mean(row["accuracy_chance"] for row in rows),
+        "steps": rows[0]["steps"],
+        "client_steps": rows[0]["client_steps"],
         "client_macs": rows[0]["client_macs"],
         "client_parameters": rows[0]["client_parameters"],
     }
