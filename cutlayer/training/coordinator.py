@@ -267,9 +267,7 @@ class Coordinator:
             watch.restore(_under(f"watch/{place}.", tensors), said)
         self.progress.restore(facts, _under("best/", tensors))
         self.rejected = list(facts.get("rejected", []))
-        restored = Ledger.from_dict(facts["ledger"])
-        self.ledger.bytes, self.ledger.messages = restored.bytes, restored.messages
-        self.ledger.samples = restored.samples
+        self.ledger.take(Ledger.from_dict(facts["ledger"]))
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> State:

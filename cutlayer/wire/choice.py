@@ -1,6 +1,7 @@
 """Which codec takes the fewest bytes for a tensor: counted, not tried out."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .codecs.base import Codec
-from .codecs.half import BFLOAT16, PLAIN, Half, form_of, may_fit
+from .codecs.half import BFLOAT16, PLAIN, Half, fits_there, form_of, may_fit
 from .codecs.parts.bits import MOST_ELEMENTS, on_host, rows_of, words
 from .codecs.prefix import Prefix, kept_lengths
 from .codecs.raw import Raw
 from .codecs.sparse import Sparse
+from .later import Later
 
 RAW, SPARSE, PREFIX, HALF = Raw(), Sparse(), Prefix(), Half()
 FEWEST = 64  # elements: below it there is little to leave out
@@ -25,18 +27,44 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     Most tensors are dense: they cost one pass that counts zeros. What has no gradient (labels, indices) goes raw.
     Who has bytes for it already says how many: half of the tensor's own is not looked for where that is no fewer.
     """
-    if not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS:
+    if _goes_raw(tensor):
         return RAW, RAW.size(tensor)
-    each, (rows, length) = tensor.element_size(), rows_of(tuple(tensor.shape))
-    halved = HALF.size_of(tensor.numel(), each, BFLOAT16)
-    if tensor.is_cpu:
-        found = on_host(tensor)
-        best = _without_zeros(found, rows, length)
-        wanted = halved < min(best[1], below) and may_fit(found)
-    else:
-        best = _without_zeros_there(words(tensor).reshape(rows, length))
-        wanted = halved < min(best[1], below)
+    shape, each = tuple(tensor.shape), tensor.element_size()
+    if not tensor.is_cpu:
+        return _chosen(shape, each, counted_there(tensor).tolist(), below)
+    found = on_host(tensor)
+    best, halved = _without_zeros(found, *rows_of(shape)), HALF.size_of(len(found), each, BFLOAT16)
+    wanted = halved < min(best[1], below) and may_fit(found)
     return (HALF, halved) if wanted and form_of(tensor) != PLAIN else best
+
+
+def smallest_later(tensor: Tensor) -> int | Later:
+    """The bytes of `smallest`, without waiting for the tensor's device."""
+    if _goes_raw(tensor):
+        return RAW.size(tensor)
+    shape, each = tuple(tensor.shape), tensor.element_size()
+    return Later(counted_there(tensor), lambda facts: _chosen(shape, each, facts, math.inf)[1])
+
+
+def _goes_raw(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS
+
+
+def counted_there(tensor: Tensor) -> Tensor:
+    """What the choice hangs on, still on the device: values that are not zero, those up to the last one of their row,
+    and whether all fit into two bytes."""
+    rows, length = rows_of(tuple(tensor.shape))
+    is_kept = words(tensor).reshape(rows, length) != 0
+    # Of all numbers the last position that is kept, in few launches: each costs more than what it computes.
+    positions = torch.arange(1, length + 1, dtype=torch.int32, device=tensor.device)
+    return torch.stack((is_kept.sum(), (is_kept * positions).amax(1).sum(), fits_there(tensor).to(torch.int64)))
+
+
+def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: float) -> tuple[Codec, int]:
+    (nonzero, kept, fits), (rows, length) = facts, rows_of(shape)
+    best = _or_prefix(_any_zeros(rows * length, nonzero, each), rows, length, kept, each)
+    halved = HALF.size_of(rows * length, each, BFLOAT16)
+    return (HALF, halved) if fits and halved < min(best[1], below) else best
 
 
 def _without_zeros(found: NDArray[Any], rows: int, length: int) -> tuple[Codec, int]:
@@ -49,13 +77,6 @@ def _without_zeros(found: NDArray[Any], rows: int, length: int) -> tuple[Codec, 
         return best
     kept = int(kept_lengths(torch.from_numpy(found).reshape(rows, length)).sum())
     return _or_prefix(best, rows, length, kept, each)
-
-
-def _without_zeros_there(found: Tensor) -> tuple[Codec, int]:
-    """The same on a device, of words in rows. Waiting for it costs more than counting: it is asked once for all."""
-    each, (rows, length) = found.element_size(), found.shape
-    nonzero, kept = torch.stack((torch.count_nonzero(found), kept_lengths(found).sum())).tolist()
-    return _or_prefix(_any_zeros(found.numel(), nonzero, each), rows, length, kept, each)
 
 
 def _any_zeros(elements: int, nonzero: int, each: int) -> tuple[Codec, int]:

@@ -13,14 +13,16 @@ unaligned tensor gives other last bits than the one that was sent. The memory fo
 import math
 import struct
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor
 
 from ..core.message import Kind, Message
-from .choice import smallest
+from .choice import smallest, smallest_later
 from .codecs import BY_TAG, Codec, Prepared, Raw
+from .later import CountedThere, Later, together
 
 VERSION = 1
 ALIGNMENT = 16
@@ -81,15 +83,36 @@ def encode(message: Message, codec: Codec | None = None) -> bytearray:
 
 def size(message: Message, codec: Codec | None = None) -> int:
     """`len(encode(message))` without encoding: what the ledger counts when nothing has to be sent."""
-    table = _COUNT.size + sum(
-        1 + len(name.encode()) + _ENTRY.size + 4 * t.dim() for name, t in message.tensors.items()
-    )
-    start = _aligned(_HEADER.size + table)
     lengths = []
     for name, tensor in message.tensors.items():
         sent = _as_sent(tensor)[1]
         ready = None if codec else _ready(message, name, sent)
         lengths.append(codec.size(sent) if codec else ready.size() if ready else _best(message.kind, sent)[1])
+    return _end(_start(message), lengths)
+
+
+def size_later(message: Message) -> int | Later:
+    """`size(message)` without waiting for the device its tensors are on."""
+    lengths: list[int | Later] = []
+    for name, tensor in message.tensors.items():
+        sent, ready = _as_sent(tensor)[1], message.packed.get(name) if message.packed else None
+        plain = _RAW.size(sent) if message.kind is Kind.WEIGHTS else smallest_later(sent)
+        lengths.append(plain if ready is None else together([plain, _prepared(ready)], min))
+    return together(lengths, partial(_end, _start(message)))
+
+
+def _prepared(ready: Prepared) -> int | Later:
+    return ready.size_later() if isinstance(ready, CountedThere) else ready.size()
+
+
+def _start(message: Message) -> int:
+    """Where the first buffer begins."""
+    table = sum(1 + len(name.encode()) + _ENTRY.size + 4 * t.dim() for name, t in message.tensors.items())
+    return _aligned(_HEADER.size + _COUNT.size + table)
+
+
+def _end(start: int, lengths: Sequence[int]) -> int:
+    """Where the last of such buffers ends."""
     return ([start, *_ends(start, lengths)])[-1]
 
 

@@ -1,26 +1,32 @@
 """What crossed and how many bytes it took: facts, never contents."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.message import Handler, Kind, Message
 from . import frames as wire
+from .later import Later, settled
 
 UP, DOWN = "up", "down"
 TRAINING = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 
-@dataclass
+MOST_WAITING = 256  # messages whose bytes a device is still counting: then they are read, all with one wait
+
+
 class Ledger:
     """A watcher that counts messages and the bytes of their frames, per kind and direction.
 
     How many samples a message is about only the client knows (guards let samples share rows): it counts them itself.
+    Nobody waits for a device here: bytes that hang on contents are counted where the tensors are, and read when
+    somebody asks for them.
     """
 
-    bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    messages: Counter[tuple[str, str]] = field(default_factory=Counter)
-    samples: Counter[str] = field(default_factory=Counter)
+    def __init__(self, samples: Counter[str] | None = None):
+        self.messages: Counter[tuple[str, str]] = Counter()
+        self.samples: Counter[str] = samples or Counter()
+        self._bytes: Counter[tuple[str, str]] = Counter()
+        self._waiting: list[tuple[tuple[str, str], Later]] = []
 
     def __call__(self, message: Message, handle: Handler) -> Message:
         self.note(message, UP)
@@ -28,10 +34,29 @@ class Ledger:
         self.note(reply, DOWN)
         return reply
 
+    @property
+    def bytes(self) -> Counter[tuple[str, str]]:
+        """All that was counted, exactly."""
+        waiting, self._waiting = self._waiting, []
+        for (key, _), size in zip(waiting, settled([later for _, later in waiting]), strict=True):
+            self._bytes[key] += size
+        return self._bytes
+
     def note(self, message: Message, direction: str, size: int | None = None) -> None:
         """Count a message; `size` is that of its frame, where somebody has encoded it already."""
-        self.bytes[message.kind.name, direction] += wire.size(message) if size is None else size
-        self.messages[message.kind.name, direction] += 1
+        key = message.kind.name, direction
+        self.messages[key] += 1
+        found = size if size is not None else _size(message)
+        if not isinstance(found, Later):
+            self._bytes[key] += found
+            return
+        self._waiting.append((key, found))
+        if len(self._waiting) >= MOST_WAITING:
+            _ = self.bytes
+
+    def take(self, other: "Ledger") -> None:
+        """Go on from what another one has counted."""
+        self._bytes, self.messages, self.samples, self._waiting = other.bytes, other.messages, other.samples, []
 
     def per_sample(self, direction: str) -> float:
         """Bytes a training sample costs in one direction, all messages of a step together."""
@@ -53,8 +78,13 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Ledger":
-        ledger = cls(samples=Counter(data["samples"]))
+        ledger = cls(Counter(data["samples"]))
         for row in data["rows"]:
-            ledger.bytes[row["kind"], row["direction"]] = row["bytes"]
+            ledger._bytes[row["kind"], row["direction"]] = row["bytes"]
             ledger.messages[row["kind"], row["direction"]] = row["messages"]
         return ledger
+
+
+def _size(message: Message) -> int | Later:
+    here = all(tensor.is_cpu for tensor in message.tensors.values())
+    return wire.size(message) if here else wire.size_later(message)

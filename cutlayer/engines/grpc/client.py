@@ -281,12 +281,7 @@ class DeployedClient:
         self._party.load_state(state)
         self._party.continue_at(facts["steps"])
         self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
-        restored = Ledger.from_dict(facts["ledger"])
-        self.ledger.bytes, self.ledger.messages, self.ledger.samples = (
-            restored.bytes,
-            restored.messages,
-            restored.samples,
-        )
+        self.ledger.take(Ledger.from_dict(facts["ledger"]))
 
     def _result(self) -> dict[str, Any]:
         client = self._party

@@ -84,6 +84,18 @@ def form_of(tensor: Tensor) -> int:
     return PLAIN
 
 
+def fits_there(tensor: Tensor) -> Tensor:
+    """Whether it fits in one of the forms, as a truth value that is still on the tensor's device."""
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return torch.zeros((), dtype=torch.bool, device=tensor.device)
+    found = tensor.detach()
+    # NaN equals nothing, and signs of zeros survive: equal numbers are equal bits here.
+    as_float16 = (found.to(torch.float16).to(found.dtype) == found).all()
+    if found.dtype == torch.float64:
+        return as_float16 | (found.to(torch.bfloat16).to(found.dtype) == found).all()
+    return as_float16 | ((words(found) & _LOWER) == 0).all()
+
+
 def _is_bfloat16(flat: Tensor) -> bool:
     if flat.dtype == torch.float64:
         return _survives(flat, torch.bfloat16)

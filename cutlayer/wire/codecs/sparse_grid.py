@@ -1,8 +1,9 @@
 """Few values on a grid, and zeros: where the values stand, and the small whole number of each."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..later import Later
 from .base import Codec
 from .parts.bits import joined, on_host, packed_size, placed, read_header
 from .parts.gridded import MOST_BITS, Gridded, claimed_grids, packed_codes, read_grids, unpacked_codes
@@ -27,9 +29,12 @@ class SparseGridded:
     tag: ClassVar[int] = 10
 
     def size(self) -> int:
-        elements, kept = self.value.numel(), self._kept
-        places = places_size(elements, kept, form_of(elements, kept))
-        return _HEADER.size + self.grid.grids_size() + places + packed_size(kept, self.grid.bits)
+        return _size(self.value.numel(), self.grid.grids_size(), self.grid.bits, [self._kept])
+
+    def size_later(self) -> Later:
+        # Numbers, not the tensors they are of: these are not to be kept until somebody asks.
+        known = self.value.numel(), self.grid.grids_size(), self.grid.bits
+        return Later(torch.count_nonzero(self.value).reshape(1), partial(_size, *known))
 
     def encode(self) -> memoryview:
         grid, is_kept = self.grid, on_host(self.value) != 0
@@ -42,6 +47,11 @@ class SparseGridded:
     @cached_property
     def _kept(self) -> int:
         return int(torch.count_nonzero(self.value))  # there is no -0.0 on a grid: 0 · step + begin is none
+
+
+def _size(elements: int, grids: int, bits: int, counts: Sequence[int]) -> int:
+    (kept,) = counts
+    return _HEADER.size + grids + places_size(elements, kept, form_of(elements, kept)) + packed_size(kept, bits)
 
 
 @dataclass(frozen=True, repr=False)
