@@ -23,13 +23,13 @@ class GuardModule(nn.Module):
     """The client's half. This one changes nothing.
 
     Whatever a client must not hand on (keys) belongs in non-persistent buffers: `state_dict` is what a relay shows.
-    `notes` are figures of the last step that the history should show; they are not part of the loss. `packed`
-    are the bytes that the last `seen` may travel in (codecs.Prepared), where the guard knows what it is made of.
+    `notes` are figures of the last step for the history, as numbers or tensors of one; they are not part of the loss.
+    `packed` are the bytes that the last `seen` may travel in (codecs.Prepared), where the guard knows them.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.notes: dict[str, float] = {}
+        self.notes: dict[str, Any] = {}
         self.packed: Any = None
 
     def forward(self, z: Tensor, batch: Batch) -> Guarded:

@@ -26,6 +26,9 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Run a block under its own seed and leave the caller's random state as it was."""
     device = torch.device(device)
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        yield  # what is captured draws nothing, and a generator may not be touched then
+        return
     if device.type == "cuda":
         with torch.random.fork_rng(devices=[device]):
             _seed(torch.default_generator, seed)

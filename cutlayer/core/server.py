@@ -137,7 +137,8 @@ class Server:
     def _computed(self, message: Message) -> tuple[Tensor, Tensor]:
         """(z, what the body makes of it), in training mode, under the seed of this step."""
         z, body = message["z"].detach().requires_grad_(), self.bodies.of(message.client)
-        body.train()
+        if not body.training:  # every step comes here, and a deep network takes its time to be told
+            body.train()
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
             return z, body(z)
 

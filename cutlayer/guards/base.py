@@ -74,6 +74,9 @@ class Guard(Spec):
     acts_alone: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
+    # What it does in a step follows from tensors alone, nothing is counted, drawn or decided in Python: on a GPU such
+    # a step may be captured as a graph.
+    capturable: ClassVar[bool] = False
     # What is said where it claims nothing.
     no_claim: ClassVar[str] = "none: empirical"
 
@@ -238,6 +241,7 @@ def standing(guard: Guard, shape: Shape) -> list[Standing]:
 class NoGuard(Guard):
     """Nothing: the activation leaves as it is. The row every guard is compared with."""
 
+    capturable: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
     in_suite: ClassVar[bool] = False  # an audit has this row anyway
     no_claim: ClassVar[str] = "nothing: the activation leaves as it is"

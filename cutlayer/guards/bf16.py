@@ -21,6 +21,7 @@ class BF16(Guard, Compressor):
     is rounded by itself, so no outlier makes the others coarse, as it does on a grid.
     """
 
+    capturable: ClassVar[bool] = True
     only_compresses: ClassVar[bool] = True
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:

@@ -18,6 +18,7 @@ class Bottleneck1x1(Guard):
     c' = max(1, floor(C / ratio)), as in LightSplit's Table IX: with few channels the real ratio is below the asked.
     """
 
+    capturable: ClassVar[bool] = True
     ratio: float
     fills_zeros: ClassVar[bool] = True
 

@@ -51,6 +51,10 @@ class Chain(Guard):
         return all(part.acts_alone for part in self.parts)
 
     @property
+    def capturable(self) -> bool:  # type: ignore[override]
+        return all(part.capturable for part in self.parts)
+
+    @property
     def mixes_samples(self) -> bool:  # type: ignore[override]
         return any(part.mixes_samples for part in self.parts)
 

@@ -21,6 +21,7 @@ class DCT(Guard):
     public transform; a gradient goes back for kept coefficients alone.
     """
 
+    capturable: ClassVar[bool] = True
     energy: float = 0.7
     makes_zeros: ClassVar[bool] = True
     fills_zeros: ClassVar[bool] = True
@@ -62,7 +63,7 @@ class _Coefficients(GuardModule):
         Z = self.transform.zigzag(self.transform.down(z))
         counts = prefix(Z, self.energy)
         if self.training:
-            self.notes = {"kept": float(counts.sum()) / Z.numel()}
+            self.notes = {"kept": counts.sum().double() / Z.numel()}
         kept = torch.arange(Z.shape[2], device=Z.device) < counts.unsqueeze(-1)
         # Chosen, not multiplied: a codec that drops zeros must not meet a -0.
         return Guarded(torch.where(kept, Z, 0.0).reshape(len(z), *self.transform.shape[:-2], Z.shape[2]))

@@ -22,6 +22,7 @@ class LightSplit(Guard):
     rank reduction, and R is public. `hidden` is the width m of LightSplit-L's lift (Eq. 7), 0 is LightSplit-F.
     """
 
+    capturable: ClassVar[bool] = True
     ratio: float
     hidden: int = 0
     projection: Dense | Fast = Fast()

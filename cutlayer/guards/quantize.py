@@ -12,6 +12,7 @@ from ..core.guard import GuardModule, Shape
 from ..wire.codecs.entropy import MOST_BITS as MOST_CODED
 from ..wire.codecs.entropy import Coded
 from ..wire.codecs.parts.gridded import MOST_BITS, Gridded
+from ..wire.codecs.parts.smallest import Smallest
 from ..wire.codecs.sparse_grid import SparseGridded
 from .base import Guard
 from .parts.straight_through import StraightThrough
@@ -28,6 +29,7 @@ class Quantize(Guard, Compressor):
     where `rounding="stochastic"` makes the rounded gradient right on average.
     """
 
+    capturable: ClassVar[bool] = True
     bits: int = 8
     rounding: str = "nearest"
     entropy: bool = False  # frequent levels take fewer bits; both sides need the extra `entropy`
@@ -50,7 +52,8 @@ class Quantize(Guard, Compressor):
         if rows.shape[1] < 2:
             return tensor, None
         begin, end = rows.amin(1), rows.amax(1)  # NaN and infinity show in them
-        if not torch.isfinite(end - begin).all():
+        # A device is not waited for: numbers that are lost there spoil the loss, and that is looked at.
+        if rows.is_cpu and not torch.isfinite(end - begin).all():
             return tensor, None
         is_zero = rows == 0
         begin, step, zero = _grids(begin, end, is_zero.any(1), 2**self.bits - 1)
@@ -63,7 +66,7 @@ class Quantize(Guard, Compressor):
         ways: list[Any] = [grid, SparseGridded(grid, value)]
         if self.entropy:
             ways.append(Coded(grid))
-        return value.reshape(tensor.shape), min(ways, key=lambda way: way.size())
+        return value.reshape(tensor.shape), Smallest(tuple(ways))
 
 
 def _grids(begin: Tensor, end: Tensor, has_zeros: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:

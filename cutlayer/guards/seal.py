@@ -37,6 +37,7 @@ class SEAL(Guard):
     not see how the energy of real maps is spread, keeps about `energy` of all coefficients, and bounds nothing.
     """
 
+    capturable: ClassVar[bool] = True
     energy: float = 0.7
     gram: str = "column"
     wave: str = "secret"
@@ -108,5 +109,5 @@ class LowPass(GuardModule):
         else:
             counts = torch.full(Z.shape[:2], self.count, device=Z.device)
         if self.training:
-            self.notes = {"kept": float(counts.sum()) / Z.numel()}
+            self.notes = {"kept": counts.sum().double() / Z.numel()}
         return Guarded(self.transform.up(torch.where(self.transform.place < counts.unsqueeze(-1), Z, 0.0)))

@@ -18,6 +18,7 @@ from .parts.claims import Claim, rank
 class Subset(Guard):
     """A fixed random subset of the coordinates, 1/ratio of them (baseline: same rank, no arithmetic)."""
 
+    capturable: ClassVar[bool] = True
     ratio: float
     acts_alone: ClassVar[bool] = True
 

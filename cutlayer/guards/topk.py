@@ -22,6 +22,7 @@ class TopK(Guard, Compressor):
     what matters in the input.
     """
 
+    capturable: ClassVar[bool] = True
     share: float = 0.05
     only_compresses: ClassVar[bool] = True
     makes_zeros: ClassVar[bool] = True

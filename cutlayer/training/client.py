@@ -25,7 +25,7 @@ from .plan.optimizers import set_rate
 from .plan.plan import Plan
 from .plan.shapes import steps_per_epoch
 from .rehearsal import Party, assets, honest_steps
-from .step import NO_HOOKS, ClientNetwork, StepHooks, export, feed, learn, load
+from .step import NO_HOOKS, ClientNetwork, StepHooks, export, feed, load
 
 
 class Client:
@@ -193,7 +193,7 @@ class Client:
         if self.plan.client_detectors:
             return self.detection.learn(self.network, self.batch(index), hooks)
         if self.plan.micro_batches == 1:
-            return learn(self.network, self.batch(index), hooks=hooks)
+            return self.uplink.learn(self.network, self.batch(index), hooks=hooks)
         pieces, seed = self.micro_batches(index), self.secret("step", self.steps)
         batches = [
             training_batch(self.plan, self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)

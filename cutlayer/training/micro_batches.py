@@ -16,7 +16,7 @@ from ..core.batch import Batch
 from ..core.message import Handler, Message
 from ..core.seeds import seeded
 from ..core.state import drop_gradients
-from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift
+from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, figures, in_training
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
 
@@ -99,7 +99,7 @@ def learn_in_micro_batches(
             (reduce(torch.add, terms.values()) * (len(batch) / total)).backward()
         return values
 
-    client.split.train()
+    in_training(client)
     exchange_lift(client)
     client.remote.continue_at(first)
     with client.remote.watched(ask):
@@ -115,4 +115,4 @@ def learn_in_micro_batches(
         for name, value in terms.items():
             values[name] = values.get(name, 0.0) + value * (len(batch) / total)
     client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
-    return values | client.split.guard.notes
+    return values | figures(client)

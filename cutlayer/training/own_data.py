@@ -11,6 +11,7 @@ from ..core.message import Handler
 from ..data.base import Samples
 from ..wire.ledger import Ledger
 from .micro_batches import Post
+from .step import Learn, learn
 
 
 @dataclass(frozen=True)
@@ -45,3 +46,4 @@ class Uplink(NamedTuple):
     send: Handler
     ledger: Ledger
     post: Post | None = None  # send now, wait later; None: in one process there is nothing to wait for
+    learn: Learn = learn  # how a step is made: an engine that has both sides at hand may know a faster way

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from math import isfinite
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +41,18 @@ class StepHooks(NamedTuple):
 NO_HOOKS = StepHooks()
 
 
+class Learn(Protocol):
+    """One step of a client, and the loss term by term."""
+
+    def __call__(self, client: ClientNetwork, batch: Batch, *, hooks: StepHooks = NO_HOOKS) -> dict[str, float]: ...
+
+
 def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
     """One step; returns the loss term by term, and what the guard has to say of it.
 
     Without `update` the client learns nothing from it: a probe.
     """
-    client.split.train()
+    in_training(client)
     exchange_lift(client)
     with seeded(batch.seed, batch.x.device):
         terms = client.split.terms(batch, client.remote)
@@ -61,8 +67,14 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepH
                 hooks.before_step()
                 client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
             drop_gradients(client.optimizer)
-    _noted(client, values)
-    return values | client.split.guard.notes
+    noted(client, values)
+    return values | figures(client)
+
+
+def in_training(client: ClientNetwork) -> None:
+    """Every step comes here, and a deep network takes its time to be told."""
+    if not client.split.training:
+        client.split.train()
 
 
 def feed(client: ClientNetwork, batch: Batch) -> dict[str, float]:
@@ -70,14 +82,14 @@ def feed(client: ClientNetwork, batch: Batch) -> dict[str, float]:
 
     In the U shape the loss is the client's, so its backward pass runs from there to u and stops.
     """
-    client.split.train()
+    in_training(client)
     with seeded(batch.seed, batch.x.device), _frozen(client):
         terms = client.split.terms(batch, client.remote)
         values = {name: float(term.detach()) for name, term in terms.items()}
         check_terms(client, values)
         if terms["task"].requires_grad:
             terms["task"].backward()
-    _noted(client, values)
+    noted(client, values)
     return values
 
 
@@ -94,13 +106,20 @@ def _frozen(client: ClientNetwork) -> Iterator[None]:
         with client.remote.without_gradients():
             yield
     finally:
+        split.guard.train()
         for parameter in parameters:
             parameter.requires_grad_(True)
         for norm in tracking:
             norm.track_running_stats = True
 
 
-def _noted(client: ClientNetwork, values: Mapping[str, float]) -> None:
+def figures(client: ClientNetwork) -> dict[str, float]:
+    """What the guard has to say of the last step."""
+    return {name: float(value) for name, value in client.split.guard.notes.items()}
+
+
+def noted(client: ClientNetwork, values: Mapping[str, float]) -> None:
+    """A step with these terms was made."""
     client.steps += 1
     client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
 

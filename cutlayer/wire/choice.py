@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,13 @@ def counted_there(tensor: Tensor) -> Tensor:
     and whether all fit into two bytes."""
     rows, length = rows_of(tuple(tensor.shape))
     is_kept = words(tensor).reshape(rows, length) != 0
-    # Of all numbers the last position that is kept, in few launches: each costs more than what it computes.
-    positions = torch.arange(1, length + 1, dtype=torch.int32, device=tensor.device)
-    return torch.stack((is_kept.sum(), (is_kept * positions).amax(1).sum(), fits_there(tensor).to(torch.int64)))
+    last = (is_kept * _positions(length, tensor.device)).amax(1)
+    return torch.stack((is_kept.sum(), last.sum(), fits_there(tensor).to(torch.int64)))
+
+
+@lru_cache(maxsize=16)
+def _positions(length: int, device: torch.device) -> Tensor:
+    return torch.arange(1, length + 1, dtype=torch.int32, device=device)
 
 
 def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: float) -> tuple[Codec, int]:

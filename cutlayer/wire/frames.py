@@ -22,7 +22,8 @@ from torch import Tensor
 from ..core.message import Kind, Message
 from .choice import smallest, smallest_later
 from .codecs import BY_TAG, Codec, Prepared, Raw
-from .later import CountedThere, Later, together
+from .codecs.parts.smallest import size_later as prepared_later
+from .later import Later, together
 
 VERSION = 1
 ALIGNMENT = 16
@@ -97,12 +98,8 @@ def size_later(message: Message) -> int | Later:
     for name, tensor in message.tensors.items():
         sent, ready = _as_sent(tensor)[1], message.packed.get(name) if message.packed else None
         plain = _RAW.size(sent) if message.kind is Kind.WEIGHTS else smallest_later(sent)
-        lengths.append(plain if ready is None else together([plain, _prepared(ready)], min))
+        lengths.append(plain if ready is None else together([plain, prepared_later(ready)], min))
     return together(lengths, partial(_end, _start(message)))
-
-
-def _prepared(ready: Prepared) -> int | Later:
-    return ready.size_later() if isinstance(ready, CountedThere) else ready.size()
 
 
 def _start(message: Message) -> int:

@@ -1,7 +1,11 @@
 """What crossed and how many bytes it took: facts, never contents."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from ..core.message import Handler, Kind, Message
 from . import frames as wire
@@ -12,6 +16,13 @@ TRAINING = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 
 MOST_WAITING = 256  # messages whose bytes a device is still counting: then they are read, all with one wait
+
+
+class Noted(NamedTuple):
+    """A message that was written down: its kind and direction, and its bytes."""
+
+    key: tuple[str, str]
+    found: int | Later
 
 
 class Ledger:
@@ -27,6 +38,7 @@ class Ledger:
         self.samples: Counter[str] = samples or Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._waiting: list[tuple[tuple[str, str], Later]] = []
+        self._record: list[Noted] | None = None
 
     def __call__(self, message: Message, handle: Handler) -> Message:
         self.note(message, UP)
@@ -45,12 +57,37 @@ class Ledger:
     def note(self, message: Message, direction: str, size: int | None = None) -> None:
         """Count a message; `size` is that of its frame, where somebody has encoded it already."""
         key = message.kind.name, direction
-        self.messages[key] += 1
         found = size if size is not None else _size(message)
+        if self._record is not None:
+            self._record.append(Noted(key, found))
+            return
+        self.messages[key] += 1
         if not isinstance(found, Later):
             self._bytes[key] += found
             return
         self._waiting.append((key, found))
+        if len(self._waiting) >= MOST_WAITING:
+            _ = self.bytes
+
+    @contextmanager
+    def recording(self) -> Iterator["list[Noted]"]:
+        """For a while messages are written down and not counted: `again` counts them, as often as they cross."""
+        before, self._record = self._record, list[Noted]()
+        try:
+            yield self._record
+        finally:
+            self._record = before
+
+    def again(self, crossed: "Sequence[Noted]", facts: Tensor) -> None:
+        """Messages like those recorded have crossed; `facts` are what a device counts of them this time, in a row."""
+        own, at = facts.clone(), 0  # the next ones are counted into the same memory
+        for key, found in crossed:
+            self.messages[key] += 1
+            if isinstance(found, Later):
+                self._waiting.append((key, Later(own[at : at + len(found.facts)], found.size)))
+                at += len(found.facts)
+            else:
+                self._bytes[key] += found
         if len(self._waiting) >= MOST_WAITING:
             _ = self.bytes
 

@@ -31,7 +31,7 @@ def test_rows_stand_on_their_grids_and_no_value_moves_by_more_than_half_a_step(b
     step = (before.amax(1) - before.amin(1)) / (2**bits - 1)
     assert ((rows - before).abs() <= step[:, None] * 0.5001).all()
     assert all(len(row.unique()) <= 2**bits for row in rows)
-    assert torch.equal(packed.value().reshape(Z.shape), seen)
+    assert torch.equal(packed.ways[0].value().reshape(Z.shape), seen)
     assert packed.size() == 10 + 6 * 8 + -(-6 * 48 * bits // 8)
 
 

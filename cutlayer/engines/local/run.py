@@ -22,7 +22,8 @@ from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn
 from ...training.progress import StepEvent
-from ...training.step import ClientNetwork, load
+from ...training.step import ClientNetwork, learn, load
+from .captured import CapturedSteps, why_not_captured
 from .carrier import FusedDoor, LocalCarrier
 from .pool import ClientPool, PooledClient
 
@@ -42,6 +43,10 @@ class _Each(Sequence[Part]):
         return self._part(self._clients[place])
 
 
+def _as_it_is(handler: Handler) -> Handler:
+    return handler
+
+
 class LocalRun:
     """A plan in motion. `train` may be stopped after any round, `snapshot` and `restore` carry it on exactly."""
 
@@ -53,7 +58,7 @@ class LocalRun:
         classes: int,
         device: torch.device | str = "cpu",
         at_server: Sequence[Watcher] = (),
-        wrap: Callable[[Handler], Handler] = lambda handler: handler,
+        wrap: Callable[[Handler], Handler] = _as_it_is,
     ):
         self.plan = plan = plan.with_secrets()
         self.parts, self.device = parts, torch.device(device)
@@ -71,7 +76,10 @@ class LocalRun:
         self.ledger = self.coordinator.ledger
         fused = FusedDoor(self.coordinator) if plan.rounds.fused else None
         door = through([*at_server, *self.coordinator.watches], fused or self.server.handle)
-        uplink = Uplink(through([self.ledger], wrap(door)), self.ledger)
+        watched = bool(at_server or self.coordinator.watches or wrap is not _as_it_is)
+        why_eager = why_not_captured(plan, self.device, watched)
+        self.captured = CapturedSteps(self.server, self.ledger) if why_eager is None else None
+        uplink = Uplink(through([self.ledger], wrap(door)), self.ledger, learn=self.captured or learn)
         held_out, spares = {"validate": parts.val, "test": parts.test}, list[ClientNetwork]()
         self.clients = ClientPool(
             [

@@ -63,7 +63,11 @@ class Adam(Optimizer):
     amsgrad: bool = False
 
     def _build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, self.lr, weight_decay=self.weight_decay, amsgrad=self.amsgrad)
+        # On a GPU its step counters lie there too, captured or not: the same bits either way.
+        on_device = all(parameter.is_cuda for parameter in parameters)
+        return torch.optim.Adam(
+            parameters, self.lr, weight_decay=self.weight_decay, amsgrad=self.amsgrad, capturable=on_device
+        )
 
 
 def set_rate(optimizer: torch.optim.Optimizer | None, rate: float) -> None:

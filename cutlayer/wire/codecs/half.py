@@ -90,9 +90,9 @@ def fits_there(tensor: Tensor) -> Tensor:
         return torch.zeros((), dtype=torch.bool, device=tensor.device)
     found = tensor.detach()
     # NaN equals nothing, and signs of zeros survive: equal numbers are equal bits here.
-    as_float16 = (found.to(torch.float16).to(found.dtype) == found).all()
+    as_float16 = (found.to(torch.float16) == found).all()
     if found.dtype == torch.float64:
-        return as_float16 | (found.to(torch.bfloat16).to(found.dtype) == found).all()
+        return as_float16 | (found.to(torch.bfloat16) == found).all()
     return as_float16 | ((words(found) & _LOWER) == 0).all()
 
 

@@ -1,0 +1,168 @@
+"""Training steps as CUDA graphs: a small network's step is hundreds of launches, and a graph is one.
+
+A step is captured whole, both sides of the cut and both optimizers, once it has been seen a few times with the same
+shapes, rates and tensors. It computes what the plain step computes; what cannot be captured runs as always.
+"""
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...core.batch import Batch
+from ...core.compressor import Compression
+from ...core.server import Server
+from ...core.state import drop_gradients
+from ...training.bodies import RoundBodies
+from ...training.plan.plan import Plan
+from ...training.step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, in_training, learn, noted
+from ...wire.ledger import Ledger, Noted
+
+
+class CapturedSteps:
+    """`learn` for clients of one process on a CUDA device. `why_not` says what cannot be captured, once known."""
+
+    def __init__(self, server: Server, ledger: Ledger):
+        self.server, self.ledger = server, ledger
+        self.why_not: str | None = None
+        self._looked = False  # at a plain step, for what a graph would repeat
+        self._stands: dict[int, tuple[float, ...]] = {}  # by client, what the graphs below were captured with
+        self._kept: dict[int, dict[Any, _Captured]] = {}
+        self._pool: Any = None
+
+    def __call__(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
+        if self.why_not is not None or hooks is not NO_HOOKS:
+            return learn(client, batch, hooks=hooks)
+        stands = (*self._rates(client), *self._tensors(client))
+        if self._stands.get(client.number) != stands:
+            # Tensors were replaced, a rate is another or momentum is still to be made: a plain step, and look again.
+            self._stands[client.number], self._kept[client.number] = stands, {}
+            return learn(client, batch)
+        if not self._looked:
+            return self._look(client, batch)
+        kept, shapes = self._kept[client.number], (batch.x.shape, batch.y.shape, tuple(batch.s))
+        if shapes not in kept:
+            captured = self._capture(client, batch)
+            if captured is None:
+                return learn(client, batch)
+            kept[shapes] = captured
+        return self._replay(client, kept[shapes], batch)
+
+    def _look(self, client: ClientNetwork, batch: Batch) -> dict[str, float]:
+        """A plain step, looked at closely: a graph would repeat the random numbers it was captured with."""
+        self._looked = True
+        with Draws() as draws:
+            found = learn(client, batch)
+        if draws.by:
+            self.why_not = f"a step draws random numbers ({draws.by})"
+        elif told := [name for name, value in client.split.guard.notes.items() if not isinstance(value, Tensor)]:
+            self.why_not = f"the guard computes figures of a step on the CPU ({', '.join(told)})"
+        return found
+
+    def _capture(self, client: ClientNetwork, batch: Batch) -> "_Captured | None":
+        still = Batch(batch.x.clone(), batch.y.clone(), {name: v.clone() for name, v in batch.s.items()}, batch.seed)
+        graph, step = torch.cuda.CUDAGraph(), client.remote.next_step()
+        updates = self.server.bodies.version(client.number)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        client.remote.continue_at(step)
+        try:
+            with self.ledger.recording() as crossed, torch.cuda.graph(graph, pool=self._pool):
+                terms = client.split.terms(still, client.remote)
+                figures = terms | client.split.guard.notes
+                values = torch.stack([value.detach().double() for value in figures.values()])  # type: ignore[union-attr]
+                reduce(torch.add, terms.values()).backward()
+                if client.optimizer is not None:
+                    client.optimizer.step()
+                    drop_gradients(client.optimizer)
+                facts = torch.cat([one.found.facts for one in crossed if not isinstance(one.found, int)] or [values])
+        except RuntimeError as error:
+            self.why_not = f"this step cannot be captured: {str(error).splitlines()[0]}"
+            torch.cuda.synchronize()
+            self.server.forget(client.number)
+            client.remote.continue_at(step)
+            return None
+        messages = client.remote.next_step() - step
+        client.remote.continue_at(step)
+        self.server.settled(client.number)
+        bodies = self.server.bodies
+        assert isinstance(bodies, RoundBodies)
+        steps = bodies.updates - updates
+        bodies.updates = updates
+        return _Captured(graph, still, list(terms), list(figures), values, crossed, facts, messages, steps)
+
+    def _replay(self, client: ClientNetwork, captured: "_Captured", batch: Batch) -> dict[str, float]:
+        in_training(client)
+        captured.batch.x.copy_(batch.x)
+        captured.batch.y.copy_(batch.y)
+        for name, values in batch.s.items():
+            captured.batch.s[name].copy_(values)
+        captured.graph.replay()
+        self.ledger.again(captured.crossed, captured.facts)
+        for _ in range(captured.numbers):
+            client.remote.next_step()
+        assert isinstance(self.server.bodies, RoundBodies)
+        self.server.bodies.updates += captured.updates
+        found = dict(zip(captured.figures, captured.values.tolist(), strict=True))
+        terms = {name: found[name] for name in captured.terms}
+        check_terms(client, terms)
+        noted(client, terms)
+        return found
+
+    def _tensors(self, client: ClientNetwork) -> tuple[int, ...]:
+        """Where everything lies that a step reads or writes beside its batch."""
+        modules = (client.split, self.server.bodies.of(client.number))
+        places = [t.data_ptr() for module in modules for t in (*module.parameters(), *module.buffers())]
+        for optimizer in (client.optimizer, self.server.optimizer):
+            for entries in optimizer.state.values() if optimizer is not None else ():
+                places += [value.data_ptr() for value in entries.values() if isinstance(value, Tensor)]
+        return tuple(places)
+
+    def _rates(self, client: ClientNetwork) -> Iterator[float]:
+        for optimizer in (client.optimizer, self.server.optimizer):
+            for group in optimizer.param_groups if optimizer is not None else ():
+                yield group["lr"]
+
+
+class _Captured(NamedTuple):
+    """A step that only needs its batch."""
+
+    graph: "torch.cuda.CUDAGraph"
+    batch: Batch
+    terms: list[str]  # of the loss
+    figures: list[str]  # these, and what the guard notes
+    values: Tensor  # of the figures
+    crossed: list[Noted]
+    facts: Tensor  # that their bytes hang on
+    numbers: int  # of steps at the remote, that the messages took
+    updates: int  # of the body
+
+
+class Draws(TorchDispatchMode):
+    """Notices operations that draw random numbers: `by` names the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and not self.by:
+            self.by = str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def why_not_captured(plan: Plan, device: torch.device, watched: bool) -> str | None:
+    """Why steps of a plan run as they are, from what is known before the first one; None: they may be captured."""
+    if device.type != "cuda":
+        return f"graphs are CUDA's, and this runs on {device.type}"
+    if watched:
+        return "somebody stands at the server and may rewrite what crosses"
+    if plan.client_detectors or plan.micro_batches > 1 or plan.rounds.fused or plan.rounds.merges:
+        return "detectors, micro-batches, waves and merged rounds do more in a step than compute"
+    if not plan.guard.capturable:
+        return f"{plan.guard} does more in a step than tensors tell"
+    if plan.guard.exchange or plan.compression != Compression():
+        return "the guard's halves are exchanged, or answers compressed, between steps"
+    return None
