@@ -35,6 +35,7 @@ from ..wire import frames as wire
 from ..wire.ledger import Ledger
 from . import clients as bench_clients
 from . import deploy as bench_deploy
+from . import gpu as bench_gpu
 from . import leak as bench_leak
 from . import link as bench_link
 from .measurement import Measured
@@ -108,6 +109,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "unsplit.batched": unsplit_batched,
     "load.cifar10": load_cifar10,
     "load.fashionmnist": load_fashionmnist,
+    **bench_gpu.ENTRIES,
     **bench_clients.ENTRIES,
     **bench_deploy.ENTRIES,
     **bench_link.ENTRIES,

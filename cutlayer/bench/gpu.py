@@ -1,0 +1,147 @@
+"""A split step on a GPU against the plain loop there, both with their data on the device; left out without one."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from ..core.seeds import generator
+from ..data.holdout import Parts
+from ..data.samples import Samples
+from ..engines.local.run import LocalRun
+from ..guards import LFQ, SEAL, Guard, LightSplit, NoGuard, Quantize
+from ..nets.resnet import ResNet18
+from ..training.batches import epoch_batches
+from ..training.plan.optimizers import SGD
+from ..training.plan.plan import Plan
+from .measurement import Measured
+
+BATCH, SHAPE, CLASSES = 128, (3, 32, 32), 10
+RATE = SGD(lr=0.01)
+
+Epoch = Callable[[], None]
+
+
+def step(guard: Guard, quick: bool, *, eager: bool = False, captured_plain: bool = False) -> Measured | None:
+    """ResNet-18 cut behind its first block, batch 128, float32 without TF32, ledger on. Epochs alternate."""
+    if not torch.cuda.is_available():
+        return None
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        drawn = generator(0)
+        count = BATCH * 8
+        x, y = torch.rand(count, *SHAPE, generator=drawn), torch.randint(CLASSES, (count,), generator=drawn)
+        samples = Samples(x, y)
+        ours, kind = _split(guard, samples, eager)
+        plain = _captured_loop(samples) if captured_plain else _plain_loop(samples)
+        mine, theirs = _alternate(ours, plain, 3 if quick else 12)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    against = "the plain loop" + (", captured as a graph too" if captured_plain else "")
+    return Measured(count / mine, f"samples/s ({kind()})", theirs / mine, against, "recorded")
+
+
+ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
+    "gpu.resnet18": partial(step, NoGuard()),
+    "gpu.resnet18.eager": partial(step, NoGuard(), eager=True),
+    "gpu.resnet18.captured": partial(step, NoGuard(), captured_plain=True),
+    "gpu.lightsplit": partial(step, LightSplit(ratio=8)),
+    "gpu.quantize": partial(step, Quantize(bits=4)),
+    "gpu.seal": partial(step, SEAL(energy=0.7)),
+    "gpu.lfq": partial(step, LFQ()),
+}
+for _name, _entry in ENTRIES.items():
+    _entry.__doc__ = f"{_name}: a split step on a GPU against the plain loop there, ResNet-18, batch 128."
+
+
+def _split(guard: Guard, samples: Samples, eager: bool) -> tuple[Epoch, Callable[[], str]]:
+    plan = Plan(
+        net=ResNet18(depth=2), guard=guard, batch_size=BATCH, client_optimizer=RATE, server_optimizer=RATE,
+        private_seed=1,
+    )  # fmt: skip
+    none = samples[torch.arange(0)]
+    run = LocalRun(plan, Parts(samples, none, none, samples), classes=CLASSES, device="cuda")
+    if run.captured is not None and eager:
+        run.captured.why_not = "asked for"
+    client = run.clients[0]
+
+    def kind() -> str:
+        return "captured" if run.captured is not None and run.captured.why_not is None else "eager"
+
+    def epoch() -> None:
+        client.learn(0, 0, client.batches)
+
+    return epoch, kind
+
+
+def _whole() -> nn.Module:
+    net = ResNet18(depth=2)
+    return nn.Sequential(net.head(SHAPE), net.body(SHAPE), net.tail(SHAPE, CLASSES)).cuda().train()
+
+
+def _plain_loop(samples: Samples) -> Epoch:
+    whole, (x, y) = _whole(), (samples.x.cuda(), samples.y.cuda())
+    optimizer = RATE.build(whole.parameters())
+    assert optimizer is not None
+
+    def epoch() -> None:
+        for index in epoch_batches(len(x), BATCH, 0):
+            here = index.cuda()
+            loss = cross_entropy(whole(x[here]), y[here])
+            float(loss.detach())  # both ways look at the loss, as any training loop does
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return epoch
+
+
+def _captured_loop(samples: Samples) -> Epoch:
+    whole, (x, y) = _whole(), (samples.x.cuda(), samples.y.cuda())
+    optimizer = RATE.build(whole.parameters())
+    assert optimizer is not None
+    images, labels = x[:BATCH].clone(), y[:BATCH].clone()
+
+    def one() -> torch.Tensor:
+        loss = cross_entropy(whole(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            one()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = one()
+
+    def epoch() -> None:
+        for index in epoch_batches(len(x), BATCH, 0):
+            here = index.cuda()
+            images.copy_(x[here])
+            labels.copy_(y[here])
+            graph.replay()
+            float(loss)
+
+    return epoch
+
+
+def _alternate(ours: Epoch, plain: Epoch, repeats: int) -> tuple[float, float]:
+    """Median seconds of an epoch, one after the other by turns; the first two are not counted."""
+    times: dict[Epoch, list[float]] = {ours: [], plain: []}
+    for _ in range(repeats + 2):
+        for one, found in times.items():
+            began = time.perf_counter()
+            one()
+            torch.cuda.synchronize()
+            found.append(time.perf_counter() - began)
+    return median(times[ours][2:]), median(times[plain][2:])
