@@ -70,7 +70,7 @@ def test_prediction_changes_nothing_and_holds_nothing():
     logits = predict(client, batches(2))
     assert logits.shape == (12, TASK.classes) and not logits.requires_grad
     assert all(torch.equal(t, before[name]) for name, t in server.body.state_dict().items())
-    assert not server._held
+    assert not server.pending.held
 
 
 def test_vanilla_shows_labels_and_u_shaped_does_not():
