@@ -23,6 +23,7 @@ _HOMES = {
     "Plan": "training.plan.plan",
     "LocalRun": "engines.local.run",
     "train": "engines.local.start",
+    "Following": "engines.local.start",
     "predict": "engines.predict",
     "Inputs": "engines.predict",
     "Over": "engines.predict",
