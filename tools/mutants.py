@@ -4,16 +4,18 @@
 
 Every room (a folder of cutlayer/) gets two bugs at least. A room draws from a stream of its own: first an operator,
 then a place of it, so that rare operators come up as well. The same seed and sources give the same bugs.
-Tests run in stages until one fails; files that ran before, or in an earlier stage, are not run again:
+Tests run in stages until one fails; files that ran in an earlier stage are not run again:
 
-    1  files of tests/<room> that mention the module or what it defines, and the contracts of that kind
+    0  the test that killed the same bug in an earlier draw
+    1  files of tests/<room> that mention the module or what it defines, the contracts of that kind, and files of any
+       room that import the module
     2  all of tests/<room> and tests/contracts
     3  the whole suite, without the files of SLOW, which start processes
     4  these too
 
-All files in use have to pass without a bug first; that also says how long they may take. A failure counts when it
-happens twice, and more than five times the usual time as one. Times and verdicts are kept in the temporary folder
-until the sources change: a draw that was interrupted goes on. A whole draw writes docs/evidence/mutants.json and .md.
+A failure counts when it happens twice with the bug, and not without it; more than five times the usual time is a
+failure too. Times and verdicts are kept in the temporary folder: a draw that was interrupted goes on, as long as the
+sources stay as they are. A whole draw writes docs/evidence/mutants.json and .md.
 
 A bug that changes nothing anyone could see may be named in mutants_equivalent.json, with a reason: it is left out,
 and the room draws its next one. What counts as a small bug is in mutation_operators.py.
@@ -34,7 +36,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from mutation_copy import RUNNING, copied, stop
+from mutation_copy import RUNNING, Outcome, copied, stop
 from mutation_operators import ROOT, Mutant, places, short
 
 EVIDENCE = ROOT / "docs" / "evidence" / "mutants.json"
@@ -42,6 +44,7 @@ SLOW = "tests/engines/grpc/"
 CONTRACTS = {"wire": "codecs", "nets": "split_equals_whole", "training": "split_equals_whole"}  # others: as the room
 PASSED = (0, 5)  # exit codes of pytest; 5: all tests of the files are left out, as those of a campaign are
 PATIENCE = 5, 60  # times what the files take, and seconds on top: a short run on a busy machine takes longer
+UNKNOWN = 20.0  # seconds of a test file that has not been timed yet
 
 
 # -------------------------------------------------------------------------------------------------------------- draw
@@ -49,7 +52,7 @@ def draw(rooms: list[str], count: int, seed: int) -> tuple[list[Mutant], list[di
     """The bugs to plant, and those that were drawn and are known to change nothing."""
     files = {room: sorted((ROOT / "cutlayer" / room).rglob("*.py")) for room in rooms}
     offered = {room: [mutant for path in own for mutant in places(path)] for room, own in files.items()}
-    reasons = {tuple(one[part] for part in ("path", "operator", "before", "after")): one["reason"] for one in known()}
+    reasons = {as_name(one): one["reason"] for one in known()}
     here = {mutant.name for own in offered.values() for mutant in own}
     if gone := [name for name in reasons if name[0].split("/")[1] in rooms and name not in here]:
         sys.exit(f"mutants_equivalent.json names what is no longer there: {gone}")
@@ -89,12 +92,13 @@ def in_order(offered: list[Mutant], dice: random.Random) -> Iterator[Mutant]:
 
 
 # ------------------------------------------------------------------------------------------------------------- tests
-def stages_of(mutant: Mutant, most: int) -> list[list[str]]:
-    """Test files, each in the first stage that has it."""
+def stages_of(mutant: Mutant, most: int, killer: str | None) -> list[list[str]]:
+    """Test files, each in the first stage that has it. Stage 0 is a test, the one that noticed this bug before."""
     every = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
     near = [path for path in every if path.startswith(f"tests/{mutant.room}/")]
     contracts = [path for path in every if path.startswith("tests/contracts/")]
     kind = f"tests/contracts/test_{CONTRACTS.get(mutant.room, mutant.room)}.py"
+    fast = [path for path in every if not path.startswith(SLOW)]
     module = Path(mutant.path)
     defined = ast.parse((ROOT / module).read_text()).body
     words = {one.name for one in defined if isinstance(one, ast.ClassDef | ast.FunctionDef)}
@@ -102,16 +106,18 @@ def stages_of(mutant: Mutant, most: int) -> list[list[str]]:
     said = re.compile(rf"\b({'|'.join(sorted(words))})\b")
     first = [path for path in near if said.search((ROOT / path).read_text())]
     first += [path for path in contracts if path == kind]
-    fast = [path for path in every if not path.startswith(SLOW)]
-    found: list[list[str]] = []
+    dotted = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
+    imported = re.compile(rf"^\s*(from {re.escape(dotted)} import|import {re.escape(dotted)}\b)", re.MULTILINE)
+    first += [path for path in fast if imported.search((ROOT / path).read_text())]
+    found = [[killer] if killer else []]
     for files in (first, near + contracts, fast, every)[:most]:
-        found.append([path for path in files if not any(path in earlier for earlier in found)])
+        found.append([path for path in dict.fromkeys(files) if not any(path in earlier for earlier in found)])
     return found
 
 
 # ----------------------------------------------------------------------------------------------------------- verdicts
 class Kept:
-    """What is known of these sources, in a file: seconds of test files that pass without a bug, verdicts."""
+    """What earlier draws found, in a file: seconds of test files, and verdicts with the sources they are about."""
 
     def __init__(self) -> None:
         digest = hashlib.sha256(sys.version.encode())
@@ -119,36 +125,34 @@ class Kept:
             for path in sorted((ROOT / folder).rglob("*.*")):
                 if path.suffix in (".py", ".j2", ".md") and EVIDENCE.parent not in path.parents:
                     digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
-        self._file = Path(tempfile.gettempdir()) / f"cutlayer-mutants-{digest.hexdigest()[:16]}.json"
-        known = json.loads(self._file.read_text()) if self._file.is_file() else {"seconds": {}, "verdicts": {}}
+        self.sources = digest.hexdigest()[:16]
+        self._file = Path(tempfile.gettempdir()) / "cutlayer-mutants.json"
+        known = json.loads(self._file.read_text()) if self._file.is_file() else {"seconds": {}, "verdicts": []}
         self.seconds: dict[str, float] = known["seconds"]
-        self.verdicts: dict[str, dict[str, Any]] = known["verdicts"]
+        self._verdicts: list[dict[str, Any]] = known["verdicts"]
+        recorded = json.loads(EVIDENCE.read_text())["mutants"] if EVIDENCE.is_file() else []
+        self._killers = {as_name(one): one["killer"] for one in recorded + self._verdicts if one["killer"]}
 
-    def save(self) -> None:
-        self._file.write_text(json.dumps({"seconds": self.seconds, "verdicts": self.verdicts}))
+    def killer(self, mutant: Mutant) -> str | None:
+        """The test that noticed this bug in other sources, where it is still there."""
+        killer = self._killers.get(mutant.name)
+        return killer if killer and (ROOT / killer.partition("::")[0]).is_file() else None
+
+    def verdict(self, mutant: Mutant, stages: int) -> dict[str, Any] | None:
+        about = {"sources": self.sources, **mutant.facts()}
+        for one in reversed(self._verdicts):
+            if one.items() >= about.items() and (one["verdict"] != "survived" or one["stage"] >= stages):
+                return one
+        return None
+
+    def add(self, mutant: Mutant, verdict: dict[str, Any]) -> None:
+        self._verdicts.append({"sources": self.sources, **mutant.facts(), **verdict})
+        self._file.write_text(json.dumps({"seconds": self.seconds, "verdicts": self._verdicts}))
 
 
-def check_clean(files: set[str], kept: Kept, pool: ThreadPoolExecutor) -> None:
-    """Tests that fail without a bug would kill all of them."""
-    by_folder: dict[str, list[str]] = {}
-    for path in sorted(files - set(kept.seconds)):
-        by_folder.setdefault(str(Path(path).parent), []).append(path)
-
-    def passes(tests: list[str]) -> list[str]:
-        with copied() as copy:
-            found = copy.run(tests, None)
-        bad = {name.partition("::")[0] for name in found.failed}
-        if found.code not in PASSED and not bad:
-            return [f"pytest ended with {found.code} in {Path(tests[0]).parent}"]
-        kept.seconds.update({path: found.seconds.get(path, 0.0) for path in tests if path not in bad})
-        return found.failed
-
-    failed: list[str] = []
-    for done in as_completed([pool.submit(passes, tests) for tests in by_folder.values()]):
-        failed += done.result()
-        kept.save()
-    if failed:
-        sys.exit("without any bug these fail, so that nothing can be measured:\n  " + "\n  ".join(failed))
+def as_name(facts: dict[str, str]) -> tuple[str, ...]:
+    """Mutant.name, of a bug that was written down."""
+    return tuple(facts[part] for part in ("path", "operator", "before", "after"))
 
 
 def judge(mutant: Mutant, stages: list[list[str]], seconds: dict[str, float]) -> dict[str, Any]:
@@ -159,23 +163,35 @@ def judge(mutant: Mutant, stages: list[list[str]], seconds: dict[str, float]) ->
         return {"verdict": word, "stage": stage, "killer": killer, "failed_once": doubted, "seconds": spent}
 
     with copied() as copy:
-        (copy.root / mutant.path).write_bytes(mutant.source())
-        for stage, files in enumerate(stages, 1):
-            limit = PATIENCE[0] * sum(seconds[path] for path in files) + PATIENCE[1]
-            fastest_first = sorted(files, key=lambda path: seconds[path])
+        file = copy.root / mutant.path
+        sound = file.read_bytes()
+
+        def run(tests: list[str], *options: str, bug: bool = True) -> Outcome:
+            file.write_bytes(mutant.source() if bug else sound)
+            usual = sum(seconds.get(test.partition("::")[0], UNKNOWN) for test in tests)
+            return copy.run(tests, PATIENCE[0] * usual + PATIENCE[1], "-x", *options)
+
+        for stage, files in enumerate(stages):
+            fastest_first = sorted(files, key=lambda path: seconds.get(path, UNKNOWN))
             while files:
-                found = copy.run(fastest_first, limit, "-x", *(f"--deselect={name}" for name in doubted))
-                if found.code is None:
-                    return verdict("timed out", stage)
+                found = run(fastest_first, *(f"--deselect={name}" for name in doubted))
                 if found.code in PASSED:
+                    seconds.update(found.seconds)
                     break
-                killer = found.failed[0] if found.failed else None  # None: the process ended without a word
-                if copy.run([killer] if killer else fastest_first, limit, "-x").code not in PASSED:
-                    return verdict("killed", stage, killer or f"pytest itself, which ended with {found.code}")
-                if killer is None:
+                tests = found.failed[:1] or fastest_first  # all: the process ended without a word, or hangs
+                known = stage == 0 and tests == files  # this very test has failed in an earlier draw
+                twice = known or run(tests).code not in PASSED
+                noticed = twice and run(tests, bug=False).code in PASSED
+                if noticed and found.code is None:
+                    return verdict("timed out", stage)
+                if noticed:
+                    return verdict(
+                        "killed", stage, (*found.failed, f"pytest itself, which ended with {found.code}")[0]
+                    )
+                doubted += tests  # a test that fails now and then, or without a bug, says nothing about it
+                if tests == fastest_first:
                     break
-                doubted.append(killer)  # a test that fails now and then says nothing about the bug
-    return verdict("survived", len(stages))
+    return verdict("survived", len(stages) - 1)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -216,24 +232,24 @@ def main() -> None:
     if given.list:
         print("\n".join(map(str, drawn)))
         return
-    kept, plan = Kept(), {mutant: stages_of(mutant, given.stages) for mutant in drawn}
+    kept = Kept()
+    plan = {mutant: stages_of(mutant, given.stages, kept.killer(mutant)) for mutant in drawn}
     pool = ThreadPoolExecutor(given.jobs)
     try:
-        check_clean({path for stages in plan.values() for files in stages for path in files}, kept, pool)
-        names = {mutant: json.dumps([*mutant.name, mutant.line, given.stages]) for mutant in drawn}
-        todo = {pool.submit(judge, m, plan[m], kept.seconds): m for m in drawn if names[m] not in kept.verdicts}
+        left = [mutant for mutant in drawn if kept.verdict(mutant, given.stages) is None]
+        todo = {pool.submit(judge, mutant, plan[mutant], kept.seconds): mutant for mutant in left}
         for done in as_completed(todo):
-            kept.verdicts[names[todo[done]]] = done.result()
-            kept.save()
+            kept.add(todo[done], done.result())
             print(f"{done.result()['verdict']:9}  {done.result()['seconds']:6.1f} s  {todo[done]}", flush=True)
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in list(RUNNING):
             stop(process)
         raise
-    found = [{**mutant.facts(), **kept.verdicts[names[mutant]]} for mutant in drawn]
+    found = [kept.verdict(mutant, given.stages) for mutant in drawn]
     survived = sum(one["verdict"] == "survived" for one in found)
-    results = {"seed": given.seed, "stages": given.stages, "killed": len(found) - survived, "survived": survived}
+    results = {"seed": given.seed, "sources": kept.sources, "stages": given.stages}
+    results |= {"killed": len(found) - survived, "survived": survived}
     results |= {"mutants": found, "discarded": discarded}
     print(f"{len(found) - survived} of {len(found)} killed")
     if out := given.out or (None if given.only else EVIDENCE):

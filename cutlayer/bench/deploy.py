@@ -30,7 +30,7 @@ from ..training.step import export
 from ..wire import frames as wire
 from ..wire.ledger import Ledger
 from .measurement import Measured
-from .parties import PATIENCE, Away, Here, client_address, other_process, read_into, scratch, synthetic
+from .parties import Away, Here, client_address, other_process, read_into, scratch, synthetic
 
 MESSAGE = 1 << 20  # bytes of z and of dz
 ANSWER = MESSAGE // 8  # of u and of du: a body makes less of what it gets
@@ -222,7 +222,7 @@ def _waiting_for_another(seconds: float) -> tuple[float, float]:
     server = other_process()
     with scratch() as folder:
         port = server.ask("serve", plan, ["a", "b"], folder / "server", None)
-        site = DeployedClient(plan, "a", client_address(port, None, "a"), folder / "a", give_up=PATIENCE)
+        site = DeployedClient(plan, "a", client_address(port, None, "a"), folder / "a")
         site.prepare(site.enrol(), task, synthetic(plan, task, 1), own_data=True)
         site.channel.give_up = 0.0  # once the server is gone
         thread = threading.Thread(target=_until_it_ends, args=(site.run,), daemon=True)

@@ -68,7 +68,7 @@ class Away:
         self.relay = OtherProcess(carry, ("127.0.0.1", port), link) if link is not None else None
         if self.relay is not None:
             port = self.relay.told()
-        self.site = DeployedClient(plan, "a", client_address(port, identities, "a"), folder / "a", give_up=PATIENCE)
+        self.site = DeployedClient(plan, "a", client_address(port, identities, "a"), folder / "a")
         self.frames = 0  # bytes of all frames, both ways
         self._count_frames()
         self._took, self._began = 0.0, time.perf_counter()
@@ -78,7 +78,6 @@ class Away:
         parts = synthetic(plan, task, steps)
         (share,) = plan.partition.assign(parts.private, 1, derive(plan.seed, "partition"))
         self.site.prepare(number, task, replace(parts, private=parts.private[share]), own_data=False)
-        self.site.on_step = self._between  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
         self._wait()  # the first step warms up, like its order
@@ -118,7 +117,7 @@ class Away:
 
     def _work(self) -> None:
         try:
-            self.site.run()
+            self.site.run(self._between)
         except BaseException as error:
             self._errors.append(error)
             self._done.release()
@@ -158,7 +157,7 @@ def client_address(port: int, identities: Path | None, name: str) -> Any:
     from ..engines.grpc.channel import Address
 
     own = certs.read_identity(identities / name, "client") if identities else None
-    return Address(f"{'localhost' if own else '127.0.0.1'}:{port}", own)
+    return Address(f"{'localhost' if own else '127.0.0.1'}:{port}", own, give_up=PATIENCE)
 
 
 # ----------------------------------------------------------------------------- other processes

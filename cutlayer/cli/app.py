@@ -95,18 +95,16 @@ def train(
         chosen = change(read_plan(plan), changes)
     folder = resume or new_folder(out, "train")
     with Bar(estimates=True) as bar, Stop() as stop, halt_told(as_json, folder):
-        result = start.train(
-            chosen,
-            folder,
-            data_dir=data_dir,
-            device=device,
-            resume=resume is not None,
+        follow = start.Following(
             record=record << 20,
             link=over,
             on_start=lambda run: asked.keep(folder),
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
+        )
+        result = start.train(
+            chosen, folder, data_dir=data_dir, device=device, resume=resume is not None, follow=follow
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))

@@ -121,7 +121,7 @@ def serve(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
         limits=Limits(
             message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections
-        ), device=device,
+        ),
     )  # fmt: skip
     if metrics is not None:
         from ..engines.grpc.prometheus import start_metrics
@@ -147,6 +147,7 @@ def serve(
                         on_step=lambda p: bar.show(f"epoch {p.epoch + 1}, step {p.step}", p.step / max(1, p.steps)),
                         on_epoch=bar.note,
                         stay=stay,
+                        device=device,
                     )
                 )
         except BaseException as error:
@@ -196,8 +197,9 @@ def join(
     """
     prepare(threads, device)
     from ..core.spec import spec
+    from ..engines.grpc import certs as room
     from ..engines.grpc import deploy
-    from ..engines.grpc.admission import Limits
+    from ..engines.grpc.channel import Address
     from ..engines.grpc.logs import start_logs
 
     own = changes.pop("data", None)
@@ -207,18 +209,17 @@ def join(
     start_logs(log)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
     with Bar(estimates=True) as bar, halt_told(as_json, folder):
-
-        def started(site: Any) -> None:
-            total = chosen.epochs * site.party.batches
-            site.on_step = lambda epoch, steps, terms: bar.show(
-                f"epoch {epoch + 1} " + figures(terms), steps / max(1, total)
-            )
-
-        result = deploy.join(
-            chosen, name, folder, server=server, identity=_identity(certs, insecure),
-            data=spec(own, "data") if own else None, data_dir=data_dir, give_up=give_up,
-            limits=Limits(message=max_message << 20), device=device, on_start=started,
+        identity = _identity(certs, insecure)
+        known = room.read_identity(identity, "client") if identity else None
+        address = Address(server, known, give_up=give_up, message=max_message << 20)
+        site = deploy.join(
+            chosen, name, folder, address=address, data=spec(own, "data") if own else None, data_dir=data_dir,
+            device=device,
         )  # fmt: skip
+        total = chosen.epochs * site.batches
+        result = site.run(
+            lambda epoch, steps, terms: bar.show(f"epoch {epoch + 1} " + figures(terms), steps / max(1, total))
+        )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
     else:

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 from .errors import NonFinite
 from .message import Handler, Kind, Message, Watcher, through
 
+ANSWER = {Kind.FORWARD: "u", Kind.LOSS: "loss"}  # what a client goes on with
+
 
 class Remote:
     """`body(z)` and `loss(z, y)` behave like local modules; gradients cross by themselves.
@@ -25,7 +27,7 @@ class Remote:
         """`watchers` see what is sent first. `refuse_non_finite`: send nothing that is not a number, where others
         would have to live with it."""
         self.client, self._send, self._watchers, self._refuses = client, send, tuple(watchers), refuse_non_finite
-        self._forward_only = False
+        self.forward_only = False  # whether no gradient is wanted back now
         self.continue_at(0)
 
     def continue_at(self, step: int) -> None:
@@ -37,7 +39,7 @@ class Remote:
         if not torch.is_grad_enabled():
             return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z)["u"]
         self.refuse_lost_numbers(z, "what the guard lets out")
-        return _Body.apply(_crossing(z), self, packed)
+        return _Computed.apply(_crossing(z), self, Kind.FORWARD, packed, {})
 
     def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: Any = None) -> Tensor:
         """The task loss, computed by the server, which therefore learns y (vanilla split learning).
@@ -48,23 +50,18 @@ class Remote:
             logits = self.body(z, packed)  # nothing to learn, so the labels need not travel
             return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
         self.refuse_lost_numbers(z, "what the guard lets out")
-        if self._forward_only:  # the server takes it from here: no BACKWARD, no dz
+        if self.forward_only:  # the server takes it from here: no BACKWARD, no dz
             return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **labels(y, rows))["loss"]
-        return _Loss.apply(_crossing(z), y, rows, self, packed)
-
-    @property
-    def forward_only(self) -> bool:
-        """Whether no gradient is wanted back now."""
-        return self._forward_only
+        return _Computed.apply(_crossing(z), self, Kind.LOSS, packed, labels(y, rows))
 
     @contextmanager
     def without_gradients(self) -> Iterator[None]:
         """For a while, as a frozen client: the server learns, and no gradient comes back."""
-        self._forward_only = True
+        self.forward_only = True
         try:
             yield
         finally:
-            self._forward_only = False
+            self.forward_only = False
 
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
@@ -92,7 +89,7 @@ class Remote:
         """dz for du; a frozen client owes du and gets nothing back."""
         self.refuse_lost_numbers(du, "the gradient at u")
         answer = self.ask(Kind.BACKWARD, step, {}, du=du)
-        return None if self._forward_only else answer["dz"]
+        return None if self.forward_only else answer["dz"]
 
 
 def labels(y: Tensor, rows: Tensor | None) -> dict[str, Tensor]:
@@ -104,23 +101,13 @@ def _crossing(z: Tensor) -> Tensor:
     return z if z.requires_grad else z.detach().requires_grad_()
 
 
-class _Body(torch.autograd.Function):
+class _Computed(torch.autograd.Function):
+    """What the server makes of z: u, or the loss. Its gradient comes back as the answer to a BACKWARD."""
+
     @staticmethod
-    def forward(ctx: Any, z: Tensor, remote: Remote, packed: Any) -> Tensor:
+    def forward(ctx: Any, z: Tensor, remote: Remote, kind: Kind, packed: Any, known: Mapping[str, Tensor]) -> Tensor:
         ctx.remote, ctx.step = remote, remote.next_step()
-        return remote.ask(Kind.FORWARD, ctx.step, {"z": packed}, z=z)["u"]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (du,) = grads
-        return ctx.remote.gradient(ctx.step, du), None, None
-
-
-class _Loss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, y: Tensor, rows: Tensor | None, remote: Remote, packed: Any) -> Tensor:
-        ctx.remote, ctx.step = remote, remote.next_step()
-        return remote.ask(Kind.LOSS, ctx.step, {"z": packed}, z=z, **labels(y, rows))["loss"]
+        return remote.ask(kind, ctx.step, {"z": packed}, z=z, **known)[ANSWER[kind]]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -1,67 +1,16 @@
 """The server: a network and its optimizer behind one door, `handle`."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .bodies import Bodies
 from .errors import ProtocolError
 from .message import Handler, Kind, Message, Watcher, through
+from .pending import Held, Pending
 from .seeds import derive, seeded
-from .state import drop_gradients
-
-
-class Bodies(Protocol):
-    """Whose body answers a client, and when it steps."""
-
-    optimizer: torch.optim.Optimizer | None
-
-    def of(self, client: int) -> nn.Module: ...
-
-    def version(self, client: int) -> int:
-        """Grows with every step: a graph of an older version cannot be used any more."""
-
-    def learnt(self, client: int, rows: int) -> None:
-        """Gradients of a batch of so many rows are in the body: step now, gather them, or step a copy."""
-
-    def forget(self, client: int) -> None:
-        """Drop whatever is held for a client that starts anew."""
-
-
-class OneBody:
-    """One body for everybody, which steps at every batch."""
-
-    def __init__(self, body: nn.Module, optimizer: torch.optim.Optimizer | None = None):
-        self.body, self.optimizer, self.updates = body, optimizer, 0
-
-    def of(self, client: int) -> nn.Module:
-        return self.body
-
-    def version(self, client: int) -> int:
-        return self.updates
-
-    def learnt(self, client: int, rows: int) -> None:
-        self.step()
-
-    def step(self) -> None:
-        """Once, with the gradients that are in the body."""
-        if self.optimizer is not None:
-            self.optimizer.step()
-            drop_gradients(self.optimizer)
-            self.updates += 1
-
-    def forget(self, client: int) -> None:
-        self.body.zero_grad()  # of the pieces of a batch that never came whole
-
-
-class _Held(NamedTuple):
-    """A forward pass that waits for its gradient."""
-
-    z: Tensor
-    u: Tensor
-    version: int
 
 
 class Server:
@@ -83,18 +32,14 @@ class Server:
         watchers: Sequence[Watcher] = (),
     ):
         self.body, self.criterion, self.seed = body, criterion, seed
-        self.micro_batches = micro_batches  # of a batch, each with a number of its own: the last one makes it whole
-        self.bodies = bodies or OneBody(body, optimizer)
-        self.watchers = tuple(watchers)
+        self.bodies, self.watchers = bodies or Bodies(body, optimizer), tuple(watchers)
         self._frozen: frozenset[int] = frozenset()
-        self._held: dict[int, dict[int, _Held]] = {}  # by client and number
-        self._answered: dict[int, tuple[Message, Message]] = {}
+        self.pending = Pending(micro_batches)
         self._device = next((p.device for p in body.parameters()), torch.device("cpu"))
         self._doors: dict[Kind, Handler] = {
             Kind.FORWARD: self._forward,
             Kind.LOSS: self._loss,
             Kind.BACKWARD: self._backward,
-            Kind.PREDICT: self._predict,
         }
         self._handle = through(self.watchers, self._answer)
 
@@ -108,15 +53,14 @@ class Server:
         return self._handle(message)
 
     def _answer(self, message: Message) -> Message:
-        if message.kind not in self._doors:
-            raise ProtocolError(f"a server does not answer {message}")
         if message.kind is Kind.PREDICT:
             return self._predict(message)
-        asked, answer = self._answered.get(message.client, (None, None))
-        if asked is not None and answer is not None and _same(asked, message):
-            return answer
-        answer = self._doors[message.kind](message)
-        self._answered[message.client] = (message, answer)
+        if message.kind not in self._doors:
+            raise ProtocolError(f"a server does not answer {message}")
+        answer = self.pending.answered(message)
+        if answer is None:
+            answer = self._doors[message.kind](message)
+            self.pending.keep(message, answer)
         return answer
 
     def open_round(self, frozen: Collection[int] = ()) -> None:
@@ -130,8 +74,7 @@ class Server:
 
     def settled(self, client: int) -> None:
         """A client's turn is over, and it has all answers: none of them will be asked for again."""
-        self._held.pop(client, None)
-        self._answered.pop(client, None)
+        self.pending.drop(client)
 
     # --------------------------------------------------------------------- messages
     def _computed(self, message: Message) -> tuple[Tensor, Tensor]:
@@ -143,11 +86,7 @@ class Server:
             return z, body(z)
 
     def _hold(self, message: Message, z: Tensor, u: Tensor) -> None:
-        """Keep the graph of a piece until its gradient comes, and no graph of a batch that was given up."""
-        batch = message.step // self.micro_batches
-        held = self._held.get(message.client, {})
-        same = {step: one for step, one in held.items() if step // self.micro_batches == batch}
-        self._held[message.client] = same | {message.step: _Held(z, u, self.bodies.version(message.client))}
+        self.pending.hold(message, Held(z, u, self.bodies.version(message.client)))
 
     def _forward(self, message: Message) -> Message:
         z, u = self._computed(message)
@@ -170,24 +109,9 @@ class Server:
         return self.criterion(logits if rows is None else logits.index_select(0, rows), message["y"])
 
     def _backward(self, message: Message) -> Message:
-        waits = self._held.get(message.client, {})
-        held = waits.get(message.step)
-        if held is None:
-            waiting = f"step {', '.join(map(str, waits))} is waiting" if waits else "no step is waiting"
-            raise ProtocolError(f"{message} has no forward pass to belong to: {waiting}")
-        if since := self.bodies.version(message.client) - held.version:
-            raise ProtocolError(
-                f"{message} comes after {since} update(s) of the body by other clients: "
-                "its graph is gone. Give each client its own body, or answer one client from FORWARD to BACKWARD"
-            )
-        du = message["du"]
-        if du.shape != held.u.shape:
-            raise ProtocolError(f"{message}: du has shape {tuple(du.shape)}, u had {tuple(held.u.shape)}")
-        del waits[message.step]  # only now: a message that is refused changes nothing
-        if not waits:
-            del self._held[message.client]
-        held.u.backward(du)
-        if (message.step + 1) % self.micro_batches == 0:
+        held = self.pending.take(message, self.bodies.version(message.client))
+        held.u.backward(message["du"])
+        if (message.step + 1) % self.pending.micro_batches == 0:  # the last piece makes the batch whole
             self.bodies.learnt(message.client, len(held.z))
         if message.client in self._frozen:
             return message.reply()
@@ -198,10 +122,3 @@ class Server:
     def _predict(self, message: Message) -> Message:
         self.body.eval()
         return message.reply(u=self.body(message["z"]))
-
-
-def _same(one: Message, other: Message) -> bool:
-    """A retry repeats the whole message. A new conversation may reuse a step number, never the data as well."""
-    return (one.kind, one.step, one.tensors.keys()) == (other.kind, other.step, other.tensors.keys()) and all(
-        torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items()
-    )

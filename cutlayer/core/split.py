@@ -1,6 +1,6 @@
-"""The client's network, one class a protocol: the lines that make each protocol different.
+"""The client's network: labels that stay home, and labels that travel.
 
-A plan names a protocol by its spec (`training/protocols`), which builds one of these.
+A plan names a protocol by its spec (`training/protocols`), which builds one of these or one of its own.
 """
 
 from functools import reduce
@@ -71,31 +71,6 @@ class UShapedNetwork(Split):
         return Output(self.tail(u), penalty)
 
 
-class BypassNetwork(Split):
-    """A part never leaves and rejoins what the server returns: whole channels, or what the guard holds back."""
-
-    def __init__(
-        self,
-        head: nn.Module,
-        tail: nn.Module,
-        guard: GuardModule | None = None,
-        *,
-        sent: int,
-        rejoin: nn.Module,
-    ):
-        super().__init__(head, tail, guard)
-        self.sent, self.rejoin = sent, rejoin
-
-    def share(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
-        return z[:, : self.sent].contiguous(), z[:, self.sent :]
-
-    def forward(self, batch: Batch, server: Remote) -> Output:
-        shared, channels = self.share(self.head(batch.x))
-        seen, penalty, rows, held = self.guard(shared, batch)
-        u = each(server.body(seen, self.guard.packed), self.answers(seen, rows))
-        return Output(self.tail(self.rejoin(u, channels if held is None else held)), penalty)
-
-
 class VanillaNetwork(Split):
     """The labels travel with the smashed data, and the server owns the loss.
 
@@ -109,23 +84,3 @@ class VanillaNetwork(Split):
     def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
         seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
         return {"task": server.loss(seen, batch.y, self.answers(seen, rows), self.guard.packed), **penalty}
-
-
-class FederatedNetwork(Split):
-    """No cut: the whole network is the client's and only weights travel (plain federated learning, a baseline)."""
-
-    def forward(self, batch: Batch, server: Remote) -> Output:
-        guarded = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(guarded.seen), guarded.penalty)
-
-
-class AloneNetwork(Split):
-    """No server: a local network takes the body's place, and nothing leaves (a baseline)."""
-
-    def __init__(self, head: nn.Module, tail: nn.Module, guard: GuardModule | None = None, *, local: nn.Module):
-        super().__init__(head, tail, guard)
-        self.local = local
-
-    def forward(self, batch: Batch, server: Remote) -> Output:
-        guarded = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(self.local(guarded.seen)), guarded.penalty)

@@ -223,7 +223,8 @@ def _there(plan: Plan, folder: Path, ledger: Ledger, task: Task, over: Over, dev
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
     state, facts = checkpoint.load(path)
-    address = Address(over.server, certs.read_identity(over.identity, "client") if over.identity else None)
+    identity = certs.read_identity(over.identity, "client") if over.identity else None
+    address = Address(over.server, identity, give_up=60.0)
     with PredictOnlyClient(plan, task, over.name, address, ledger) as visitor:
         client = build_client(plan, task, visitor.number, visitor.ask, device)
         if visitor.number != facts["number"]:

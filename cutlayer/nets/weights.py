@@ -24,13 +24,12 @@ def load_weights(
     head: nn.Module | None = None,
     body: nn.Module | None = None,
     tail: nn.Module | None = None,
-    skip_tail: bool = False,
 ) -> None:
     """Fill the given parts of `net` from a whole network's state dict in a .safetensors, .pt or .pth file.
 
     `shape` and `classes` are those the network was built for. The file has the names of the network's published
     checkpoint (torchvision's for ResNet18, ResNet50, VGG16 and MobileNetV3Large, your model's for `Own`) or ours:
-    `head.`, `body.` or `tail.`, then the part's own names. `skip_tail` leaves the tail as it is.
+    `head.`, `body.` or `tail.`, then the part's own names. A part that is not given stays as it is.
 
     Missing and surplus keys, other shapes, damaged files and files with code in them raise one ValueError, and
     then nothing was loaded. Code is never run.
@@ -43,7 +42,7 @@ def load_weights(
     layouts = (False,) if net.tail_name is None else (True, False)
     published = max(layouts, key=lambda layout: len(_states(net, everything, layout).keys() & found.keys()))
     known = _states(net, everything, published)
-    wanted = _states(net, {part: m for part, m in given.items() if not (skip_tail and part == "tail")}, published)
+    wanted = _states(net, given, published)
     misfit = _compare(found, wanted, known)
     if any(misfit):
         hints = _hints(net, found, wanted, misfit, _states(net, {"tail": everything["tail"]}, published))
@@ -127,9 +126,10 @@ def _hints(
 ) -> Iterator[str]:
     if of_tail := [key for key in misfit.shapes if key in tail and found[key].dim()]:
         there, here = len(found[of_tail[0]]), len(wanted[of_tail[0]])
-        yield f"The file's last layer is for {there} classes, this one for {here}: skip_tail=True leaves it alone. "
+        hint = "leave the tail out (skip_tail=True)"
+        yield f"The file's last layer is for {there} classes, this one for {here}: {hint}. "
     elif misfit.missing and all(key in tail for key in misfit.missing):
-        yield "The file has no last layer: skip_tail=True leaves the network's alone. "
+        yield "The file has no last layer: leave the tail out (skip_tail=True). "
     if misfit.surplus and all(key.endswith(STATISTICS) for key in misfit.surplus):
         yield "The file is of a network with BatchNorm: build it with norm='batch'. "
     if net.tail_name is None and misfit.surplus:

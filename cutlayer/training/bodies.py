@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from ..core.bodies import Bodies
 from ..core.errors import NonFinite
 from ..core.message import Handler, Kind, Message, Watcher
-from ..core.server import OneBody
 from ..core.state import State, load_optimizer, named, optimizer_state, unnamed
 from ..rules import Rule
 
@@ -16,7 +16,7 @@ Optimizing = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer | None]
 Kept = tuple[State, State]  # of a body: its weights and statistics, and its optimizer
 
 
-class RoundBodies(OneBody):
+class RoundBodies(Bodies):
     """One body, which steps at every batch (Relay, SplitFed version 2), as the coordinator of rounds sees it."""
 
     copies = False  # whether each client of a round has a body of its own, to be merged
@@ -183,7 +183,7 @@ class Copies(RoundBodies):
 
     def collect(self, client: int) -> State:
         """What a client's turn has made of its copy, which is gone then; the body's own if there is none."""
-        side: OneBody = self._own.pop(client, self)  # type: ignore[arg-type]
+        side: Bodies = self._own.pop(client, self)  # type: ignore[arg-type]
         if not self._fresh:
             self._spent[client] = optimizer_state(side.optimizer)
         return named(side.body)
@@ -202,7 +202,7 @@ class Copies(RoundBodies):
         self._kept = {client: dict(state) for client, state in kept.items()}
 
 
-class _Copy(OneBody):
+class _Copy(Bodies):
     """One client's body for a round; `correct` is what a rule adds to its gradients."""
 
     def __init__(self, body: nn.Module, optimizer: torch.optim.Optimizer | None, correct: Callable[[], None]):

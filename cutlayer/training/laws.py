@@ -177,12 +177,18 @@ CHEAP_GUARD: tuple[Law, ...] = (
 
 
 # -------------------------------------------------------------------------------------------------------- rules
-def toy_state(seed: int) -> dict[str, Tensor]:
+def toy_state(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     draw = generator(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype)
+
     return {
-        "net.w": torch.randn(3, 2, generator=draw),
-        "net.b": torch.randn(3, generator=draw),
-        "stat.mean": torch.randn(3, generator=draw),
+        "net.w": random(3, 2),
+        "net.kernel": random(4, 2, 3, 3),
+        "net.b": random(3),
+        "net.one": random(),
+        "stat.mean": random(3),
         "stat.count": torch.tensor(seed),
     }
 
@@ -192,29 +198,30 @@ def _weights(state: Any) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if name.startswith(("net.", "stat."))}
 
 
-def keeps_names_and_shapes(rule: Rule) -> None:
-    """every tensor comes back under its name, in its shape and precision"""
-    after = _weights(rule(toy_state(0), _updates(rule)))
-    for name, tensor in toy_state(0).items():
+def keeps_names_and_shapes(rule: Rule, dtype: torch.dtype = torch.float32) -> None:
+    """every tensor comes back under its name, in its shape and precision, as numbers"""
+    after = _weights(rule(toy_state(0, dtype), toy_updates(rule, dtype)))
+    for name, tensor in toy_state(0, dtype).items():
         need(name in after, f"{name} is gone: return every name of `current` that begins with net. or stat.")
         need(
             (after[name].shape, after[name].dtype) == (tensor.shape, tensor.dtype),
             f"{name} was {tuple(tensor.shape)} {tensor.dtype} and is {tuple(after[name].shape)} {after[name].dtype}: "
             "use like(value, tensor) of cutlayer.rules",
         )
+        need(bool(torch.isfinite(after[name].double()).all()), f"{name} is NaN or infinite")
     need(after.keys() == toy_state(0).keys(), f"new names: {', '.join(after.keys() - toy_state(0).keys())}")
 
 
-def where_nobody_moved_nothing_does(rule: Rule) -> None:
+def where_nobody_moved_nothing_does(rule: Rule, most: float = 1e-6) -> None:
     """where every client brings back what it was given, nothing changes"""
     still = [Update(toy_state(0), 3 + place) for place in range(max(4, rule.least))]
     for name, tensor in _weights(rule(toy_state(0), still)).items():
-        close = torch.allclose(tensor.double(), toy_state(0)[name].double(), rtol=0, atol=1e-6)
+        close = torch.allclose(tensor.double(), toy_state(0)[name].double(), rtol=0, atol=most)
         need(close, f"{name} changed although nobody moved: move by a function of (update - current)")
 
 
-def _updates(rule: Rule) -> list[Update]:
-    return [Update(toy_state(1 + place), 3 + 2 * place) for place in range(max(3, rule.least))]
+def toy_updates(rule: Rule, dtype: torch.dtype = torch.float32) -> list[Update]:
+    return [Update(toy_state(1 + place, dtype), 3 + 2 * place) for place in range(max(4, rule.least))]
 
 
 CHEAP_RULE: tuple[Law, ...] = (keeps_names_and_shapes, where_nobody_moved_nothing_does)

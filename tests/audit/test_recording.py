@@ -39,7 +39,7 @@ def test_the_truth_behind_each_recorded_row_is_found_again(tmp_path):
 
 
 def test_a_recorded_run_is_attacked_from_its_folder(tmp_path):
-    start.train(PLAN, tmp_path / "run", record=1 << 20)
+    start.train(PLAN, tmp_path / "run", follow=start.Following(record=1 << 20))
     found, victim, pictures = attack_recording(tmp_path / "run", [Decoder(steps=60, width=16)], images=40)
     (row,) = found["rows"]
     assert row["ncc"] > found["floors"]["class_mean"]["ncc"] and row["n"] == len(victim.truth) >= 40
@@ -49,7 +49,8 @@ def test_a_recorded_run_is_attacked_from_its_folder(tmp_path):
 
 
 def test_what_cannot_be_attacked_is_refused(tmp_path):
-    start.train(Plan(data=Digits(limit=300), epochs=1, private_seed=5), tmp_path / "plain", record=1 << 20)
+    plan = Plan(data=Digits(limit=300), epochs=1, private_seed=5)
+    start.train(plan, tmp_path / "plain", follow=start.Following(record=1 << 20))
     with pytest.raises(ValueError, match="--aux-samples N"):
         attack_recording(tmp_path / "plain", [Decoder(steps=5)])
     (tmp_path / "plain" / "transcript.bin").unlink()
@@ -73,7 +74,7 @@ class Copies(Digits):
 
 
 def test_images_that_are_private_and_the_attackers_are_refused_as_in_an_audit(tmp_path, monkeypatch):
-    start.train(PLAN, tmp_path / "run", record=1 << 20)
+    start.train(PLAN, tmp_path / "run", follow=start.Following(record=1 << 20))
     monkeypatch.setattr(recording, "load_plan", lambda folder: replace(load_plan(folder), data=Copies(limit=250)))
     with pytest.raises(ValueError, match="auxiliary images are also private: the score would be memory"):
         attack_recording(tmp_path / "run", [Decoder(steps=5)])

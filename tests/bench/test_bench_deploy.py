@@ -164,8 +164,13 @@ def test_overhead_is_within_its_goal():
     assert 1 < found.ratio < 1.01
 
 
-def test_idle():
+def test_idle(monkeypatch):
     assert 0 <= bench_deploy._idle(0.1).value < 1
+    looked = []
+    monkeypatch.setattr(bench_deploy, "_idle", looked.append)
+    bench_deploy.idle(quick=True)
+    bench_deploy.idle(quick=False)
+    assert looked[0] < 1 < looked[1]
 
 
 def test_pipeline():

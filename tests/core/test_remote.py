@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from toys import TASK, batches, split_and_whole, tiny_plan
 
-from cutlayer.core.errors import ProtocolError
+from cutlayer.core.errors import NonFinite, ProtocolError
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.remote import Remote
 from cutlayer.core.server import Server
@@ -56,6 +56,18 @@ def test_a_gradient_of_the_wrong_shape_is_refused():
         server.handle(Message(Kind.BACKWARD, 0, 0, {"du": torch.ones(4, 3)}))
 
 
+@pytest.mark.parametrize("call", [lambda one, z: one.body(z), lambda one, z: one.loss(z, torch.zeros(4).long())])
+def test_where_others_would_have_to_live_with_it_numbers_that_are_none_are_not_sent(call):
+    sent, server = [], linear_server()
+    remote = Remote(0, lambda message: sent.append(message) or server.handle(message), refuse_non_finite=True)
+    broken = torch.ones(4, 3)
+    call(remote, broken)
+    broken[2, 1] = float("nan")
+    with pytest.raises(NonFinite, match="what the guard lets out"):
+        call(remote, broken)
+    assert len(sent) == 1
+
+
 def test_a_message_without_its_tensor_says_what_it_carries():
     with pytest.raises(ProtocolError, match=r"carries \['y'\], but 'z' was expected"):
         linear_server().handle(Message(Kind.FORWARD, 0, 0, {"y": torch.zeros(1)}))
@@ -70,7 +82,7 @@ def test_prediction_changes_nothing_and_holds_nothing():
     logits = predict(client, batches(2))
     assert logits.shape == (12, TASK.classes) and not logits.requires_grad
     assert all(torch.equal(t, before[name]) for name, t in server.body.state_dict().items())
-    assert not server._held
+    assert not server.pending.held
 
 
 def test_vanilla_shows_labels_and_u_shaped_does_not():

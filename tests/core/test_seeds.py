@@ -1,11 +1,12 @@
 """Randomness by name: every bit of a seed counts, and nothing leaks out of a seeded block."""
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from cutlayer.core.seeds import _Blank, derive, generator, seeded
+from cutlayer.core.seeds import _Blank, _seed, derive, generator, seeded
 
 
 @pytest.mark.parametrize("other", [7 + 2**32, 7 + 2**62, 8])
@@ -15,6 +16,12 @@ def test_every_bit_of_a_seed_counts(other):
     with seeded(7):
         inside = torch.rand(100)
     assert torch.equal(inside, one), "a block and a generator of the same seed draw the same"
+
+
+def test_an_accelerator_gets_the_whole_seed():
+    came = []
+    _seed(SimpleNamespace(device=torch.device("cuda"), manual_seed=came.append), 7 + 2**40)
+    assert came == [7 + 2**40]
 
 
 def test_the_same_seed_draws_the_same_and_the_caller_does_not_notice():

@@ -29,6 +29,12 @@ def test_a_named_set_says_its_shape_sizes_and_files(name):
     assert bool(about.forms) == (name not in OWN | SHIPPED)
 
 
+@pytest.mark.parametrize("name", sorted(set(KINDS) - OWN))
+def test_the_sizes_a_set_is_checked_against_are_those_its_first_line_names(name):
+    train, test = KINDS[name].about.sizes[0]
+    assert f"{train:,} + {test:,}" in KINDS[name].__doc__.splitlines()[0]
+
+
 @pytest.mark.parametrize("name", sorted(set(KINDS) - OWN - SHIPPED))
 def test_files_are_below_the_data_folder(name):
     about = KINDS[name].about

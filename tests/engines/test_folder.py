@@ -48,7 +48,7 @@ def test_an_interrupted_run_resumes_to_the_same_files(whole, tmp_path):
     folder = tmp_path / "broken"
     asked = iter([False, False, False, True])
     with pytest.raises(Interrupted, match="--resume"):
-        start.train(SMALL, folder, stop=lambda: next(asked))
+        start.train(SMALL, folder, follow=start.Following(stop=lambda: next(asked)))
     plan = load_plan(folder)
     assert plan == SMALL and plan.private_seed == 5
     result = start.train(plan, folder, resume=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cutlayer.data import Digits, Npz
+from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, Over, Predictions, predict, refuse_stream
@@ -133,7 +134,7 @@ def test_a_served_network_streams_label_maps(protocol, tmp_path):
     served.start()
     address = f"127.0.0.1:{service.network.port}"
     try:
-        result = join(plan, "a", tmp_path / "a", server=address, identity=None)
+        result = join(plan, "a", tmp_path / "a", address=Address(address)).run()
         found = predict(tmp_path / "a", Inputs(stream=True), Over(address, "a"))
         together = predict(tmp_path / "a", over=Over(address, "a"))
     finally:

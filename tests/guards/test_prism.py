@@ -15,9 +15,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, one_hot
 from toys import TASK, Here, batches, split_and_whole, states, tiny_plan
 
+from cutlayer import BypassNetwork
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.seeds import seeded
-from cutlayer.core.split import BypassNetwork
 from cutlayer.guards import Chain, LightSplit, Prism
 from cutlayer.guards.base import Support
 from cutlayer.guards.parts.adversary import deviations

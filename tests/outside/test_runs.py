@@ -29,7 +29,7 @@ def test_train_and_resume_with_all_of_them(plugins, command):
     with pytest.raises(Interrupted, match="with the same recipe and options"):
         start.train(
             plan.__class__(**{**vars(plan), "private_seed": secret}), "half",
-            on_step=lambda progress: steps.append(progress.step), stop=lambda: len(steps) >= 2,
+            follow=start.Following(on_step=lambda one: steps.append(one.step), stop=lambda: len(steps) >= 2),
         )  # fmt: skip
     code, _, err = command("train", "recipe.py:everything", "--resume", "half", "--threads", "1")
     assert code == 0, err

@@ -201,14 +201,14 @@ def test_a_resumed_run_is_told_from_what_it_computed_itself(tmp_path):
     plan = replace(Plan(net=LeNet(), data=Digits(limit=60), epochs=2, batch_size=16, val_share=0.0), private_seed=1)
     stop = iter([False] * 3 + [True] * 99)
     with pytest.raises(Exception, match="stopped"):
-        start.train(plan, tmp_path / "a", stop=lambda: next(stop))
-    link = Link(rate=8.0)
-    told = start.train(load_plan(tmp_path / "a"), tmp_path / "a", resume=True, link=link)["link"]
+        start.train(plan, tmp_path / "a", follow=start.Following(stop=lambda: next(stop)))
+    follow = start.Following(link=Link(rate=8.0))
+    told = start.train(load_plan(tmp_path / "a"), tmp_path / "a", resume=True, follow=follow)["link"]
     assert 0 < told["step"]["compute"] < 60
 
 
 def test_clients_side_by_side_are_refused(tmp_path):
     plan = Plan(net=LeNet(), data=Digits(limit=60), clients=2, rounds=SplitFed(version=2), rule=FedAvg())
     with pytest.raises(ValueError, match="clients that take turns"):
-        start.train(plan, tmp_path / "a", link=Link(rtt=0.1))
+        start.train(plan, tmp_path / "a", follow=start.Following(link=Link(rtt=0.1)))
     assert not (tmp_path / "a").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from cutlayer.data.poisons import LabelFlip
 from cutlayer.detectors import ConsensusCosine, GradientScrutinizer
-from cutlayer.guards import NoGuard
+from cutlayer.guards import LFQ, NoGuard
 from cutlayer.rules import FedAvg, Latest, Scaffold
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
@@ -58,6 +58,13 @@ def test_scaffold_asks_the_optimizer_whether_it_is_plain_descent(optimizer, plai
     else:
         with pytest.raises(ValueError, match=r"take client_optimizer=SGD\(momentum=0\.0\), not"):
             Plan(**fields)
+
+
+def test_heads_of_their_own_would_replace_each_others_decoder():
+    replacing, fields = LFQ(decoder="client"), {"rounds": SplitFed(version=2), "clients": 2}
+    with pytest.raises(ValueError, match=r"share the heads, or take decoder='server'"):
+        Plan(guard=replacing, shared_client_network=False, **fields)
+    assert Plan(guard=replacing, **fields) and Plan(guard=LFQ(), shared_client_network=False, **fields)
 
 
 def test_a_mean_that_nobody_asked_for_may_have_nothing_to_do():

@@ -38,6 +38,10 @@ def test_a_round_has_the_next_batches_of_everybody_who_has_some_left():
     assert turns(SplitFed(), [0, 0]) == []
 
 
+def test_splitfed_is_version_one_unless_asked_otherwise():
+    assert SplitFed() == SplitFed(version=1) and SplitFed().own_bodies and not SplitFed(version=2).own_bodies
+
+
 def test_version_two_draws_the_order_of_every_round():
     drawn = [tuple(turn[0] for turn in one) for one in turns(SplitFed(version=2), [20] * 4, seed=3)]
     assert all(sorted(one) == [0, 1, 2, 3] for one in drawn) and len(set(drawn)) > 5

@@ -15,7 +15,7 @@ from ...training.laws import TASK, need
 from .toys import Skipped, toy_parts, toy_plan
 
 SEEDS = (0, 1, 2)
-CROWD, ROUNDS = 12, 6  # clients at a server's detector, and how often each of them sends
+CROWD, ROUNDS = 16, 10  # clients at a server's detector, and how often each sends: of few nobody knows their spread
 
 
 def _run(seed: int, *detectors: Detector, at_server: Sequence[ServerDetector] = ()) -> LocalRun:
@@ -53,7 +53,9 @@ def changes_nothing(detector: Detector) -> None:
 def no_server_is_told(detector: Detector) -> None:
     """no server is told of it"""
     watched, blind = toy_plan(client_detectors=(detector,)), toy_plan()
-    need(watched.agreed() == blind.agreed(), "the plan that is agreed on names it")
+    same = watched.fingerprint() == blind.fingerprint() and watched.agreed() == blind.agreed()
+    need(same, "the plan that is agreed on names it")
+    need(watched.public() == blind.public(), "the plan that the server builds from names it")
 
 
 def goes_on_from_a_snapshot(detector: Detector) -> None:
@@ -73,16 +75,19 @@ def goes_on_from_a_snapshot(detector: Detector) -> None:
         need(before.score == after.score or before.score is None, "its score is another after load(tensors())")
 
 
-def _watch(detector: ServerDetector) -> ServerWatch:
+def watching(detector: ServerDetector) -> ServerWatch:
+    """A watch of it at a toy server."""
     return detector.start(ServerContext(CROWD, CROWD, ROUNDS, ROUNDS, answers=True, seed=3))
 
 
-def _show(watch: ServerWatch, rounds: range, seed: int) -> ServerWatch:
-    """Everybody sends a batch a round, alike but for chance, and the body answers."""
+def show(watch: ServerWatch, rounds: range, seed: int = 0, odd: int | None = None) -> ServerWatch:
+    """Everybody sends a batch a round, alike but for chance, and the body answers; `odd` sends something else."""
     for step in rounds:
         draw = generator(1000 * seed + step)
         for client in range(CROWD):
             rows = torch.rand(20, 8, generator=draw) ** 3
+            if client == odd:
+                rows[:, 0] += 1
             message = Message(Kind.FORWARD, client, step, {"z": rows})
             answer = message.reply(u=2 * rows)
             kept = answer["u"].clone()
@@ -96,14 +101,15 @@ def _show(watch: ServerWatch, rounds: range, seed: int) -> ServerWatch:
 def silent_over_honest_clients(detector: ServerDetector) -> None:
     """it names nobody among honest clients, whatever the seed"""
     for seed in SEEDS:
-        told = _show(_watch(detector), range(ROUNDS), seed).report()
+        told = show(watching(detector), range(ROUNDS), seed).report()
         need(not told.get("suspects"), f"it suspects {told.get('suspects')} of honest clients (seed {seed})")
 
 
 def server_changes_nothing(detector: ServerDetector) -> None:
     """what is trained beside it is what is trained without it, and no client is told"""
     watched, blind = _run(0, at_server=(detector,)), toy_plan(clients=3, epochs=3)
-    need(watched.plan.agreed() == blind.agreed(), "the plan that is agreed on names it")
+    same = watched.plan.fingerprint() == blind.fingerprint() and watched.plan.agreed() == blind.agreed()
+    need(same, "the plan that is agreed on names it")
     alone = LocalRun(blind, toy_parts(48), classes=TASK.classes)
     alone.train()
     ours = watched.tensors()
@@ -113,12 +119,12 @@ def server_changes_nothing(detector: ServerDetector) -> None:
 
 def server_goes_on_from_a_snapshot(detector: ServerDetector) -> None:
     """what it remembers goes through JSON and back, and it goes on as if nothing had been"""
-    whole, half = _show(_watch(detector), range(ROUNDS), 0), _show(_watch(detector), range(3), 0)
+    whole, half = (show(watching(detector), range(some), odd=5) for some in (ROUNDS, 7))
     tensors, facts = half.snapshot()
-    other = _watch(detector)
+    other = show(watching(detector), range(ROUNDS), odd=2)  # which is forgotten
     other.restore({name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(facts)))
     need(_same(other.report(), half.report()), "restore(snapshot()) reports something else")
-    need(_same(_show(other, range(3, ROUNDS), 0).report(), whole.report()), "restored, it goes on differently")
+    need(_same(show(other, range(7, ROUNDS), odd=5).report(), whole.report()), "restored, it goes on differently")
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from ...rules.base import Rule, Update
-from ...training.laws import keeps_names_and_shapes, need, toy_state, where_nobody_moved_nothing_does
+from ...training.laws import (
+    keeps_names_and_shapes,
+    need,
+    toy_state,
+    toy_updates,
+    where_nobody_moved_nothing_does,
+)
 from .toys import Skipped
-
-
-def _came(rule: Rule) -> list[Update]:
-    return [Update(toy_state(1 + place), 3 + 2 * place) for place in range(max(4, rule.least))]
 
 
 def _net(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -35,14 +37,14 @@ def alike_comes_out(rule: Rule) -> None:
         )
 
 
-def order_does_not_matter(rule: Rule) -> None:
+def order_does_not_matter(rule: Rule, dtype: torch.dtype = torch.float32, most: float = 1e-5) -> None:
     """the order in which updates come does not matter"""
     if not rule.merges:
         raise Skipped("it hands on the last one")
-    came = _came(rule)
-    results = [_net(rule(toy_state(0), [came[place] for place in order])) for order in _orders(len(came))]
+    came = toy_updates(rule, dtype)
+    results = [_net(rule(toy_state(0, dtype), [came[place] for place in order])) for order in _orders(len(came))]
     for one, other in pairwise(results):
-        differ = [name for name in one if not torch.allclose(one[name], other[name], atol=1e-5)]
+        differ = [name for name in one if not torch.allclose(one[name], other[name], rtol=most, atol=most)]
         need(not differ, f"{', '.join(differ)} hang on who came first")
 
 
@@ -52,12 +54,19 @@ def _orders(count: int) -> list[list[int]]:
 
 
 def writes_into_nothing(rule: Rule) -> None:
-    """it writes into nothing that it is given"""
-    current, came = toy_state(0), _came(rule)
-    rule(current, came)
-    for given, seed in [(current, 0), *((update.state, 1 + place) for place, update in enumerate(came))]:
-        for name, tensor in toy_state(seed).items():
-            need(torch.equal(given[name], tensor), f"it changed {name} in place: make new tensors")
+    """it writes into nothing that it is given, and what a merge gives back is new"""
+    begun = rule(toy_state(0), toy_updates(rule))
+    memory = {name: tensor for name, tensor in begun.items() if not name.startswith(("net.", "stat."))}
+    current, came = {**toy_state(0), **memory}, toy_updates(rule)
+    kept = {name: tensor.clone() for name, tensor in current.items()}
+    after = rule(current, came)
+    if rule.merges:  # a relay hands on the very tensors that came
+        for tensor in after.values():
+            tensor.add_(1)
+    untouched = toy_updates(rule)
+    for given, before in [(current, kept), *zip([u.state for u in came], [u.state for u in untouched], strict=True)]:
+        for name, tensor in before.items():
+            need(torch.equal(given[name], tensor), f"it changed {name} in place, or gave it back: make new tensors")
 
 
 def nothing_comes_nothing_changes(rule: Rule) -> None:

@@ -39,11 +39,13 @@ class GaveUp(OSError):
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server is, and how it is known to be the server."""
+    """Where the server is, how it is known to be the server, and what is put up with on the way."""
 
     target: str
     identity: certs.Identity | None = None
     quiet: float = QUIET  # seconds without a byte before the server is asked whether it is still there
+    give_up: float = 3600.0  # seconds without a server before it ends
+    message: int = LARGEST  # bytes of one message
 
     def __post_init__(self) -> None:
         if self.identity is None:
@@ -95,12 +97,9 @@ def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:
 class ServerChannel:
     """The client's end of the conversation: it reconnects by itself and loses nothing on the way."""
 
-    def __init__(
-        self, address: Address, hello: Callable[[], dict[str, Any]], *, give_up: float, limit: int = LARGEST
-    ):
-        self._address, self._hello, self.give_up = address, hello, give_up
-        self._session, self.session_id = Session(limit), ""
-        self.limit = limit
+    def __init__(self, address: Address, hello: Callable[[], dict[str, Any]]):
+        self._address, self._hello, self.give_up, self.limit = address, hello, address.give_up, address.message
+        self._session, self.session_id = Session(self.limit), ""
         self._incoming: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel: grpc.Channel | None = None

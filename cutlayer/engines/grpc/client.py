@@ -32,31 +32,25 @@ from ...wire.ledger import DOWN, UP, Ledger
 from ..halt import lay_down
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
 from .service import ENROLL
-from .session import LARGEST, VERSION, Frame, Refused, Type, note, read_note
+from .session import VERSION, Frame, Refused, Type, note, read_note
 from .validation import finite
 
 log = logging.getLogger("cutlayer.join")
 
 
+OnStep = Callable[[int, int, Mapping[str, float]], None]  # epoch, steps so far, the loss term by term
+
+
 class DeployedClient:
     """One client's part in a run elsewhere."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        name: str,
-        address: Address,
-        folder: Path,
-        *,
-        give_up: float = 3600.0,
-        limit: int = LARGEST,
-        device: str = "cpu",
-    ):
+    def __init__(self, plan: Plan, name: str, address: Address, folder: Path, device: str = "cpu"):
         self.plan, self.name, self.address, self.folder, self.device = plan, name, address, folder, device
         self.ledger = Ledger()
         self.snapshots = Snapshots(folder / "snapshots")
-        self.channel = ServerChannel(address, self._greeting, give_up=give_up, limit=limit)
+        self.channel = ServerChannel(address, self._greeting)
         self.party: Client | None = None
+        self._on_step: OnStep = lambda *told: None
         self.rows: list[dict[str, Any]] = []  # the history of this client: its loss, term by term
         self.sums: dict[str, tuple[float, int]] = {}
         self.scores: dict[str, float] = {}
@@ -100,8 +94,9 @@ class DeployedClient:
         if not self.snapshots.numbers():
             self._write(0)
 
-    def run(self) -> dict[str, Any]:
+    def run(self, on_step: OnStep = lambda *told: None) -> dict[str, Any]:
         """Follow orders until the run is over; returns what this client says of it."""
+        self._on_step = on_step
         while True:
             try:
                 order = self._decode(self.channel.receive())
@@ -116,10 +111,12 @@ class DeployedClient:
             except Halt as halt:
                 raise self._halted(halt) from halt
 
-    def on_step(self, epoch: int, steps: int, terms: Mapping[str, float]) -> None:
-        """For whoever shows how it goes."""
-
     # -------------------------------------------------------------------- conversation
+    @property
+    def batches(self) -> int:
+        """Of this client in an epoch."""
+        return self._party.batches
+
     @property
     def _party(self) -> Client:
         assert self.party is not None, "prepare() comes first"
@@ -232,7 +229,7 @@ class DeployedClient:
             total, count = self.sums.get(name, (0.0, 0))
             self.sums[name] = (total + value, count + 1)
             self.rows[-1][name] = (total + value) / (count + 1)
-        self.on_step(epoch, self._party.network.steps, terms)
+        self._on_step(epoch, self._party.network.steps, terms)
 
     def _halted(self, halt: Halt) -> Halt:
         """A detector has stopped this client: it sends nothing more, and is gone as if its machine were."""
@@ -305,10 +302,10 @@ class DeployedClient:
 class PredictOnlyClient:
     """A client that only predicts: nothing is learnt, so a lost question is simply asked again."""
 
-    def __init__(self, plan: Plan, task: Task, name: str, address: Address, ledger: Ledger, *, give_up: float = 60.0):
-        self._site = DeployedClient(plan, name, address, Path(), give_up=give_up)
+    def __init__(self, plan: Plan, task: Task, name: str, address: Address, ledger: Ledger):
+        self._site = DeployedClient(plan, name, address, Path())
         self._u, self._ledger = answered_shape(plan, task), ledger
-        self._channel = ServerChannel(address, lambda: {**self._site._who(), "purpose": "predict"}, give_up=give_up)
+        self._channel = ServerChannel(address, lambda: {**self._site._who(), "purpose": "predict"})
 
     def __enter__(self) -> "PredictOnlyClient":
         self.number = self._site.enrol()

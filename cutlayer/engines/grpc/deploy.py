@@ -46,13 +46,12 @@ class Service:
         listen: str,
         identity: Path | None,
         limits: Limits | None = None,
-        device: str = "cpu",
         at_server: Sequence[Watcher] = (),
     ):
         _refuse_alone(plan)
         if identity is None:
             require_loopback(listen)
-        self.folder, self.device, self.at_server = folder, device, at_server
+        self.folder, self.at_server = folder, at_server
         _begin(folder, plan.public())
         self.admission = Admission(plan, names, limits or Limits())
         self.host: GrpcServer | None = None
@@ -60,13 +59,10 @@ class Service:
         self._callbacks: dict[str, Any] = {}
         self.network = Network(
             listen,
+            self.admission,
+            self.status,
             identity=certs.read_identity(identity, "server") if identity else None,
             revoked=certs.Revoked(identity / certs.REVOKED) if identity else None,
-            enrol=self.admission.enrol,
-            admit=self.admission.admit,
-            status=self.status,
-            limits=self.admission.limits,
-            clients=plan.clients,
         )
         self._remember()
         self.network.start()
@@ -78,10 +74,11 @@ class Service:
         on_step: Callable[[StepEvent], None] = lambda event: None,
         on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
         stay: bool = False,
+        device: str = "cpu",
     ) -> dict[str, Any]:
         """Train to the end and return the result. With `stay`, then answer predictions until stopped."""
         try:
-            host = self._open(on_wait)
+            host = self._open(on_wait, device)
             done = self.folder / "result.json"
             if done.exists():
                 host.use_kept()
@@ -120,14 +117,14 @@ class Service:
     def _finished(self) -> bool:
         return (self.folder / "result.json").exists()
 
-    def _open(self, on_wait: Callable[[list[str]], None]) -> GrpcServer:
+    def _open(self, on_wait: Callable[[list[str]], None], device: str) -> GrpcServer:
         while missing := self.admission.missing():
             on_wait(missing)
             self.admission.wakeup.wait_for(lambda: self.stopping.is_set() or self.admission.missing() != missing)
             if self.stopping.is_set():
                 raise Interrupted("stopped before all clients had come; the same command goes on")
         self.host = GrpcServer(
-            self.admission, self.folder, device=self.device, at_server=self.at_server, stop=self.stopping
+            self.admission, self.folder, device=device, at_server=self.at_server, stop=self.stopping
         )
         return self.host
 
@@ -179,31 +176,23 @@ def join(
     name: str,
     folder: Path,
     *,
-    server: str,
-    identity: Path | None,
+    address: Address,
     data: Source | None = None,
     data_dir: Path | None = None,
-    give_up: float = 3600.0,
-    limits: Limits | None = None,
     device: str = "cpu",
-    on_start: Callable[[DeployedClient], None] = lambda site: None,
-) -> dict[str, Any]:
-    """Take part in a run as `name`, on this client's own `data` or on its share of the plan's; returns its result."""
+) -> DeployedClient:
+    """Become `name` in a run, on this client's own `data` or on its share of the plan's: ready to `run()`."""
     _refuse_alone(plan)
     if (folder / "result.json").exists():
         raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
     refuse_halted(folder)
-    address = Address(server, certs.read_identity(identity, "client") if identity else None)
     plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
-    site = DeployedClient(
-        plan, name, address, folder, give_up=give_up, limit=(limits or Limits()).message, device=device
-    )
+    site = DeployedClient(plan, name, address, folder, device)
     number = site.enrol()
     task, own = own_parts(plan, number, data, data_dir)
     site.prepare(number, task, own, own_data=data is not None)
-    on_start(site)
-    return site.run()
+    return site
 
 
 def own_parts(plan: Plan, number: int, data: Source | None, data_dir: Path | None) -> tuple[Task, Parts]:

@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 
 from . import certs
+from .admission import Admission
 from .connection import ClientConnection, Push
-from .limits import Limits
 from .session import CHUNK, HEADER, VERSION, Refused, Type, note, read_note
 
 CONVERSE, ENROLL, STATUS = "/cutlayer.Cut/Converse", "/cutlayer.Cut/Enroll", "/cutlayer.Cut/Status"
@@ -25,8 +25,6 @@ NAMES = 4096  # names whose connections are counted at a time
 CONNECTIONS = (30, 10.0)  # a client may connect so many times in so many seconds
 
 log = logging.getLogger("cutlayer.serve")
-Enrol = Callable[[str, dict[str, Any]], dict[str, Any]]
-Admit = Callable[[str, dict[str, Any]], ClientConnection]
 
 
 def transport(quiet: float) -> list[tuple[str, int]]:
@@ -50,19 +48,15 @@ class Network:
     def __init__(
         self,
         listen: str,
+        admission: Admission,
+        status: Callable[[], dict[str, Any]],
         *,
         identity: certs.Identity | None,
         revoked: certs.Revoked | None,
-        enrol: Enrol,
-        admit: Admit,
-        status: Callable[[], dict[str, Any]],
-        limits: Limits,
-        clients: int,
     ):
         self.refused: Counter[str] = Counter()
         self._listen, self._identity, self._revoked = listen, identity, revoked
-        self._limits, self._most = limits, 2 * clients + limits.visitors
-        self._enrol, self._admit, self._status = enrol, admit, status
+        self._admission, self._limits, self._status = admission, admission.limits, status
         self._came: dict[str, deque[float]] = {}
         self._loop = asyncio.new_event_loop()
         self._ready: threading.Event = threading.Event()
@@ -101,7 +95,8 @@ class Network:
             ("grpc.max_connection_idle_ms", IDLE_MS),
             ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is unpacked could be of any size
         ]
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self._most)
+        most = 2 * self._admission.plan.clients + self._limits.visitors
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
         methods = {
             "Converse": grpc.stream_stream_rpc_method_handler(self._converse),
             "Enroll": grpc.unary_unary_rpc_method_handler(self._enroll),
@@ -134,7 +129,7 @@ class Network:
         try:
             with _named():
                 facts = read_note(request, Type.HELLO)
-                return note(Type.WELCOME, self._enrol(self._greeted(context, facts), facts))
+                return note(Type.WELCOME, self._admission.enrol(self._greeted(context, facts), facts))
         except Refused as error:
             return self._refusal(error)
 
@@ -161,7 +156,7 @@ class Network:
                 facts = read_note(first, Type.HELLO)
                 name = self._greeted(context, facts)
                 self._refuse_too_often(name)
-                coming = self._admit(name, facts)
+                coming = self._admission.admit(name, facts)
                 welcome, again = coming.connect(facts, push, close)
             connection = coming
             await context.write(note(Type.WELCOME, welcome))

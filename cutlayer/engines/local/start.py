@@ -12,6 +12,7 @@ model.safetensors    the whole network at the end, where there is one for all cl
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,18 @@ from ..poison_report import watched
 from .run import LocalRun
 
 
+@dataclass(frozen=True)
+class Following:
+    """How a run is followed: what is recorded and foretold of it, who hears of it, and who may stop it."""
+
+    record: int = 0  # bytes of what the server receives to keep, the newest; 0: none
+    link: Link | None = None  # also say how long it would take over that
+    on_start: Callable[[LocalRun], None] = lambda run: None
+    on_step: Callable[[StepEvent], None] = lambda event: None
+    on_epoch: Callable[[dict[str, Any]], None] = lambda row: None
+    stop: Callable[[], bool] = lambda: False
+
+
 def train(
     plan: Plan,
     out: Path | str | None = None,
@@ -44,25 +57,17 @@ def train(
     data_dir: Path | None = None,
     device: str = "cpu",
     resume: bool = False,
-    record: int = 0,
-    link: Link | None = None,
-    on_start: Callable[[LocalRun], None] = lambda run: None,
-    on_step: Callable[[StepEvent], None] = lambda event: None,
-    on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
-    stop: Callable[[], bool] = lambda: False,
+    follow: Following | None = None,
 ) -> dict[str, Any]:
-    """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result.
-
-    `record` is how many bytes of what the server receives to keep, the newest; 0: none. `link`: also say how long it
-    would take over that.
-    """
+    """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
+    follow = follow or Following()
     folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
-    if link is not None:
+    if (link := follow.link) is not None:
         refuse_side_by_side(plan)
     if resume:
         refuse_halted(folder)
         refuse_finished(folder)
-    recorder, watch = Recorder(record) if record else None, Stopwatch()
+    recorder, watch = Recorder(follow.record) if follow.record else None, Stopwatch()
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
     run = ready(plan, data_dir, device, watchers)
     if resume:
@@ -72,7 +77,7 @@ def train(
             recorder.load(folder / TRANSCRIPT)
     else:
         _begin(run, folder)
-    on_start(run)
+    follow.on_start(run)
     before = run.progress.seconds
 
     def keep() -> None:
@@ -81,10 +86,10 @@ def train(
         _save(run, folder, "last")
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
-        on_epoch(run.progress.history[-1])
+        follow.on_epoch(run.progress.history[-1])
 
     try:
-        finished = loop.train(run.coordinator, run.carrier, on_step=on_step, on_epoch=keep, stop=stop)
+        finished = loop.train(run.coordinator, run.carrier, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
     except Halt as halt:
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)

@@ -27,7 +27,8 @@ class Pretrained(Spec):
 
     def fill(self, net: Net, task: Task, parts: dict[str, Any]) -> None:
         """These parts (head, body, tail) from the file, or a ValueError, and then nothing was loaded."""
-        load_weights(self.path, net, task.shape, task.classes, skip_tail=self.skip_tail, **parts)
+        if wanted := {name: part for name, part in parts.items() if not (self.skip_tail and name == "tail")}:
+            load_weights(self.path, net, task.shape, task.classes, **wanted)
 
     def agreed(self) -> "Pretrained":
         """What two machines compare: the file by what is in it, not by where it lies."""

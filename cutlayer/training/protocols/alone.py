@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
+from ...core.batch import Batch
 from ...core.guard import GuardModule
-from ...core.split import AloneNetwork, Split
+from ...core.remote import Remote
+from ...core.split import Output, Split
 from ...nets.local import MOST_WIDTH, local_network
 from .base import Cut, Protocol
 
@@ -40,3 +42,15 @@ class Alone(Protocol):
             )
         if plan.roles.learning(plan.clients) < plan.clients:
             raise ValueError(f"{self}: a client that does not learn has nobody to learn from: take roles=AllActive()")
+
+
+class AloneNetwork(Split):
+    """No server: a local network takes the body's place, and nothing leaves (a baseline)."""
+
+    def __init__(self, head: nn.Module, tail: nn.Module, guard: GuardModule | None = None, *, local: nn.Module):
+        super().__init__(head, tail, guard)
+        self.local = local
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        guarded = self.guard(self.head(batch.x), batch)
+        return Output(self.tail(self.local(guarded.seen)), guarded.penalty)

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
+from ...core.batch import Batch
 from ...core.guard import GuardModule, Shape
-from ...core.split import BypassNetwork, Split
+from ...core.remote import Remote
+from ...core.split import Output, Split, each
 from ...guards.base import Guard
 from ...nets.bypass import FUSIONS, FillChannels, Rejoin
 from .base import Cut, Protocol
@@ -41,3 +43,28 @@ class Bypass(Protocol):
 
     def server_parts(self, cut: Cut) -> dict[str, nn.Module]:
         return {"fill": FillChannels(cut.z[0])}
+
+
+class BypassNetwork(Split):
+    """A part never leaves and rejoins what the server returns: whole channels, or what the guard holds back."""
+
+    def __init__(
+        self,
+        head: nn.Module,
+        tail: nn.Module,
+        guard: GuardModule | None = None,
+        *,
+        sent: int,
+        rejoin: nn.Module,
+    ):
+        super().__init__(head, tail, guard)
+        self.sent, self.rejoin = sent, rejoin
+
+    def share(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        return z[:, : self.sent].contiguous(), z[:, self.sent :]
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        shared, channels = self.share(self.head(batch.x))
+        seen, penalty, rows, held = self.guard(shared, batch)
+        u = each(server.body(seen, self.guard.packed), self.answers(seen, rows))
+        return Output(self.tail(self.rejoin(u, channels if held is None else held)), penalty)

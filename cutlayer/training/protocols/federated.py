@@ -5,8 +5,10 @@ from typing import ClassVar
 
 from torch import nn
 
+from ...core.batch import Batch
 from ...core.guard import GuardModule
-from ...core.split import FederatedNetwork, Split
+from ...core.remote import Remote
+from ...core.split import Output, Split
 from .base import Cut, Protocol
 
 
@@ -18,3 +20,11 @@ class Federated(Protocol):
 
     def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
         return FederatedNetwork(head, tail, guard)
+
+
+class FederatedNetwork(Split):
+    """No cut: the whole network is the client's and only weights travel (plain federated learning, a baseline)."""
+
+    def forward(self, batch: Batch, server: Remote) -> Output:
+        guarded = self.guard(self.head(batch.x), batch)
+        return Output(self.tail(guarded.seen), guarded.penalty)

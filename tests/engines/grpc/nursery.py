@@ -322,8 +322,7 @@ def join(order: dict[str, Any], folder: Path) -> int:
         table.add("update", 0, steps - 1)
         doom.at("after step")
 
-    site.on_step = stepped  # type: ignore[method-assign]
-    site.run()
+    site.run(stepped)
     return 0
 
 

@@ -77,7 +77,7 @@ def open_site(
     plan: Plan, name: str, address: Address, folder: Path, parts: Parts, give_up: float = 30.0
 ) -> DeployedClient:
     """A client that has enrolled and read its data."""
-    site = DeployedClient(plan, name, address, folder, give_up=give_up)
+    site = DeployedClient(plan, name, replace(address, give_up=give_up), folder)
     number = site.enrol()
     with BUILDING:
         site.prepare(number, task_of(parts.private, TASK.classes), share(plan, parts, number), own_data=False)

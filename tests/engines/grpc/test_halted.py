@@ -12,6 +12,7 @@ from cutlayer.core.message import Kind
 from cutlayer.detectors import OutlierGradients
 from cutlayer.engines.grpc import deploy
 from cutlayer.engines.grpc.admission import Limits
+from cutlayer.engines.grpc.channel import Address
 from cutlayer.training import checkpoint
 
 WATCH = (OutlierGradients(rehearsal=20, window=2),)
@@ -58,7 +59,7 @@ def test_a_client_that_is_hijacked_leaves_and_the_others_go_on(tmp_path):
     rows = [json.loads(line) for line in (own / "history.jsonl").read_text().splitlines()]
     assert rows[-1]["halted"] == why["why"] and "OutlierGradients" in rows[-1]
     with pytest.raises(Halt, match="delete"):
-        deploy.join(plan, "ward-b", own, server="127.0.0.1:1", identity=None)
+        deploy.join(plan, "ward-b", own, address=Address("127.0.0.1:1"))
 
 
 def test_honest_servers_keep_their_clients_and_scores_are_those_of_one_process(tmp_path):

@@ -154,7 +154,7 @@ def test_clients_that_learn_alone_are_neither_served_nor_joined(tmp_path):
     with pytest.raises(ValueError, match="nothing is learnt together"):
         Service(plan, NAMES, tmp_path / "s", listen="127.0.0.1:0", identity=None)
     with pytest.raises(ValueError, match=r"nothing to serve or to join.*cutlayer train"):
-        join(plan, NAMES[0], tmp_path / "j", server="127.0.0.1:1", identity=None)
+        join(plan, NAMES[0], tmp_path / "j", address=Address("127.0.0.1:1"))
     assert not list(tmp_path.iterdir())
 
 
@@ -171,14 +171,12 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
     plan = replace(PLAN, private_seed=None)
     for _ in range(2):
         with pytest.raises(GaveUp):
-            join(plan, "ward-a", tmp_path / "a", server="127.0.0.1:9", identity=None, give_up=0.1)
+            join(plan, "ward-a", tmp_path / "a", address=Address("127.0.0.1:9", give_up=0.1))
     secret = tmp_path / "a" / "private.json"
     drawn = json.loads(secret.read_text())["private_seed"]
     assert drawn > 1 << 40 and secret.stat().st_mode & 0o077 == 0
     with pytest.raises(ValueError, match="another private seed"):
-        join(
-            replace(plan, private_seed=5), "ward-a", tmp_path / "a", server="127.0.0.1:9", identity=None, give_up=0.1
-        )
+        join(replace(plan, private_seed=5), "ward-a", tmp_path / "a", address=Address("127.0.0.1:9", give_up=0.1))
 
 
 @pytest.mark.parametrize(

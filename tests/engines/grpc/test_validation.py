@@ -182,7 +182,7 @@ def conversation(plan, count=2):
 def everything(server):
     held = {
         f"held/{client}/{step}/{name}": getattr(one, name).detach().clone()
-        for client, steps in server._held.items()
+        for client, steps in server.pending.held.items()
         for step, one in steps.items()
         for name in ("z", "u")
     }

@@ -134,7 +134,7 @@ def test_very_many_clients_with_a_batch_each_learn_an_epoch(count):
     assert run.train() and run.progress.step == count
     assert sum(one.awake for one in run.clients) <= pool.AWAKE
     assert all(one._samples is None for one in run.clients if not one.awake), "samples lie in one place"
-    assert run.server._answered == {} and run.server._held == {}, "nor does the server keep anything of a client"
+    assert run.server.pending.last == run.server.pending.held == {}, "nor does the server keep anything of a client"
     assert len(run.evaluate(run.parts.test)) == count
     assert len(run.progress.history) == 1 and 0 <= run.progress.history[0]["val"] <= 1
 
