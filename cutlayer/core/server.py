@@ -76,7 +76,6 @@ class Server:
         """A client's turn is over, and it has all answers: none of them will be asked for again."""
         self.pending.drop(client)
 
-    # --------------------------------------------------------------------- messages
     def _computed(self, message: Message) -> tuple[Tensor, Tensor]:
         """(z, what the body makes of it), in training mode, under the seed of this step."""
         z, body = message["z"].detach().requires_grad_(), self.bodies.of(message.client)
