@@ -14,7 +14,7 @@ from ...core.guard import Shape
 from ...core.message import Kind, Message
 from ...guards.base import Guard
 from ...metrics.images import ssim
-from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
+from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader, start_at
 from ...nets.base import check_choice
 from ...nets.server_network import ServerNetwork
 from ..base import EVERY, FORMS, Attack, Attacker, Knowledge
@@ -123,6 +123,8 @@ class Simulating(Attacker):
         self.scale = Scale(seen)
         pictures = spec.secret == "images"
         self.decoder = self._conditional(build, shape).to(images) if pictures else None
+        if self.decoder is not None:
+            start_at(self.decoder, images)
         critic = partial(feature_critic, width=spec.width, blocks=spec.blocks)
         self.critic = self._conditional(critic, shape).to(images) if spec.lambda1 else None
 
