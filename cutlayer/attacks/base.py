@@ -14,7 +14,7 @@ from ..core.spec import Spec
 from ..guards.base import Guard
 from ..nets.base import Net
 
-FORMS = ("oblivious", "lift", "matched")
+FORMS = ("oblivious", "lift", "matched", "matched+lift")  # of knowing a guard, the weakest first
 # Fields by which an attack works longer or with larger networks.
 EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
@@ -149,14 +149,15 @@ class Attack(Spec):
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> "list[Attack]":
         """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find.
 
-        A quick one has no active attacks and two forms of knowledge: that of the papers, and the strongest.
+        A quick one has no active attacks and two forms of knowledge: that of the papers, and the strongest that the
+        guard leaves room for.
         """
         sized = cls.sized(budget)
         if budget != "quick":
             return [sized]
         if cls.active:
             return []
-        return [replace(sized, **{"knows": form}) for form in ("oblivious", "matched")] if cls.forms else [sized]
+        return [replace(sized, **{"knows": form}) for form in (FORMS[0], FORMS[-1])] if cls.forms else [sized]
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""
@@ -202,14 +203,20 @@ class Attack(Spec):
 
     def against(self, guard: Guard, shape: Shape) -> "list[Attack]":
         """This attack in the form that was asked for, else in every one that makes a difference against `guard`, the
-        weakest first. Where none does, there is only the plain attack."""
+        weakest first. Where none does, there is only the plain attack.
+
+        Asked for both a copy and a lift it has what there is of the two; asked for a lift that there is none of, it
+        knows nothing.
+        """
         useful = [form for form in self.forms if form != "oblivious" and _differs(form, guard, shape)]
         if not useful:
             return [self._knowing_nothing()]
         asked = getattr(self, "knows", EVERY)
         if asked == EVERY:
             return [replace(self, **{"knows": form}) for form in ("oblivious", *useful)]
-        return [self if asked in useful else replace(self, **{"knows": "oblivious"})]
+        if asked not in useful:
+            asked = useful[-1] if asked == FORMS[-1] else "oblivious"
+        return [replace(self, **{"knows": asked})]
 
     def base(self) -> Self:
         """The plain attack, as it meets the unguarded cut: the control of all its forms."""
@@ -237,10 +244,10 @@ class Attack(Spec):
 
 def _differs(form: str, guard: Guard, shape: Shape) -> bool:
     public = guard.public_part()
-    if form == "lift":
-        return public.undo(shape, 0) is not None
     # A guard that only adds a penalty leaves nothing an attacker could put into its own network.
-    return not guard.client_only and repr(public) != "NoGuard()"
+    copied = not guard.client_only and repr(public) != "NoGuard()"
+    lifted = "lift" not in form or public.undo(shape, 0) is not None
+    return lifted and (copied or "matched" not in form)
 
 
 def smashed(messages: Sequence[Message]) -> Tensor:

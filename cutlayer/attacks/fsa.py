@@ -74,10 +74,7 @@ class _Sniffer(Attacker):
         assert knowledge.task is not None and knowledge.aux is not None
         assert knowledge.guard is not None and knowledge.observed is not None
         aux = knowledge.aux.to(torch.get_default_dtype())
-        view = View(spec.knows, knowledge, derive(seed, "view")).to(aux)
-        # Whoever has a copy of the guard has its public map as well.
-        undo = None if view.form == "oblivious" else knowledge.guard.undo()
-        self.undo = None if undo is None else undo.to(aux)
+        self.view = view = View(spec.knows, knowledge, derive(seed, "view")).to(aux)
         # Rows of the shape of the cut are what a head makes; those a guard made have both signs, as lifted ones have.
         positive = view.own == knowledge.guard.shape and spec.knows != "lift"
         self.auto = Autoencoder(
@@ -85,18 +82,15 @@ class _Sniffer(Attacker):
         ).to(aux)
         self.auto.learn(aux, spec.warm, 3 * spec.rate, spec.batch)
         with torch.no_grad():
-            theirs = self.read(smashed(knowledge.observed).to(aux))
+            theirs = view.read(smashed(knowledge.observed).to(aux))
             own = torch.cat([self.auto.encoder(chunk) for chunk in aux.split(256)])
         self.x, self.y = Standard(theirs), Standard(own)
         self.translate = Translator(tuple(theirs.shape[1:]), view.own, spec.width, spec.hidden).to(aux)
         self.figures = self._learn(spec, view, aux, theirs)
 
-    def read(self, seen: Tensor) -> Tensor:
-        return seen if self.undo is None else self.undo(seen)
-
     def _learn(self, spec: FeatureSniffer, view: View, aux: Tensor, theirs: Tensor) -> dict[str, object]:
         """Train G, the way to the attacker's features; F and the critics are only its teachers."""
-        G, F = self.translate, _ToClient(self, spec, view, theirs).to(aux)
+        G, F = self.translate, _ToClient(self.x, spec, view, theirs).to(aux)
         D_X, D_Y = (
             Critic(shape, spec.width if len(shape) == 3 else spec.hidden, spec.blocks).to(aux)
             for shape in (tuple(theirs.shape[1:]), view.own)
@@ -133,7 +127,7 @@ class _Sniffer(Attacker):
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         pictures = []
         for chunk in smashed(messages).to(self.x.mean).split(256):
-            own = self.y.back(self.translate(self.x(self.read(chunk))))
+            own = self.y.back(self.translate(self.x(self.view.read(chunk))))
             pictures.append(self.auto.inverse(own))
         return torch.cat(pictures)
 
@@ -145,9 +139,9 @@ class _Sniffer(Attacker):
 class _ToClient(nn.Module):
     """F: from the attacker's features to what the client sends, through the guard where the attacker has a copy."""
 
-    def __init__(self, sniffer: _Sniffer, spec: FeatureSniffer, view: View, theirs: Tensor):
+    def __init__(self, x: "Standard", spec: FeatureSniffer, view: View, theirs: Tensor):
         super().__init__()
-        self.undo, self.x, self.view, self.scale = sniffer.undo, sniffer.x, view, float(theirs.std())
+        self.x, self.view, self.scale = x, view, float(theirs.std())
         target = view.own if len(view.copies) else tuple(theirs.shape[1:])
         self.translate = Translator(view.own, target, spec.width, spec.hidden)
 
@@ -156,8 +150,7 @@ class _ToClient(nn.Module):
         if not len(self.view.copies):
             return made
         # Activations before the guard, about as large as what came out of it; F learns the rest.
-        seen = self.view.sent(self.scale * made, images, None, step)
-        return self.x(seen if self.undo is None else self.undo(seen))
+        return self.x(self.view.sent(self.scale * made, images, None, step))
 
 
 class Translator(nn.Module):

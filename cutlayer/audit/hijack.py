@@ -20,6 +20,7 @@ from ..training.progress import StepEvent
 from .detector_trial import DetectorTrial
 from .judge import for_each_sample
 from .knowledge import before_training
+from .refusal import refusals
 from .victim import replay, uploads
 
 
@@ -59,7 +60,8 @@ def hijack(
     began = time.perf_counter()
     with seeded(derive(plan.seed, "attack", plain(attack), again), device):
         knowledge = before_training(plan, task, data, device).only(attack.needs)
-        attacker = attack.attacker(knowledge, derive(plan.seed, "attacker", again))
+        with refusals(attack, ValueError):
+            attacker = attack.attacker(knowledge, derive(plan.seed, "attacker", again))
     once = LocalRun(replace(plan, epochs=1), data, classes=task.classes, device=device).timetable.steps
     longer = replace(plan, epochs=max(plan.epochs, ceil(attack.least_steps() / once)), patience=0)
     run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])

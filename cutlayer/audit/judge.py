@@ -20,6 +20,7 @@ from ..metrics.bootstrap import RECOGNISED
 from ..metrics.images import CHUNK, FIGURES, scores, ssim_either
 from ..metrics.lpips import LPIPS
 from .knowledge import after_training
+from .refusal import refusals
 from .rows import Row, Scores, shown
 from .uncertainty import intervals, sampled
 from .victim import Observed, Victim, uploads
@@ -40,7 +41,7 @@ def judge(
     """One attack on one victim: the figures of a table row, and the pictures where the attack makes some.
 
     `again` counts repetitions with other random numbers of the attacker's. `attacker` is the one that took part in
-    this victim's training, where the attack is an active one.
+    this victim's training, where the attack is an active one. Who lacks something for its work raises `NotTried`.
     """
     if attack.active and attacker is None:
         raise ValueError(f"{attack} takes part in the training: what is over cannot be hijacked, run an audit")
@@ -51,8 +52,10 @@ def judge(
     victim = victim.fewer(attack.most_images)
     began = time.perf_counter()
     with seeded(derive(seed, "attack", plain(attack), again), victim.truth.device):
-        attacker = attacker or attack.attacker(knowledge, derive(seed, "attacker", again))
-        figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
+        with refusals(attack, ValueError):
+            attacker = attacker or attack.attacker(knowledge, derive(seed, "attacker", again))
+        with refusals(attack):
+            figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
     row = {
         "attack": repr(attack),
         "plain": repr(attack.base()),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import mean
+from typing import Any
 
 from torch import Tensor
 
@@ -38,12 +39,14 @@ from .grades import LEAST_UNITS
 from .judge import judge
 from .knowledge import why_untold
 from .progress import Cells
-from .rows import SCHEMA, AloneRow, AuditData, Floors, PoisonRow, Row, Verdict, picture_key, shown
+from .refusal import NotTried
+from .rows import SCHEMA, AloneRow, AuditData, Floors, PoisonRow, Row, UntriedRow, Verdict, picture_key, shown
 from .scene import Scene, SceneContext
 from .spec import AuditSpec, Resources
 from .verdicts import guards_of, verdict
 from .victim import Victim
 
+Cell = tuple[Any, dict[str, Tensor]]  # a row, or why there is none; and pictures
 SMALLEST = 11  # pixels: one window of SSIM
 CONTROL_TRIES = 3  # an attack that fails on the open cut is tried again: some start badly, and that is no privacy
 AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside
@@ -64,6 +67,7 @@ class Audit:
         default_factory=dict
     )  # by `picture_key`: what the first seed's rows made of `truth`
     secrets: tuple[str, ...] = ()  # those that the verdicts go by; none: all that were tried
+    not_tried: list[UntriedRow] = field(default_factory=list)  # attacks that lacked something for their work
     poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
     alone: list[AloneRow] = field(default_factory=list)  # what clients reach without a server; two rows a seed
 
@@ -85,6 +89,7 @@ class Audit:
             "poisoned": self.poisoned,
             "alone": self.alone,
             "left_out": self.left_out,
+            "not_tried": self.not_tried,
             "lpips_missing": self.lpips_missing,
             "secrets": list(self.secrets),
         }
@@ -175,6 +180,9 @@ class _Matrix:
 
     def result(self) -> Audit:
         assert self._result is not None
+        for one in self._result.not_tried:
+            if all(row["guard"] != one["guard"] for row in self._result.rows):
+                self.left_out[one["guard"]] = f"no attack could be tried: {one['why']}"
         self._result.floors = _average(self._floors)
         return self._result
 
@@ -205,11 +213,16 @@ class _Matrix:
                     continue
                 with self.show.making("attack", what := f"{attack} against {shown(guard)}"):
                     self.show(what)
-                    cell = _cell(scene, attack, marks, controls.get(repr(attack.base())), self.resources.lpips)
+                    cell = self._tried(scene, attack, marks, controls.get(repr(attack.base())))
                 self.store.put(name, cell[0], **cell[1])
             else:
                 self.show.there("attack")
             row, pictures = cell
+            if "not_tried" in row:
+                self._result.not_tried.append(
+                    {"guard": shown(guard), "attack": repr(attack), "seed": seed, "why": row["not_tried"]}
+                )
+                continue
             if guard == NoGuard() and attack == attack.base():
                 controls[repr(attack.base())] = row
             self._result.rows.append(row)
@@ -219,6 +232,15 @@ class _Matrix:
             return
         if not scene.trained:  # all of its cells were there already
             self.show.there("training")
+
+    def _tried(self, scene: Scene, attack: Attack, marks: Floors, control: Row | None) -> Cell:
+        """A row and its pictures; of an attack that lacks something, what that is: the others lose nothing by it."""
+        if scene.plan.guard != NoGuard() and control is None:
+            return {"not_tried": f"{attack.base()} was not tried on the unguarded cut, which is its control"}, {}
+        try:
+            return _cell(scene, attack, marks, control, self.resources.lpips)
+        except NotTried as error:
+            return {"not_tried": str(error)}, {}
 
     def _spoiled(self, scene: Scene, poison: Poison) -> bool:
         """The same guard with malicious clients; False: another process's to do."""

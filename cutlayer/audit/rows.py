@@ -188,6 +188,15 @@ class Row(RunFacts, Remarks, total=False):
     why_invalid: str | None
 
 
+class UntriedRow(TypedDict):
+    """An attack that did not take place: it lacked something that shows only at work."""
+
+    guard: str
+    attack: str
+    seed: int
+    why: str
+
+
 class PoisonRow(TypedDict):
     """One guard under one seed, trained with malicious clients."""
 
@@ -310,6 +319,7 @@ class AuditData(TypedDict):
     poisoned: list[PoisonRow]
     alone: list[AloneRow]
     left_out: dict[str, str]
+    not_tried: list[UntriedRow]
     lpips_missing: str | None
     secrets: list[str]
 

@@ -270,6 +270,8 @@ def _audit(
         say(sentence)
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
+    for one in result.not_tried:
+        say(f"not tried: {one['attack']} against {one['guard']}: {one['why']}")
     say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
     end_if_not_kept(_metered(result.rows))
 

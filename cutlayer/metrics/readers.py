@@ -166,6 +166,18 @@ class MLPReader(nn.Module):
         return (rough + self.polish(rough)).sigmoid()
 
 
+def start_at(reader: nn.Module, images: Tensor) -> None:
+    """Let a network that ends in a convolution and a sigmoid start with the images' own brightness, by channel.
+
+    From half grey the way to mostly dark images leads into black, where a sigmoid no longer learns: whoever has found
+    nothing in the messages by then, as behind a projection, draws one blank picture for good.
+    """
+    *_, last = (layer for layer in reader.modules() if isinstance(layer, nn.Conv2d))
+    assert last.bias is not None
+    with torch.no_grad():
+        last.bias.copy_(torch.logit(images.mean((0, 2, 3)), eps=0.01))
+
+
 def _bend() -> nn.Module:
     # A plain ReLU died on projected inputs: every reader then returned one blank picture.
     return nn.LeakyReLU(0.1)
@@ -201,6 +213,8 @@ def fit(
     It ends early once it has used `seconds` of CPU time.
     """
     began = time.process_time()
+    if isinstance(reader, ConvReader | MLPReader):
+        start_at(reader, images)
     over = (0,) if seen.dim() == 2 else (0, 2, 3)
     mean, std = seen.mean(over, keepdim=True), seen.std(over, keepdim=True).clamp_min(1e-6)
     optimizer = torch.optim.AdamW(reader.parameters(), rate, weight_decay=decay)

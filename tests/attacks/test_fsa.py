@@ -37,19 +37,13 @@ def test_float64(double):
 def to_client(guard, form):
     known = Knowledge(task=TASK, aux=samples(8).x, guard=KnownGuard(guard, CUT, 5, TASK))
     view = View(form, known, 7)
-    undo = None if form == "oblivious" else known.guard.undo()
-    theirs = torch.randn(40, *(view.shape if undo is None else CUT)) * 3 + 1
-
-    class Sniffer:
-        x = Standard(theirs)
-
-    Sniffer.undo = undo
-    return _ToClient(Sniffer, SMALL, view, theirs), view, theirs
+    theirs = torch.randn(40, *view.shape) * 3 + 1
+    return _ToClient(Standard(theirs), SMALL, view, theirs), view, theirs
 
 
 def test_what_a_matched_attacker_sends_went_through_the_guard():
     guard = LightSplit(ratio=4)
-    there, _, theirs = to_client(guard, "matched")
+    there, _, theirs = to_client(guard, "matched+lift")
     y, images = torch.randn(6, *CUT), samples(6).x
     got = there(y, images, 3)
     # By hand: R Rᵀ of what F makes, in the units of what was observed.

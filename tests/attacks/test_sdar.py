@@ -20,6 +20,7 @@ from cutlayer.audit.control import CONTROL_MARGIN
 from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.victim import Victim, uploads
+from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
 from cutlayer.data import Digits
@@ -385,6 +386,21 @@ def test_a_reader_that_cannot_read_is_refused_and_mlp_reads_maps_too():
     assert prepared(SDAR(**TINY, knows="lift"), victim).remarks()["reader"] == "conv"
     assert prepared(SDAR(**TINY, knows="lift", reader="mlp"), victim).remarks()["reader"] == "mlp"
     assert prepared(SDAR(**TINY, knows="matched"), victim).remarks()["reader"] == "mlp"
+    assert prepared(SDAR(**TINY, knows="matched+lift"), victim).remarks()["reader"] == "conv"
+
+
+def test_what_a_matched_simulator_sends_passes_the_lift_that_the_server_has_learnt():
+    victim = toy(UShaped(), LightSplit(ratio=4, hidden=8))
+    attacker = prepared(SDAR(**TINY, knows="matched+lift"), victim)
+    images = samples(6).x
+    labels = torch.zeros(6, dtype=torch.long)
+    with torch.no_grad():
+        z = attacker.simulator(images)
+        (copy_of_guard,) = attacker.view.copies
+        lift = copy.deepcopy(victim.run.server.body.lift).eval()
+        by_hand = lift(copy_of_guard(z, Batch(images, labels)).seen)
+        torch.testing.assert_close(attacker._sent(images, labels, 0), by_hand)
+    assert not any(p.requires_grad for p in attacker.server.lift.parameters()), "the server's lift stays as it is"
 
 
 def test_private_images_are_given_only_to_those_who_ask_and_are_not_scored(monkeypatch):
@@ -447,7 +463,8 @@ def test_missing_knowledge_is_named():
 
 
 def test_who_is_told_the_true_key_is_a_ceiling():
-    assert SDAR(knows="matched", keys="true").ceiling(SEAL()) and PCAT(knows="matched", keys="true").ceiling(SEAL())
+    for form in ("matched", "matched+lift"):
+        assert SDAR(knows=form, keys="true").ceiling(SEAL()) and PCAT(knows=form, keys="true").ceiling(SEAL())
     assert not SDAR(knows="matched").ceiling(SEAL())
     assert not SDAR(knows="matched", keys="true").ceiling(LightSplit(ratio=4))
 
@@ -485,7 +502,7 @@ def test_pixelwise_labels_are_no_condition():
         ({"flip": 1.5}, "share of labels"),
         ({"classifier": "mine"}, "classifier"),
         ({"reader": "tea"}, "reader is 'auto' or 'conv' or 'mlp'"),
-        ({"knows": "all"}, "knows is 'oblivious' or 'lift' or 'matched'"),
+        ({"knows": "all"}, "knows is 'oblivious' or 'lift' or 'matched' or 'matched.lift'"),
         ({"keys": "stolen"}, "keys is 'own'"),
     ],
 )

@@ -22,6 +22,7 @@ from cutlayer.attacks import (
     UnSplit,
     suite,
 )
+from cutlayer.attacks.base import FORMS
 from cutlayer.audit.judge import Substituting, judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.matrix import audit
@@ -34,7 +35,19 @@ from cutlayer.core.spec import spec
 from cutlayer.data.auxiliary import Auxiliary
 from cutlayer.data.base import Loaded, Samples, parts
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import SEAL, Chain, KAnonymous, LightSplit, NoGuard, Noise, NoPeek
+from cutlayer.guards import (
+    DCT,
+    SEAL,
+    WCC,
+    Bottleneck1x1,
+    Chain,
+    KAnonymous,
+    LightSplit,
+    NoGuard,
+    Noise,
+    NoPeek,
+    Quantize,
+)
 from cutlayer.training.protocols import Vanilla
 
 SHAPE = (4, 6, 6)
@@ -51,8 +64,8 @@ def texts(attack, guard):
 def test_a_plain_attack_comes_in_every_form_and_one_with_a_form_in_that_one(attack):
     name = type(attack).__name__
     guard = LightSplit(ratio=4)
-    assert texts(attack, guard) == [f"{name}(knows='{form}')" for form in ("oblivious", "lift", "matched")]
-    for form in ("oblivious", "lift", "matched"):
+    assert texts(attack, guard) == [f"{name}(knows='{form}')" for form in FORMS]
+    for form in FORMS:
         asked = spec(f"{name}(knows='{form}')", "attacks")
         assert asked.against(guard, SHAPE) == [asked] and spec(repr(asked), "attacks") == asked
         assert asked.base() == attack, "one control for all forms"
@@ -62,6 +75,8 @@ def test_a_plain_attack_comes_in_every_form_and_one_with_a_form_in_that_one(atta
 def test_a_form_that_comes_to_nothing_is_the_oblivious_one():
     assert texts(FORA(knows="lift"), SEAL()) == ["FORA(knows='oblivious')"], "SEAL has no public way back"
     assert texts(FORA(), SEAL()) == ["FORA(knows='oblivious')", "FORA(knows='matched')"]
+    assert texts(FORA(knows="matched+lift"), SEAL()) == ["FORA(knows='matched')"], "the copy is there"
+    assert texts(FORA(knows="matched+lift"), NoPeek()) == ["FORA()"], "neither of the two is"
     assert texts(UnSplit(knows="matched"), KAnonymous(k=2)) == ["UnSplit()"], "a group is guessed as one image"
 
 
@@ -88,6 +103,25 @@ def test_nothing_said_is_nothing_known():
     assert torch.equal(*rows)
 
 
+@pytest.mark.parametrize(
+    ("guard", "strongest"),
+    [
+        (DCT(energy=0.7), "matched+lift"),
+        (LightSplit(ratio=4), "matched+lift"),
+        (Chain(LightSplit(ratio=4), Quantize(bits=4)), "matched+lift"),
+        (Chain(DCT(energy=0.7), WCC(weight=0.1)), "matched+lift"),
+        (SEAL(), "matched"),
+        (Chain(Bottleneck1x1(ratio=2), LightSplit(ratio=2)), "matched"),
+        (NoPeek(), ""),
+    ],
+    ids=repr,
+)
+def test_a_quick_audit_meets_a_guard_with_the_strongest_form_it_leaves_room_for(guard, strongest):
+    quick = [attack for attack in suite("quick", TASK, True) if isinstance(attack, FORA)]
+    met = {form.knows for attack in quick for form in attack.against(guard, SHAPE)}
+    assert met == ({"oblivious", strongest} if strongest else {""})
+
+
 def _shared(loaded):
     return parts(loaded, aux=50, val=0.1, seed=0)
 
@@ -95,7 +129,7 @@ def _shared(loaded):
 def test_a_quick_audit_has_the_form_of_the_papers_and_the_strongest_and_others_have_all():
     quick = suite("quick", TASK, True)
     assert not any(attack.active for attack in quick)
-    assert {attack.knows for attack in quick if isinstance(attack, FORA)} == {"oblivious", "matched"}
+    assert {attack.knows for attack in quick if isinstance(attack, FORA)} == {"oblivious", "matched+lift"}
     assert [attack.key for attack in quick if isinstance(attack, Decoder)] == ["recovered"]
     assert {repr(form) for a in quick for form in a.against(NoGuard(), SHAPE)} == {repr(a.base()) for a in quick}
     for budget in ("standard", "paper"):
@@ -198,10 +232,13 @@ def test_the_report_has_a_table_of_it():
     loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
     plan = tiny_plan(epochs=1, batch_size=16)
     result = audit(AuditSpec(plan, [LightSplit(ratio=4)], [TINY], images=8), loaded)
-    shown = {"oblivious": 0.123, "lift": 0.314, "matched": 0.877}
+    shown = {"oblivious": 0.123, "lift": 0.314, "matched": 0.877, "matched+lift": 0.802}
     rows = [{**row, "why_control_failed": None, "value": shown.get(row["form"], 0.9)} for row in result.rows]
     page = report.html(replace(result, rows=rows), {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
-    assert "<td>0.123</td><td>0.314</td><td>0.877</td><td><b>+0.754</b></td>" in page
+    assert "<td>0.123</td><td>0.314</td><td>0.877</td><td>0.802</td><td><b>+0.754</b></td>" in page
+    quick = [row for row in rows if row["form"] not in ("lift", "matched")]
+    page = report.html(replace(result, rows=quick), {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
+    assert "<td>0.123</td><td>0.802</td><td><b>+0.679</b></td>" in page, "no column for what nobody tried"
     assert "the same attack without that knowledge 0.12" in page
     plain = report.html(replace(result, rows=rows[:1]), {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
     assert "What knowing the guard is worth" not in plain

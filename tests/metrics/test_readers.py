@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from cutlayer.metrics.readers import Before, ConvReader, Linear, MLPReader, Standardised, fit, ridge
+from cutlayer.metrics.readers import Before, ConvReader, Linear, MLPReader, Standardised, fit, ridge, start_at
 
 
 def pair(count=40, shape=(3, 6, 6)):
@@ -65,3 +65,37 @@ def test_another_loss_trains_a_classifier():
     values = (seen[:, 0] > 0).long()
     reader = fit(nn.Linear(5, 2), seen, values, steps=200, rate=0.05, loss=cross_entropy, decay=1e-2)
     assert (reader(seen).argmax(1) == values).float().mean() > 0.95
+
+
+def spots(count, seed):
+    """Dark pictures with one bright square each, and what a random projection leaves of their maps once it is lifted
+    back: no place of such a map shows what lies there, so a convolution finds nothing at first."""
+    draw = torch.Generator().manual_seed(seed)
+    images = torch.zeros(count, 1, 12, 12)
+    for image, (row, column) in zip(images, torch.randint(0, 9, (count, 2), generator=draw), strict=True):
+        image[0, row : row + 3, column : column + 3] = 1
+    maps = nn.functional.avg_pool2d(images, 2).repeat(1, 4, 1, 1) * torch.rand(1, 4, 6, 6, generator=draw)
+    basis = torch.linalg.qr(torch.randn(144, 36, generator=draw)).Q
+    return (maps.flatten(1) @ basis @ basis.T).reshape(-1, 4, 6, 6), images
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_reader_of_dark_pictures_never_ends_in_one_blank_picture(seed):
+    seen, images = spots(300, seed)
+    torch.manual_seed(seed)
+    guess = fit(ConvReader((4, 6, 6), (1, 12, 12), 16), seen[:260], images[:260], steps=50)(seen[260:])
+    assert guess.std(0).mean() > 0.05, "what it draws hangs on the message"
+    assert (guess - images[260:]).square().mean() < 0.7 * (images[:260].mean(0) - images[260:]).square().mean()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: ConvReader((4, 6, 6), (3, 12, 12), 8), lambda: MLPReader((9,), (3, 12, 12), 8)]
+)
+def test_readers_start_with_the_brightness_of_the_images(make):
+    reader, wanted = make(), torch.tensor([0.1, 0.5, 0.9])
+    for network in (layer for layer in reader.modules() if isinstance(layer, nn.Linear | nn.Conv2d)):
+        nn.init.zeros_(network.weight)
+        nn.init.zeros_(network.bias)
+    start_at(reader, wanted.view(1, 3, 1, 1).expand(5, 3, 12, 12))
+    seen = torch.randn(2, 4, 6, 6) if isinstance(reader, ConvReader) else torch.randn(2, 9)
+    torch.testing.assert_close(reader(seen).mean((0, 2, 3)), wanted)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.guard import Shape
-from ...metrics.readers import MLPReader
+from ...metrics.readers import MLPReader, start_at
 from .view import View
 
 INVERSES = ("auto", "conv", "mlp")
@@ -109,7 +109,7 @@ class Autoencoder(nn.Module):
 
     def learn(self, aux: Tensor, steps: int, rate: float, batch: int) -> None:
         """Minimise the squared error on `aux`, then stand still: a target that moves is harder to reach."""
-        _start_at(self.inverse, aux.mean())
+        start_at(self.inverse, aux)
         optimizer = torch.optim.Adam([*self.encoder.parameters(), *self.inverse.parameters()], rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
         errors = []
@@ -124,13 +124,6 @@ class Autoencoder(nn.Module):
         last = errors[-max(1, steps // 10) :]
         self.error = sum(last) / len(last)
         self.requires_grad_(False)
-
-
-def _start_at(inverse: nn.Module, brightness: Tensor) -> None:
-    """Start with the mean brightness: from half grey the way leads into black, where a sigmoid no longer learns."""
-    *_, last = (layer for layer in inverse.modules() if isinstance(layer, nn.Conv2d))
-    assert last.bias is not None
-    nn.init.constant_(last.bias, float(torch.logit(brightness, eps=0.01)))
 
 
 def some(rows: Tensor, count: int) -> Tensor:

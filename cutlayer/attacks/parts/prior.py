@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.guard import Shape
-from ...metrics.readers import fit
+from ...metrics.readers import fit, start_at
 from .substitute import Substitute
 
 LATENT = 64
@@ -40,6 +40,7 @@ def learn_to_draw(images: Tensor, width: int, steps: int) -> Generator:
     """A generator of images like these, frozen."""
     image = tuple(images.shape[1:])
     generator = Generator(image, width)
+    start_at(generator, images)
     encoder = Substitute(image, (LATENT,), max(16, width // 4), signed=True)
     fit(nn.Sequential(encoder, generator).to(images), images, images, steps=steps)
     return generator.requires_grad_(False).eval()

@@ -14,12 +14,12 @@ from ...core.guard import Shape
 from ...core.message import Kind, Message
 from ...guards.base import Guard
 from ...metrics.images import ssim
-from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader
+from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader, start_at
 from ...nets.base import check_choice
 from ...nets.server_network import ServerNetwork
 from ..base import EVERY, FORMS, Attack, Attacker, Knowledge
 from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
-from .view import KEYS, View
+from .view import KEYS, View, lifts, matches
 
 READERS = ("auto", "conv", "mlp")
 CLASSIFIERS = ("server", "own")
@@ -90,7 +90,7 @@ class Simulation(Attack):
         return cls(**SIZES[budget])
 
     def ceiling(self, guard: Guard) -> bool:
-        return self.knows == "matched" and self.keys == "true" and guard.has_key
+        return matches(self.knows) and self.keys == "true" and guard.has_key
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return Simulating(self, knowledge, seed)
@@ -109,20 +109,22 @@ class Simulating(Attacker):
         # Labels that say something of every pixel (segmentation) are no condition for a whole message.
         self.told = self.task.classes if vanilla and labels.dim() == 1 else 0
         tail = "none" if not vanilla else spec.classifier
-        self.server = OwnServer(knowledge, lifted=spec.knows == "lift", classifier=tail).to(images)
+        self.server = OwnServer(knowledge, lifted=lifts(spec.knows), classifier=tail).to(images)
         seen = torch.cat([self.server.read(message["z"]) for message in messages])
         shares = torch.cat([self._shares(message) for message in messages])
         shape = tuple(seen.shape[1:])
         self.reader, build = _reader(spec, shape, self.task.shape)
 
-        self.view = View(spec.knows, knowledge, seed, spec.keys).to(images)
+        self.view = View(spec.knows, knowledge, seed, spec.keys, lift=self.server.lift).to(images)
         # What a guard learns with its client, the attacker's copy learns with the simulator.
-        self.view.requires_grad_(True)
+        self.view.copies.requires_grad_(True)
         head = knowledge.net.head(self.task.shape)
         self.simulator = Simulator(head, self.task.shape, knowledge.guard.shape, self.view.own).to(images)
         self.scale = Scale(seen)
         pictures = spec.secret == "images"
         self.decoder = self._conditional(build, shape).to(images) if pictures else None
+        if self.decoder is not None:
+            start_at(self.decoder, images)
         critic = partial(feature_critic, width=spec.width, blocks=spec.blocks)
         self.critic = self._conditional(critic, shape).to(images) if spec.lambda1 else None
 

@@ -10,15 +10,27 @@ from ..base import EVERY, FORMS, Knowledge
 KEYS = ("own", "mixture", "true")  # whose key an attacker puts into its copy of a secret transform
 
 
+def lifts(form: str) -> bool:
+    return form in ("lift", "matched+lift")
+
+
+def matches(form: str) -> bool:
+    return form in ("matched", "matched+lift")
+
+
 class View(nn.Module):
     """Two ways into one space, where an attacker compares its own activations with what it observed.
 
     oblivious: messages as they came; the attacker's network makes rows of that shape, as if there were no guard.
     lift: messages lifted back by the guard's public map; the attacker's network makes activations of the cut.
     matched: messages as they came; the attacker's activations go through its own copy of the guard.
+    matched+lift: both. Messages are lifted, the attacker's activations go through its copy and the same lift, and are
+    compared at the shape of the cut, where neighbours are neighbours again.
+
+    `lift` is another way back than the public map, such as the one that the server has learnt.
     """
 
-    def __init__(self, form: str, knowledge: Knowledge, seed: int, keys: str = "own"):
+    def __init__(self, form: str, knowledge: Knowledge, seed: int, keys: str = "own", lift: nn.Module | None = None):
         super().__init__()
         form = "oblivious" if form == EVERY else form  # there is nothing to know, or nothing was said
         if form not in FORMS or keys not in KEYS:
@@ -31,10 +43,10 @@ class View(nn.Module):
         seen = knowledge.guard.spec.out_shape(knowledge.guard.shape)
         # What the attacker's own network must produce, and the shape messages have where both are compared.
         self.own = seen if form == "oblivious" else knowledge.guard.shape
-        self.shape = knowledge.guard.shape if form == "lift" else seen
-        self.undo = knowledge.guard.undo() if form == "lift" else None
+        self.shape = knowledge.guard.shape if lifts(form) else seen
+        self.undo = (lift or knowledge.guard.undo()) if lifts(form) else None
         self.copies = nn.ModuleList()
-        if form == "matched":
+        if matches(form):
             known = knowledge.guard
             if keys == "true":
                 if known.true_key is None:
@@ -53,7 +65,7 @@ class View(nn.Module):
         module = self.copies[step % len(self.copies)]
         seen, _, rows, _ = module(z, Batch(images, y, seed=step))
         seen, rows = module.unmixed(seen, rows)  # type: ignore[operator]
-        return seen if rows is None else seen.index_select(0, rows)
+        return self.read(seen if rows is None else seen.index_select(0, rows))
 
     def read(self, seen: Tensor) -> Tensor:
         """An observed message in the space of comparison."""

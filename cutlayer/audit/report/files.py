@@ -36,6 +36,9 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
 
     A `sweep` has one more figure and the table behind it.
     """
+    if not audit.rows:
+        reasons = dict.fromkeys(one["why"] for one in audit.not_tried)
+        raise ValueError(f"no attack could be tried, so there is nothing to report: {'; '.join(reasons)}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
     if (drawn := read_best(audit)) is not None:

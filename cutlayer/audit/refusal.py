@@ -1,0 +1,38 @@
+"""An attacker that lacks something it can only find out at work: it says what, and is listed as not tried."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ..attacks import Attack
+
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # as torch puts it on a CPU or GPU
+
+
+class NotTried(ValueError):
+    """The attack did not take place, which says nothing about the guard; the message says what it lacked."""
+
+
+@contextmanager
+def refusals(attack: Attack, *kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds, and memory that does not suffice, are the attack's refusal."""
+    try:
+        yield
+    except NotTried:
+        raise
+    except kinds as error:
+        raise NotTried(str(error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if not _lacks_memory(error):
+            raise
+        raise NotTried(
+            f"{attack} needs more memory than there is here: give it a narrower network, smaller batches or fewer "
+            "auxiliary images, or a larger machine"
+        ) from error
+
+
+def _lacks_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(words in str(error).lower() for words in NO_MEMORY)
