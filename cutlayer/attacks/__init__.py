@@ -19,6 +19,7 @@ from .labels import LabelClustering as LabelClustering
 from .labels import TailEnumeration as TailEnumeration
 from .membership import Membership as Membership
 from .pcat import PCAT as PCAT
+from .retrieval import Retrieval as Retrieval
 from .sdar import SDAR as SDAR
 from .sdar import SDARLabels as SDARLabels
 from .unsplit import UnSplit as UnSplit

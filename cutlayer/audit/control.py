@@ -60,6 +60,8 @@ def found_something(row: Row, floors: Floors) -> bool:
     if row["secret"] != "images":
         return known["value"][0] > row["chance"]
     marks = {"value": "ssim_either", "p90": "ssim_p90"}
+    if "identified" in known:
+        marks["identified"] = "identified"
     return any(known[name][0] > blind_guess(floors, mark) for name, mark in marks.items())
 
 

@@ -10,6 +10,7 @@ from ..core.seeds import derive, seeded
 from ..data.base import Parts
 from ..metrics.images import scores
 from ..metrics.lpips import LPIPS
+from ..metrics.recognition import identified
 from ..training.build import build_client
 from .knowledge import after_training
 from .rows import Floors
@@ -35,7 +36,10 @@ def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -
     if victim.y.dim() == 1:  # where every pixel has a class, an image has none
         guesses["class_mean"] = _class_means(aux, data.aux.y.to(truth.device), victim)
     guesses["unaligned"] = _unaligned(victim, data, seed)
-    return {name: scores(truth, guess, lpips) for name, guess in guesses.items()}
+    return {
+        name: {**scores(truth, guess, lpips), "identified": float(identified(truth, guess).mean())}
+        for name, guess in guesses.items()
+    }
 
 
 def _class_means(aux: Tensor, labels: Tensor, victim: Victim) -> Tensor:

@@ -23,6 +23,15 @@ def grade_of(leak: float) -> str:
     return next(name for limit, name in GRADES if leak <= limit)
 
 
+def at_best(identified: float) -> str:
+    """The best grade of pictures by the share of them that still tell which image they are of.
+
+    Like any share of the leak, but by itself never worse than "weakens": to be picked out among others, a picture
+    need not show what was in the original.
+    """
+    return grade_of(min(identified, GRADES[2][0]))
+
+
 def worse(*grades: str) -> str:
     return max(grades, key=BY_BADNESS.index)
 

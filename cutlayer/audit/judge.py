@@ -19,6 +19,8 @@ from ..data.base import Parts
 from ..metrics.bootstrap import RECOGNISED
 from ..metrics.images import CHUNK, FIGURES, scores, ssim_either
 from ..metrics.lpips import LPIPS
+from ..metrics.recognition import identified
+from .eye import named as class_named
 from .knowledge import after_training
 from .refusal import refusals
 from .rows import Row, Scores, shown
@@ -101,7 +103,21 @@ def _images(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | N
         "worst": [[number, round(float(each_image[number]), 4)] for number in best],
         "sampled": sampled(each_image, victim.units),
     }
-    return {**figures, **told, **near}, guess.cpu()
+    return {**figures, **told, **_recognised(victim, guess), **near}, guess.cpu()
+
+
+def _recognised(victim: Victim, guess: Tensor) -> dict[str, Any]:
+    """What a bad picture may still give away: which private image it is, and of which class."""
+    own = identified(victim.gallery, guess)
+    found: dict[str, Any] = {
+        "identified": float(own.mean()),
+        "identified_chance": 1 / len(victim.gallery),
+        "identified_each": sampled(own, victim.units),
+    }
+    seen = class_named(victim.run.parts, victim.truth, guess, victim.y)
+    if seen is not None:
+        found |= {"class_named": seen.reconstructions, "class_originals": seen.originals, "class_chance": seen.chance}
+    return found
 
 
 @runtime_checkable

@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 from ..metrics.bootstrap import interval
 from .floors import blind_guess
+from .grades import LEAST_LEAK
 from .rows import Floors, Row
 from .uncertainty import draws
 
 # The figures by which pictures are graded, each against the open cut's and the blind guess's same one.
 STATISTICS = {"value": "ssim_either", "p90": "ssim_p90"}
+IDENTIFIED = "identified"  # bounds their grade: whether pictures still tell which image they are of
 
 
 MOST = 2.0  # where draws of the control hardly leak, shares of it grow without bound and say no more than this
@@ -47,14 +49,26 @@ class Found(NamedTuple):
 
 
 def _figure(row: Row, statistic: str) -> float | None:
-    return row["value"] if statistic == "value" else row.get("ssim_p90")
+    named = {"p90": row.get("ssim_p90"), IDENTIFIED: row.get("identified")}
+    return row["value"] if statistic == "value" else named[statistic]
 
 
 def _floor(row: Row, floors: Floors, statistic: str) -> float:
-    return blind_guess(floors, STATISTICS[statistic]) if secret_of(row) == "images" else row["chance"]
+    return blind_guess(floors, STATISTICS.get(statistic, statistic)) if secret_of(row) == "images" else row["chance"]
 
 
-def found_by(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> list[Found]:
+def recognised_by(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> Found | None:
+    """The attacker whose pictures most often tell which image they are of. None: not measured, or no leak."""
+    if not any(IDENTIFIED in marks for marks in floors.values()):
+        return None
+    found = found_by(rows, unguarded, floors, (IDENTIFIED,))
+    leaks = [one for one in found if max(one.open_cut, one.reached) - one.floor >= LEAST_LEAK]
+    return max(leaks, key=lambda one: one.leak, default=None)
+
+
+def found_by(
+    rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors, statistics: Sequence[str] = tuple(STATISTICS)
+) -> list[Found]:
     """Under each seed and statistic the strongest row, against what the open cut gave away under the same seed.
 
     Where no control worked under that seed, the strongest of the others serves; where none did at all, the best that
@@ -62,7 +76,7 @@ def found_by(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> l
     """
     found = []
     for seed in dict.fromkeys(row.get("seed", 0) for row in rows):
-        for statistic in STATISTICS if secret_of(rows[0]) == "images" else ("value",):
+        for statistic in statistics if secret_of(rows[0]) == "images" else ("value",):
             own = [row for row in rows if row.get("seed", 0) == seed and _figure(row, statistic) is not None]
             valid = [row for row in unguarded if row["valid"] and _figure(row, statistic) is not None]
             there = [row for row in valid if row.get("seed", 0) == seed] or valid

@@ -59,7 +59,7 @@ class Recorded(Victim):
         self.unscored = (~torch.isin(torch.arange(len(samples)), pick.cpu())).nonzero().flatten()
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
-        self.truth = samples.images(pick.to(samples.y.device))
+        self.truth = self.gallery = samples.images(pick.to(samples.y.device))
         self.box = WhiteBox(self.network.split, run.plan.batch_size)
 
 

@@ -166,6 +166,12 @@ class Row(RunFacts, Remarks, total=False):
     interval: dict[str, list[float]]
     above_half: Figure
     worst: list[list[Any]]
+    identified: Figure
+    identified_chance: Figure
+    identified_each: Sampled
+    class_named: Figure
+    class_originals: Figure
+    class_chance: Figure
     ssim: Figure
     ssim_either: Figure
     ssim_p90: Figure
@@ -288,6 +294,10 @@ class SecretVerdict:
     leak: float | None = None  # share of what the open cut gives away
     leak_interval: list[float] | None = None
     by_seed: list[list[Any]] = field(default_factory=list)  # the leak under each seed: [seed, share]
+    identified: float | None = None  # share of the pictures that tell which image they are of; None: not known
+    identified_by: str | None = None  # the attacker whose pictures do
+    identified_leak: float | None = None  # share of what the open cut gives away in this figure
+    identified_floor: float | None = None  # the same figure of a blind guess
     above_half: float | None = None  # of all images, those with SSIM above 0.5
     worst: list[list[Any]] = field(default_factory=list)  # the ten images read best: [number, SSIM]
     rests_on: list[str] = field(default_factory=list)  # attackers whose low scores mean something

@@ -16,7 +16,7 @@ def sampled(scores: Tensor, units: list[int] | None) -> Sampled:
 
 
 def draws(row: Mapping[str, Any]) -> Figures:
-    """A row's figures over draws of its samples: "value"; for pictures also "p90" and "above_half".
+    """A row's figures over draws of its samples: "value"; for pictures also "p90", "above_half" and "identified".
 
     The seed follows from the row's name: the same rows give the same intervals.
     """
@@ -25,7 +25,10 @@ def draws(row: Mapping[str, Any]) -> Figures:
         other = row["strangers"]
         return redrawn_areas(own["scores"], other["scores"], (own["units"], other["units"]), seed)
     found = redrawn(own["scores"], own["units"], seed)
-    return found if row["metric"] == "ssim" else {"value": found["value"]}
+    if row["metric"] != "ssim":
+        return {"value": found["value"]}
+    told = row.get("identified_each")  # rows of before this was measured have none
+    return found if told is None else {**found, "identified": redrawn(told["scores"], told["units"], seed)["value"]}
 
 
 def intervals(row: Mapping[str, Any]) -> dict[str, list[float]]:

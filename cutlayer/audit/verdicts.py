@@ -16,14 +16,15 @@ from .grades import (
     TASK_LOST,
     UNKNOWN,
     WIDE_GAP,
+    at_best,
     both,
     grade_of,
     worse,
 )
-from .leak import found_by, secret_of
+from .leak import found_by, recognised_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
 from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
-from .words import cost, hardly_leaks, in_short, in_words, listed, opened, percents, secret_name
+from .words import cost, hardly_leaks, in_short, in_words, listed, opened, percents, recognised, secret_name
 
 SECRETS = ("images", "labels", "attribute", "membership")
 
@@ -126,7 +127,7 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
     for one in found:
         seed = one.row.get("seed", 0)
         by_seed[seed] = max(one.leak, by_seed.get(seed, 0.0))
-    row = decided.row
+    row, told = decided.row, recognised_by(own, unguarded or open_tried, floors) if secret == "images" else None
     whole = SecretVerdict(
         secret, target, UNKNOWN, UNKNOWN, "",
         attack=row.get("attack"), seed=row.get("seed"), statistic=decided.statistic, reached=decided.reached,
@@ -134,6 +135,11 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
         by_seed=[list(pair) for pair in by_seed.items()], above_half=row.get("above_half"),
         worst=row.get("worst", []), rests_on=rests_on(own),
     )  # fmt: skip
+    if told is not None:
+        whole = replace(
+            whole, identified=told.reached, identified_by=told.row["attack"], identified_leak=told.leak,
+            identified_floor=told.floor,
+        )  # fmt: skip
     leaks_too_little = max(max(one.open_cut, one.reached) - one.floor for one in found) < LEAST_LEAK
     if leaks_too_little or not any(_surely_found(one, floors) for one in [*own, *unguarded]):
         return replace(whole, sentence=hardly_leaks(decided, secret))
@@ -148,13 +154,18 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
     spans_all = grade_of(low) == best and grade_of(high) == bad != grade_of(decided.leak)
     if spans_all:
         why = ["what is left may be anything from nothing to all of the leak", *why]
-    better, worst = (_allowed(grade_of(leak), why) for leak in (min(low, decided.leak), max(high, decided.leak)))
+    ends_told = (0.0, 0.0) if told is None else told.leak_interval or (told.leak, told.leak)
+    better, worst = (
+        _allowed(worse(grade_of(leak), at_best(share)), why)
+        for leak, share in zip((min(low, decided.leak), max(high, decided.leak)), ends_told, strict=True)
+    )
     grade, graded = (UNKNOWN, UNKNOWN) if spans_all else (worse(better, worst), both(better, worst))
     whole = replace(
         whole, grade=grade, graded=graded, leak=decided.leak, leak_interval=within,
         doubts=why,
     )  # fmt: skip
-    return replace(whole, sentence=in_words(whole, decided, found, own))
+    still = recognised(told) if told is not None and at_best(told.leak) != best else ""
+    return replace(whole, sentence=in_words(whole, decided, found, own) + still)
 
 
 def _surely_found(row: Row, floors: Floors) -> bool:

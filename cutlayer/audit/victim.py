@@ -36,7 +36,7 @@ class Victim:
         pick, self.unscored = order[:images], order[images:]
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
-        self.truth = samples.images(pick.to(samples.y.device))
+        self.truth = self.gallery = samples.images(pick.to(samples.y.device))
         self.box = WhiteBox(self.network.split, run.plan.batch_size)
         observed = replay(run, client, pick, "judged")
         self.messages, self.rows, self.units = observed.messages, observed.rows, observed.units
@@ -58,7 +58,7 @@ class Victim:
         return replay(self.run, self.network.number, pick, "strangers", test)
 
     def fewer(self, most: int | None) -> "Victim":
-        """The same victim, judged on its first images only."""
+        """The same victim, judged on its first images only; they are still looked for among all (`gallery`)."""
         if most is None or most >= len(self.truth):
             return self
         short = copy.copy(self)

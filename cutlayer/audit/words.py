@@ -81,6 +81,15 @@ def hardly_leaks(one: Found, secret: str) -> str:
     )
 
 
+def recognised(told: Found) -> str:
+    """Pictures that are bad and still tell which image they are of: a sentence to follow those on SSIM."""
+    reached, unguarded, blind = (f"{100 * share:.0f} %" for share in (told.reached, told.open_cut, told.floor))
+    return (
+        f" Of its pictures {reached} still tell which private image they are of; unguarded {unguarded}, a blind "
+        f"guess {blind}."
+    )
+
+
 def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own: Sequence[Row]) -> str:
     """The verdict on one secret: what was reached, beside the open cut and a blind guess."""
     assert judged.leak is not None

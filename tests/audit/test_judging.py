@@ -300,10 +300,14 @@ def test_floors_of_several_seeds_are_averaged():
 
 
 # ------------------------------------------------------------------------- what an image gave away
-def reading(pictures, truth, units=None):
+def reading(pictures, truth, units=None, gallery=None):
     """What the judge writes of an attacker that answers with these pictures."""
     forward = [Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(len(truth), 1)})]
-    victim = SimpleNamespace(truth=truth, messages=forward, rows=[None], units=units)
+    victim = SimpleNamespace(
+        truth=truth, messages=forward, rows=[None], units=units, y=samples(len(truth)).y,
+        gallery=truth if gallery is None else gallery,
+        run=SimpleNamespace(parts=SimpleNamespace(test=samples(200, 5))),
+    )  # fmt: skip
     attacker = Attacker()
     attacker.reconstruct = lambda messages: pictures
     return judging._images(None, attacker, victim, None)[0]
@@ -332,6 +336,28 @@ def test_the_judge_keeps_what_each_image_gave_away():
     assert sorted(number for number, _ in row["worst"][:4]) == [7, 21, 33, 39] and len(row["worst"]) == 10
     assert row["sampled"]["units"][:4] == [0, 0, 1, 1] and len(row["sampled"]["scores"]) == 40
     assert sum(row["sampled"]["scores"]) / 40 == pytest.approx(row["value"], abs=1e-5)
+
+
+def test_a_bad_picture_may_still_tell_which_image_it_is_of():
+    truth = private_images()
+    pale = 0.5 - 0.05 * (truth - truth.mean((2, 3), keepdim=True))  # and a negative
+    row = reading(pale, truth)
+    assert row["value"] < 0.3 and row["identified"] == 1 and row["class_named"] == row["class_originals"]
+    assert row["class_originals"] > row["class_chance"] + 0.2, "the eye has learnt what a class looks like"
+    grey = reading(torch.full_like(truth, 0.5), truth)
+    assert grey["identified"] == pytest.approx(1 / 40) == grey["identified_chance"]
+    # Each in the place of another: found, and nobody's own.
+    assert reading(truth.roll(1, 0), truth)["identified"] == 0
+
+
+def test_whoever_is_judged_on_few_images_has_to_find_them_among_as_many():
+    truth = private_images()
+    noisy = truth + 0.6 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
+    few = reading(noisy[:8], truth[:8], gallery=truth)
+    assert few["identified_chance"] == 1 / 40
+    assert few["identified_each"]["scores"] == reading(noisy, truth)["identified_each"]["scores"][:8]
+    victim = Victim(untrained(), images=20)
+    assert len(victim.fewer(5).truth) == 5 and torch.equal(victim.fewer(5).gallery, victim.truth)
 
 
 def test_pictures_with_nan_are_counted_and_end_no_audit():

@@ -13,6 +13,7 @@ from cutlayer.audit.rows import picture_key
 from cutlayer.audit.uncertainty import intervals, sampled
 from cutlayer.metrics.bootstrap import RECOGNISED
 from cutlayer.metrics.images import scores, ssim_either
+from cutlayer.metrics.recognition import identified
 
 TRUTH = samples(100).images()
 GREY = torch.full_like(TRUTH, 0.5) + 0.01 * torch.rand(TRUTH.shape, generator=torch.Generator().manual_seed(0))
@@ -25,7 +26,8 @@ def row(guard, pictures, attack, **changes):
         "guard": guard, "attack": attack, "plain": attack, "secret": "images", "metric": "ssim", "chance": None,
         "n": len(TRUTH), "value": float(each.mean()), "above_half": float((each > RECOGNISED).double().mean()),
         "worst": [[n, float(each[n])] for n in each.sort(descending=True).indices[:10].tolist()],
-        "sampled": sampled(each, None),
+        "sampled": sampled(each, None), "identified": float(identified(TRUTH, pictures).mean()),
+        "identified_each": sampled(identified(TRUTH, pictures), None),
     } | changes  # fmt: skip
     return {**facts, "interval": intervals(facts)}
 
@@ -34,7 +36,9 @@ def audited(guarded, attack="Decoder()", **changes):
     open_cut, behind = 0.9 * TRUTH + 0.1 * GREY, guarded
     rows = [row(guard, made, attack, **changes) for guard, made in (("none", open_cut), ("Planted()", behind))]
     pictures = {picture_key(one): made for one, made in zip(rows, (open_cut, behind), strict=True)}
-    floors = {name: {**FLOORS[name], **scores(TRUTH, TRUTH.mean(0).expand_as(TRUTH))} for name in FLOORS}
+    mean = TRUTH.mean(0).expand_as(TRUTH)
+    marks = {**scores(TRUTH, mean), "identified": float(identified(TRUTH, mean).mean())}
+    floors = {name: {**FLOORS[name], **marks} for name in FLOORS}
     return Audit(tiny_plan(), floors, TRUTH, torch.arange(100) % 3, rows=rows, pictures=pictures)
 
 
@@ -86,6 +90,21 @@ def test_a_leaking_tail_is_found_out(capsys):
     (images,) = judged["secrets"]
     assert images["above_half"] == pytest.approx(0.1)
     assert sorted(number for number, _ in images["worst"]) == list(range(0, 100, 10))
+
+
+def test_a_pale_picture_that_names_its_image_is_found_out(capsys):
+    """By SSIM it hides everything, and whoever has the images still says which one each picture is of."""
+    pale = GREY + 0.03 * (TRUTH - 0.5)
+    found = audited(pale)
+    assert found.rows[1]["identified"] > 0.9
+    judged, page = said(found, capsys)
+    (images,) = judged["secrets"]
+    assert images["leak"] < 0.1 < 0.9 < images["identified_leak"] and images["identified_by"] == "Decoder()"
+    assert judged["grade"] == "weakens" and "still tell which private image they are of" in page
+    # Rows and floors of before this was measured are graded as they were.
+    for marks in [*found.rows, *found.floors.values()]:
+        marks.pop("identified", None)
+    assert said(found, capsys)[0]["grade"] == "hides"
 
 
 def test_labels_that_are_read_are_in_the_verdict(capsys):

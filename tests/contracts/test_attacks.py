@@ -21,6 +21,7 @@ from cutlayer.attacks import (
     FeatureSniffer,
     LabelClustering,
     Membership,
+    Retrieval,
     SDARLabels,
     TailEnumeration,
     UnSplit,
@@ -41,6 +42,7 @@ from cutlayer.training.protocols import UShaped, Vanilla
 FEW = {"steps": 6, "reader_steps": 6, "warm": 6, "rounds": 2, "input_steps": 4, "clone_steps": 4, "starts": 2}
 ATTACKS = [
     Decoder(steps=120, width=16, hidden=64),
+    Retrieval(),
     AttributeInference("odd", steps=120, width=8, hidden=32),
     Membership(),
     FORA(steps=60, reader_steps=60, width=8, reader_width=16, hidden=64),

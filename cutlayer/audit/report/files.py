@@ -172,7 +172,10 @@ def print_table(audit: Audit) -> None:
     names = list(dict.fromkeys(secret_name(one) for judged in verdicts for one in judged.secrets))
     several = names if len(names) > 1 else []
     table = Table(box=None, header_style="bold")
-    figures = ("accuracy", "over alone", "SSIM", "95 %", "90th pct.", "PSNR", "NCC", "LPIPS", "bytes up", "down")
+    figures = (
+        "accuracy", "over alone", "SSIM", "95 %", "90th pct.", "identified", "PSNR", "NCC", "LPIPS", "bytes up",
+        "down",
+    )  # fmt: skip
     table.add_column("guard", overflow="fold")
     for column in (*figures, *several, "verdict"):
         table.add_column(column, justify="right" if column in figures else "left")
@@ -186,18 +189,19 @@ def print_table(audit: Audit) -> None:
         sure = "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
         table.add_row(
             judged.guard, f"{accuracy:.3f}", points.get(judged.guard, "-"), f"{row['value']:.3f}", sure,
-            _figure(row.get("ssim_p90")), f"{row['psnr']:.1f}", f"{row['ncc']:.3f}", _figure(row["lpips"]),
-            f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}",
+            _figure(row.get("ssim_p90")), _identified(judged), f"{row['psnr']:.1f}", f"{row['ncc']:.3f}",
+            _figure(row["lpips"]), f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}",
             *(_in_column(judged, name) for name in several), judged.graded,
         )  # fmt: skip
     for one in alone_over_seeds(audit.alone):
         told = "nothing leaves" if one["accuracy"] is not None else "not possible"
-        table.add_row(one["name"], _figure(one["accuracy"]), *[""] * 7, "0", "0", *blank, told, style="dim")
+        table.add_row(one["name"], _figure(one["accuracy"]), *[""] * 8, "0", "0", *blank, told, style="dim")
     for name, floor in audit.floors.items():
         label = "unaligned decoder" if name == "unaligned" else f"floor: {name.replace('_', ' ')}"
         table.add_row(
             label, "", "", f"{floor.get('ssim_either', floor['ssim']):.3f}", "", _figure(floor.get("ssim_p90")),
-            f"{floor['psnr']:.1f}", f"{floor['ncc']:.3f}", _figure(floor["lpips"]), "", "", *blank, "", style="dim",
+            _figure(floor.get("identified")), f"{floor['psnr']:.1f}", f"{floor['ncc']:.3f}", _figure(floor["lpips"]),
+            "", "", *blank, "", style="dim",
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 160 + 24 * len(several))
@@ -236,6 +240,11 @@ def _other_secrets(rows: list[Row]) -> Any:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _identified(judged: Verdict) -> str:
+    """The share of pictures that still tell which image they are of, by the attacker who makes most of them."""
+    return _figure(next((one.identified for one in judged.secrets if one.secret == "images"), None))
 
 
 def _in_column(judged: Verdict, name: str) -> str:
