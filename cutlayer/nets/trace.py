@@ -1,5 +1,6 @@
 """A model's forward as a graph, opened only as far as the cut needs."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,6 +13,7 @@ from .answers import SeveralAnswers, only_tensor
 from .sized import Shape, SizedProxy, Sizes, sizes_make_tensors
 
 _ELSE = "; or give head, body and tail directly as three modules"
+_ONE_AT_A_TIME = threading.RLock()  # a trace changes what it means to call a module, for the whole process
 Call = Callable[[Any, Any], Any]  # (model, input) -> its answer
 
 
@@ -68,7 +70,7 @@ def _difference(one: Graph, other: Graph) -> Node | None:
 def _traced(
     model: nn.Module, targets: list[nn.Module], training: bool, shape: Shape | None, call: Call, batch: int = 2
 ) -> Graph:
-    with _mode(model, training):
+    with _ONE_AT_A_TIME, _mode(model, training):
         try:
             sizes = Sizes(model, shape, batch) if shape is not None else None
             tracer = _Opener(model, targets, call, sizes)
@@ -86,6 +88,7 @@ class _Opener(Tracer):
     def __init__(self, model: nn.Module, targets: list[nn.Module], call: Call, sizes: Sizes | None) -> None:
         super().__init__()
         self.inside, self.targets, self.call, self.sizes = set(model.modules()), targets, call, sizes
+        self.thread = threading.get_ident()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         inside = set(m.modules()) - {m}
@@ -101,16 +104,20 @@ class _Opener(Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.sizes is not None and self.sizes.busy:
+        if self._is_elsewhere():
             return forward(*args, **kwargs)
         if m not in self.inside and not m.state_dict():  # nn.ReLU()(x): made on the way, a function by its nature
             return forward(*args, **kwargs)
         return super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        if self.sizes is not None and self.sizes.busy:
+        if self._is_elsewhere():
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def _is_elsewhere(self) -> bool:
+        """Another thread computes, or a twin runs to find out a size: that is not part of the graph."""
+        return threading.get_ident() != self.thread or (self.sizes is not None and self.sizes.busy)
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         node = super().create_node(*args, **kwargs)
