@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from .outside import load_file, load_module, named, written
+from .outside import load_module, named, written
 from .outside.announced import announced
+from .outside.makers import found_by, import_home
 from .outside.placeholders import Origin, rewritten
 
 # Every folder or module whose `__all__` names things a person may type.
@@ -94,7 +95,9 @@ def spec(text: str, kind: str | None = None, *, imports: bool = True) -> Any:
     have been imported already, because the person at this machine has named it.
     """
     tree, origins = parsed(text)
-    return _Reader(text, origins, imports).build(tree, kind)
+    reader = _Reader(text, origins, imports)
+    with found_by(reader.home):
+        return reader.build(tree, kind)
 
 
 def parsed(text: str) -> tuple[ast.expr, dict[str, Origin]]:
@@ -215,13 +218,14 @@ class _Reader:
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
         raise ValueError(f"there is no {node.id!r} among the {kind or 'known names'}; {hint}")
 
+    def home(self, origin: Origin) -> Any:
+        """The module that something is in."""
+        return import_home(origin) if self.imports else self._refuse_import(origin)
+
     def _load(self, origin: Origin) -> Any:
         if not origin.is_file and origin.place.partition(".")[0] == __name__.partition(".")[0]:
             raise ValueError(f"{origin} is in the package itself: write {origin.name}(...)")
-        if self.imports:
-            home = load_file(origin.place) if origin.is_file else load_module(origin.place)
-        else:
-            home = self._refuse_import(origin)
+        home = self.home(origin)
         if not hasattr(home, origin.name):
             offers = [n for n, thing in vars(home).items() if _is_own(thing, home.__name__)]
             raise ValueError(

@@ -1,5 +1,6 @@
 """Reference networks, and `cut` for your own. `__all__` holds the names a person may type in a spec."""
 
+from .at_layers import CutAtLayers as CutAtLayers
 from .base import Net as Net
 from .base import Shape as Shape
 from .base import Shapes as Shapes
@@ -12,19 +13,21 @@ from .cut import Parts as Parts
 from .cut import cut as cut
 from .fsa_victim import FSAClient
 from .fsha_victim import FSHAClient
+from .huggingface import HuggingFace
 from .lenet import LeNet
 from .micron_net import MicronNet
 from .mlp import MLP
 from .mnist_net import MnistNet
 from .mobilenet import MobileNet
 from .mobilenet_v3 import MobileNetV3Large
-from .own import Own as Own
+from .own import Own
 from .resnet import ResNet18
 from .resnet20 import ResNet20
 from .resnet50 import ResNet50
 from .segmenter import Segmenter
 from .signal_net import SignalNet
 from .simple_cnn import SimpleCNN
+from .timm import Timm
 from .vgg import VGG16
 from .weights import load_weights as load_weights
 from .weights import whole_state as whole_state
@@ -35,16 +38,19 @@ __all__ = [
     "VGG16",
     "FSAClient",
     "FSHAClient",
+    "HuggingFace",
     "LeNet",
     "MicronNet",
     "MnistNet",
     "MobileNet",
     "MobileNetV3Large",
+    "Own",
     "ResNet18",
     "ResNet20",
     "ResNet50",
     "Segmenter",
     "SignalNet",
     "SimpleCNN",
+    "Timm",
     "Whole",
 ]

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from .trace import read_forward
+from .sized import Shape, batch_of, device_of, free_of_data
+from .trace import Call, plain_call, read_forward
 
-HEAD, BODY, TAIL = 0, 1, 2
+HEAD, BODY, TAIL, ANYWHERE = 0, 1, 2, 3
 
 
 class Parts(NamedTuple):
@@ -18,20 +19,36 @@ class Parts(NamedTuple):
     tail: nn.Module
 
 
-def cut(model: nn.Module, at: str, back: str | None = None) -> Parts:
+def cut(
+    model: nn.Module, at: str, back: str | None = None, *, shape: Shape | None = None, call: Call = plain_call
+) -> Parts:
     """Split `model` after its module `at` and, for the U shape, before its module `back`.
 
     Names are those of `model.named_modules()`, dots included. `tail(body(head(x)))` equals `model(x)` bit for
     bit; the parts hold the model's own modules, no copies. Without `back` the tail does nothing. Modules that
-    `forward` never calls belong to no part.
+    `forward` never calls belong to no part. An answer that is an object or a dictionary stands for its `logits`, else
+    its `last_hidden_state`, else its only tensor.
+
+    `shape` is that of one sample: with it the parts are made for that shape, and code between the layers may read
+    sizes. `call(model, x)` is what is cut, where a model takes more than x to be called.
     """
-    first = _find(model, at)
-    last = None if back is None else _find(model, back)
+    return cut_graph(model, read_for(model, at, back, shape, call), at, back)
+
+
+def read_for(model: nn.Module, at: str, back: str | None, shape: Shape | None, call: Call) -> Graph:
+    """What the model computes, with both modules among its calls."""
+    first = find_layer(model, at)
+    last = None if back is None else find_layer(model, back)
     if last is not None and (last in set(first.modules()) or first in set(last.modules())):
         raise ValueError(f"back has to come after at, and not inside it; got at={at!r}, back={back!r}")
-    nodes = list(read_forward(model, [first] if last is None else [first, last]).nodes)
-    z = _call(model, nodes, first, at)
-    final = None if last is None else _call(model, nodes, last, str(back))
+    return read_forward(model, [first] if last is None else [first, last], shape, call)
+
+
+def cut_graph(model: nn.Module, graph: Graph, at: str, back: str | None) -> Parts:
+    """The parts of a model whose forward has been read, with both modules among its calls."""
+    nodes = list(graph.nodes)
+    z = _output(_call(model, nodes, at))
+    final = None if back is None else _call(model, nodes, back)
     start, stop = nodes.index(z), len(nodes) if final is None else nodes.index(final)
     if stop < start:
         raise ValueError(f"back has to come after at, but forward calls {back!r} before {at!r}")
@@ -42,18 +59,19 @@ def cut(model: nn.Module, at: str, back: str | None = None) -> Parts:
     _place_parameters(nodes, side)
     _refuse_shared_state(model, nodes, side)
     result = nodes[-1].args[0]
-    if not isinstance(result, Node):
-        raise ValueError(f"the model has to return exactly one tensor; its forward returns {result}")
+    assert isinstance(result, Node)
+    side |= dict.fromkeys(free_of_data(graph), ANYWHERE)
     _one_crosses(nodes, side, BODY, z, f"after {at!r}")
     head = _part(model, nodes, side, HEAD, nodes[0], z)
     if final is None:
         return Parts(head, _part(model, nodes, side, BODY, z, result), nn.Identity())
-    u = next(iter(final.all_input_nodes), z)
+    u = next((node for node in final.all_input_nodes if side[node] != ANYWHERE), z)
     _one_crosses(nodes, side, TAIL, u, f"before {back!r}")
     return Parts(head, _part(model, nodes, side, BODY, z, u), _part(model, nodes, side, TAIL, u, result))
 
 
-def _find(model: nn.Module, name: str) -> nn.Module:
+def find_layer(model: nn.Module, name: str) -> nn.Module:
+    """A module of the model by its name, or the names that come near it."""
     known = {path: module for path, module in model.named_modules(remove_duplicate=False) if path}
     if name in known:
         return known[name]
@@ -63,13 +81,22 @@ def _find(model: nn.Module, name: str) -> nn.Module:
     raise ValueError(f"{type(model).__name__} has no module {name!r}; {hint}its children are: {children}")
 
 
-def _call(model: nn.Module, nodes: list[Node], module: nn.Module, name: str) -> Node:
+def _call(model: nn.Module, nodes: list[Node], name: str) -> Node:
+    module = find_layer(model, name)
     calls = [n for n in nodes if n.op == "call_module" and model.get_submodule(str(n.target)) is module]
     if not calls:
         raise ValueError(f"{name!r} exists, but forward never calls it; name a module that it calls")
     if len(calls) > 1:
         raise ValueError(f"{name!r} is called {len(calls)} times; name a module that is called once")
     return calls[0]
+
+
+def _output(call: Node) -> Node:
+    """What a module gives: where it answers with several values and one of them alone is read, that one."""
+    read = [user for user in call.users if user.users]
+    if len(read) == 1 and read[0].target is operator.getitem and isinstance(read[0].args[1], int):
+        return read[0]
+    return call
 
 
 def _place_parameters(nodes: list[Node], side: dict[Node, int]) -> None:
@@ -101,19 +128,21 @@ def _state(model: nn.Module, node: Node) -> dict[str, Tensor]:
 
 
 def _one_crosses(nodes: list[Node], side: dict[Node, int], into: int, expected: Node, where: str) -> None:
-    sources = [source for node in nodes if side[node] >= into for source in node.all_input_nodes]
-    crossing = dict.fromkeys(source for source in sources if side[source] < into)
-    for value in crossing:
-        if value is expected and side[value] == into - 1:
-            continue
-        if _is_size(value) or all(_is_size(user) for user in value.users if side[user] >= into):
+    crossing = dict.fromkeys(
+        source for node in nodes if into <= side[node] < ANYWHERE for source in node.all_input_nodes
+        if side[source] < into
+    )  # fmt: skip
+    others = [value for value in crossing if value is not expected or side[value] != into - 1]
+    for value in others:
+        if _is_size(value) or all(_is_size(user) for user in value.users if into <= side[user] < ANYWHERE):
             raise ValueError(
                 f"cannot cut {where}: a size read before the cut is used after it ({_name(value)}); "
                 "read it after the cut, or write x.flatten(1)"
             )
+    if others:
         raise ValueError(
-            f"cannot cut {where}: a skip connection from {_name(value)} passes over the cut, and exactly "
-            "one tensor may cross; cut where the paths have met, for example after a whole block"
+            f"cannot cut {where}: a skip connection from {' and from '.join(map(_name, others))} passes over the "
+            "cut, and exactly one tensor may cross; cut where the paths have met, for example after a whole block"
         )
     if expected not in crossing:
         raise ValueError(f"cannot cut {where}: the output of {_name(expected)} is not used after the cut")
@@ -125,6 +154,8 @@ def _one_crosses(nodes: list[Node], side: dict[Node, int], into: int, expected: 
 def _is_size(node: Node) -> bool:
     if node.op == "call_method":
         return node.target in ("size", "dim", "numel")
+    if node.target in (batch_of, device_of):
+        return True
     if node.target is getattr:
         return node.args[1] in ("shape", "ndim")
     arithmetic = node.op == "call_function" and getattr(node.target, "__module__", "") == "_operator"
@@ -141,9 +172,24 @@ def _part(
     model: nn.Module, nodes: list[Node], side: dict[Node, int], which: int, source: Node, result: Node
 ) -> GraphModule:
     graph = Graph()
-    copies = {source: graph.placeholder("x")}
+    x = graph.placeholder("x")
+    copies, wanted = {source: x}, _wanted(nodes, side, which)
     for node in nodes:
-        if side[node] == which and node.op not in ("placeholder", "output"):
+        if node not in wanted:
+            continue
+        if node.target in (batch_of, device_of) and side[node] == ANYWHERE:
+            # Every part has these of its own input: one row is one sample everywhere.
+            copies[node] = graph.call_function(node.target, (copies.get(node.all_input_nodes[0], x),))
+        else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(copies[result])
     return GraphModule(model, graph, ("Head", "Body", "Tail")[which])
+
+
+def _wanted(nodes: list[Node], side: dict[Node, int], which: int) -> set[Node]:
+    """The nodes of one part, and of those that may be anywhere the ones it needs."""
+    wanted = {node for node in nodes if side[node] == which and node.op not in ("placeholder", "output")}
+    for node in reversed(nodes):
+        if node in wanted:
+            wanted |= {source for source in node.all_input_nodes if side[source] == ANYWHERE}
+    return wanted

@@ -1,59 +1,45 @@
-"""A network of your own as a `Net`: a function that makes it, and where to cut."""
+"""A network of your own as a `Net`: what makes it, and where to cut."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
-import torch
 from torch import nn
 
+from ..core.outside.makers import maker, without_place
+from ..core.outside.origin import is_plain
 from ..core.outside.source import called
-from .base import Net, Shape, out_shape
-from .cut import Parts, cut
+from .at_layers import CutAtLayers
+from .base import Shape
 
 
 @dataclass(frozen=True, repr=False)
-class Own(Net):
-    """A network of your own: `make` builds it, `at` and `back` say where to cut."""
+class Own(CutAtLayers):
+    """A network of your own, cut at named layers: Own('my.py:Model(width=8)', at='stem', back='fc').
 
-    make: Callable[[], nn.Module]
-    at: str
+    `make` builds it: a class or a function without arguments, or the text that says where one is, with literals as
+    arguments ('my.py:Model', 'package.module:Model(width=8)').
+    """
+
+    make: str | Callable[[], nn.Module]
+    at: str = ""
     back: str | None = None
+    factory: Callable[[], nn.Module] = field(init=False, repr=False, compare=False)
 
-    tail_name: ClassVar[str | None] = ""  # the parts keep the model's names
+    def __post_init__(self) -> None:
+        # Found now, not when it is first needed: a text from elsewhere must not import anything later, either.
+        object.__setattr__(self, "factory", maker(self.make) if isinstance(self.make, str) else self.make)
 
     def __repr__(self) -> str:
-        return f"Own(make={called(self.make)}, at={self.at!r}, back={self.back!r})"
+        make = called(self.make) if not isinstance(self.make, str) else repr(self.make)
+        if isinstance(self.make, str) and is_plain():
+            make = repr(without_place(self.make))
+        return f"Own(make={make}, at={self.at!r}, back={self.back!r})"
 
-    def head(self, shape: Shape) -> nn.Module:
-        return self._parts().head
-
-    def body(self, shape: Shape) -> nn.Module:
-        return self._parts().body
-
-    def tail(self, shape: Shape, classes: int) -> nn.Module:
-        parts = self._parts()
-        found = self._out_shape(nn.Sequential(*parts), shape)
-        if found != (classes,):
-            raise ValueError(f"{self!r} gives {found} for a sample; {classes} classes need ({classes},)")
-        return parts.tail
-
-    def whole_tail(self) -> nn.Module:
-        """The tail, whatever number of classes it was made for."""
-        return self._parts().tail
-
-    def check(self, shape: Shape) -> None:
-        self._out_shape(nn.Sequential(*self._parts()), shape)
-
-    def _parts(self) -> Parts:
-        # Factories read numbers out of tensors or load files, so they never run on the meta device.
-        if torch.get_default_device().type == "meta":
-            with torch.device("cpu"):
-                return cut(self.make(), self.at, self.back)
-        return cut(self.make(), self.at, self.back)
-
-    def _out_shape(self, module: nn.Module, shape: Shape) -> Shape:
+    def model(self, shape: Shape | None, classes: int | None) -> nn.Module:
         try:
-            return out_shape(module, shape)
-        except Exception as error:  # whatever a user's forward raises
-            raise ValueError(f"{self!r} cannot take inputs of shape {tuple(shape)}: {error}") from error
+            made = self.factory()
+        except Exception as error:  # whatever a user's code raises
+            raise ValueError(f"{self!r} cannot be made: {type(error).__name__}: {error}") from error
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"{self!r} makes a {type(made).__name__}, not a torch.nn.Module")
+        return made

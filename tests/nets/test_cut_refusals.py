@@ -131,16 +131,16 @@ def test_a_module_that_answers_with_several_values():
             self.lstm, self.fc = nn.LSTM(3, 4), nn.Linear(4, 2)
 
         def forward(self, x):
-            out, _ = self.lstm(x)[0], None
-            return self.fc(out)
+            out, (hidden, _) = self.lstm(x)
+            return self.fc(out) + self.fc(hidden)
 
-    with pytest.raises(ValueError, match="cannot cut after 'lstm': 'lstm' gives several values; exactly one"):
+    with pytest.raises(ValueError, match=r"cannot cut after 'lstm': .*'lstm'.* exactly one"):
         cut(Sentence(), "lstm")
 
 
 def test_a_model_that_returns_several_values():
     model = plain(lambda self, x: (x := self.conv2(self.conv1(x)), x + 1))
-    with pytest.raises(ValueError, match="has to return exactly one tensor; its forward returns"):
+    with pytest.raises(ValueError, match=r"exactly one tensor, or one called logits .*by the names 0, 1"):
         cut(model, "conv1")
 
 

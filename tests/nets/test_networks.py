@@ -14,18 +14,21 @@ from cutlayer.nets import (
     VGG16,
     FSAClient,
     FSHAClient,
+    HuggingFace,
     LeNet,
     MicronNet,
     MnistNet,
     MobileNet,
     MobileNetV3Large,
     Net,
+    Own,
     ResNet18,
     ResNet20,
     ResNet50,
     Segmenter,
     SignalNet,
     SimpleCNN,
+    Timm,
     Whole,
     count_parameters,
     shapes,
@@ -147,7 +150,7 @@ def test_a_network_can_be_typed(net):
 
 def test_only_networks_can_be_typed_and_each_has_a_summary_with_its_cut():
     found = names("nets")
-    assert set(found.values()) == {type(net) for net in NETS}
+    assert set(found.values()) == {type(net) for net in NETS} | {Own, Timm, HuggingFace}
     for thing in found.values():
         assert "cut at" in summary(thing)
         assert summary(thing).endswith(".")

@@ -35,6 +35,11 @@ def plain(thing: object) -> str:
         return repr(thing)
 
 
+def is_plain() -> bool:
+    """Whether texts are being written that two machines compare."""
+    return _PLAIN.get()
+
+
 @contextmanager
 def plain_names() -> Iterator[None]:
     """Names without their origin: where a file lies is not what two machines agree on."""

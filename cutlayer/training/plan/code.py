@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 from ...core.outside import is_outside, written
 from ...core.outside.source import Source, called, source_of
 from ...core.spec import Spec
+from ...nets.at_layers import CutAtLayers
 from ...nets.base import Net
 from ...nets.own import Own
 
@@ -32,6 +34,8 @@ def _found(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Spec):
         if is_outside(type(value)):
             yield written(type(value)), type(value)
+        if isinstance(value, Own) and isinstance(value.make, str):
+            yield from _found(value.factory)
         for one in fields(value) if is_dataclass(value) else ():
             yield from _found(getattr(value, one.name))
     elif callable(value) and not (isinstance(value, type) and not is_outside(value)):
@@ -90,18 +94,25 @@ _known_parts = functools.lru_cache(maxsize=32)(_parts)
 
 def _modules(net: Net) -> dict[str, nn.Module]:
     """Head, body and tail without their numbers; none where no shape is known that the network reads."""
+    if isinstance(net, CutAtLayers):
+        return _cut_modules(net)
     shape = next((one for one in SHAPES if _reads(net, one)), None)
     if shape is None:
         return {}
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        # How many classes there are is the data's to say, too; an own network has been made for a number of them.
-        tail = net.whole_tail() if isinstance(net, Own) else net.tail(shape, 10)
-        return {"head": net.head(shape), "body": net.body(shape), "tail": tail}
+        # How many classes there are is the data's to say, too.
+        return {"head": net.head(shape), "body": net.body(shape), "tail": net.tail(shape, 10)}
+
+
+def _cut_modules(net: CutAtLayers) -> dict[str, nn.Module]:
+    """The same of a model that may need no shape to be cut, and is made for a number of classes."""
+    for shape in (net.usual_shape(), *SHAPES):
+        with suppress(ValueError), torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return net.parts(shape)._asdict()
+    return {}
 
 
 def _reads(net: Net, shape: tuple[int, ...]) -> bool:
-    if isinstance(net, Own):
-        return True
     try:
         with torch.random.fork_rng(devices=[]):
             net.check(shape)

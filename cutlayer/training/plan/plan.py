@@ -15,6 +15,7 @@ from ...data.partitions import IID, Partition
 from ...data.poisons import Poison
 from ...detectors import Detector, ServerDetector
 from ...guards import Guard, NoGuard
+from ...nets.at_layers import CutAtLayers
 from ...nets.base import Net
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
@@ -177,7 +178,7 @@ class Plan(Spec):
             code = outside([*told.values()])
         if code:
             agreed["code"] = ", ".join(f"{name} {source.digest}" for name, source in code.items())
-        if outside(self.net):
+        if outside(self.net) or isinstance(self.net, CutAtLayers):
             agreed |= {f"parameters of the {part}": shown for part, shown in net_parts(self.net).items()}
         if self.start is not None:
             agreed["start"] = repr(self.start.agreed())

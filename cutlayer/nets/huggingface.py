@@ -1,0 +1,168 @@
+"""Classifiers of the library transformers, made from a config.json, cut at named layers."""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..core.outside.origin import is_plain
+from .at_layers import CutAtLayers
+from .base import Shape
+
+NO_MASK = "sdpa without a mask"  # our name for an attention of the library's
+# Fields of a config that make a layer see less than all that came before: the library does that by masks.
+WINDOWS = ("sliding_window", "attention_chunk_size", "local_attention")
+
+
+@dataclass(frozen=True, repr=False)
+class HuggingFace(CutAtLayers):
+    """A classifier of transformers, cut at named layers: HuggingFace('config.json', at='roberta.encoder.layer.2').
+
+    `config` is a config.json, or a folder with one. Nothing is fetched and no code of the folder is run: weights are
+    random, or come from a file of yours (`--start folder/model.safetensors`). Texts are token ids, (length,), all of
+    them read: no mask crosses the cut, so padding is a word like any other. Decoders (GPT-2) classify by their last
+    position. Images are (channels, height, width).
+    """
+
+    config: str
+    at: str = ""
+    back: str | None = None
+
+    def __repr__(self) -> str:
+        # Two machines compare what is in the file, not where it lies.
+        config = sha256(self._path().read_bytes()).hexdigest()[:16] if is_plain() else self.config
+        return f"HuggingFace(config={config!r}, at={self.at!r}, back={self.back!r})"
+
+    def model(self, shape: Shape | None, classes: int | None) -> nn.Module:
+        config = self._read()
+        if classes is not None:
+            config.num_labels = classes
+        if shape is not None:
+            self._refuse_shape(config, shape)
+        config.use_cache = False
+        config.architectures = config.architectures or []
+        model = _auto_class(config, self.config).from_config(config, trust_remote_code=False)
+        if _is_decoder(model):
+            self._refuse_windows(config)
+            model.set_attn_implementation(_unmasked_attention())
+        return model
+
+    def call(self, model: Any, x: Any) -> Any:
+        if model.main_input_name != "input_ids":
+            return model(**{model.main_input_name: x})
+        if not _is_decoder(model):
+            return model(x.long())
+        # As the library does it where nothing is padded; its own way asks the ids again, on the far side of the cut.
+        return model.score(model.base_model(x.long()).last_hidden_state)[:, -1]
+
+    def head(self, shape: Shape) -> nn.Module:
+        head = super().head(shape)
+        if words := getattr(self._read(), "vocab_size", None):
+            head.register_forward_pre_hook(_Vocabulary(words))
+        return head
+
+    def usual_shape(self) -> Shape:
+        config = self._read()
+        if hasattr(config, "num_channels"):
+            size = getattr(config, "image_size", None) or 224
+            return (config.num_channels, size, size) if isinstance(size, int) else (config.num_channels, *size)
+        return (min(16, getattr(config, "max_position_embeddings", 16)),)
+
+    def _path(self) -> Path:
+        path = Path(self.config).expanduser()
+        path = path / "config.json" if path.is_dir() else path
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"there is no {path.absolute()}: name a config.json of transformers, or a folder with one; "
+                "nothing is fetched by name"
+            )
+        return path
+
+    def _read(self) -> Any:
+        path = self._path()
+        transformers = _library()
+        try:
+            told = json.loads(path.read_bytes())
+            kind = told.pop("model_type")
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"{path} is no config.json of transformers, which names a model_type") from error
+        try:
+            return transformers.AutoConfig.for_model(kind, **told)
+        except ValueError as error:
+            raise ValueError(f"{path}: the transformers that is here has no model_type {kind!r}") from error
+
+    def _refuse_shape(self, config: Any, shape: Shape) -> None:
+        if hasattr(config, "num_channels"):
+            if len(shape) != 3 or shape[0] != config.num_channels:
+                raise ValueError(f"{self!r} reads images of {config.num_channels} channels; got {tuple(shape)}")
+            return
+        most = getattr(config, "max_position_embeddings", None)
+        if len(shape) != 1:
+            raise ValueError(
+                f"{self!r} reads token ids, (length,) for each text; got {tuple(shape)}: data with "
+                "tokens=True, e.g. Npz(path='texts.npz', tokens=True)"
+            )
+        if most is not None and shape[0] > most:
+            raise ValueError(f"{self!r} reads at most {most} tokens; got {shape[0]}")
+
+    def _refuse_windows(self, config: Any) -> None:
+        kinds = set(getattr(config, "layer_types", None) or ())
+        narrow = [name for name in WINDOWS if getattr(config, name, None)]
+        if narrow or kinds - {"full_attention"}:
+            raise ValueError(
+                f"{self!r} lets some layers see a part of the text only ({', '.join([*narrow, *sorted(kinds)])}), "
+                "which takes a mask on both sides of the cut: take a network whose layers see all that came before"
+            )
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """Refuses ids that the network has no word for; torch would say 'index out of range in self'."""
+
+    words: int
+
+    def __call__(self, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        x = given[0]
+        if x.device.type == "cpu" and x.dim() == 2 and len(x):
+            low, high = (int(end) for end in x.aminmax())
+            if low < 0 or high >= self.words:
+                raise ValueError(
+                    f"token ids run from 0 to {self.words - 1} in this network; the data have {low} to {high}: was "
+                    "another tokenizer used?"
+                )
+
+
+def _is_decoder(model: Any) -> bool:
+    return isinstance(getattr(model, "score", None), nn.Module)
+
+
+def _auto_class(config: Any, told: str) -> Any:
+    transformers = _library()
+    for one in (transformers.AutoModelForSequenceClassification, transformers.AutoModelForImageClassification):
+        if type(config) in one._model_mapping:
+            return one
+    raise ValueError(
+        f"{told}: transformers has no classifier of texts or images for the model_type {config.model_type!r}"
+    )
+
+
+def _unmasked_attention() -> str:
+    """torch's attention, causal by itself; the library builds masks for attentions that it knows by name only."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register(NO_MASK, sdpa_attention_forward)
+    return NO_MASK
+
+
+def _library() -> Any:
+    try:
+        import transformers
+    except Exception as error:  # a package beside it may not fit the torch that is here
+        raise ValueError(
+            f"networks from a config.json need the package transformers ({error}): pip install 'cutlayer[text]'"
+        ) from error
+    return transformers

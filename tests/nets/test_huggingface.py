@@ -1,0 +1,123 @@
+"""Classifiers of transformers from a config.json: split is unsplit, and equal to the library's own answer."""
+
+import json
+
+import pytest
+import torch
+from test_every_net_splits import check
+
+from cutlayer.core.spec import spec
+from cutlayer.nets import HuggingFace, load_weights
+from cutlayer.nets.answers import only_tensor
+from cutlayer.training.plan.plan import Plan, Task
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
+
+SMALL = {
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
+ENDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "max_position_embeddings": 20}
+ROBERTA = {"model_type": "roberta", **SMALL, **ENDS}
+GPT2 = {"model_type": "gpt2", "vocab_size": 30, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 20, **ENDS}
+VIT = {"model_type": "vit", **{name: SMALL[name] for name in SMALL if name != "vocab_size"}}
+VIT |= {"image_size": 16, "patch_size": 8, "num_channels": 1}
+TEXT, PICTURE = Task((6,), 3), Task((1, 16, 16), 3)
+MODELS = {
+    "roberta": (ROBERTA, "roberta.encoder.layer.0", "classifier", TEXT),
+    "gpt2": (GPT2, "transformer.h.0", "score", TEXT),
+    "vit": (VIT, "vit.layers.0", "classifier", PICTURE),
+}
+every_model = pytest.mark.parametrize("model", MODELS)
+
+
+def write(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.fixture
+def network(tmp_path):
+    pytest.importorskip("transformers", reason="needs cutlayer[text]")
+
+    def made(model):
+        config, at, back, task = MODELS[model]
+        return HuggingFace(write(tmp_path, config), at=at, back=back), task
+
+    return made
+
+
+@every_model
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
+def test_split_is_whole(network, model, protocol):
+    net, task = network(model)
+    check(net, task, protocol)
+
+
+@every_model
+def test_the_parts_give_what_the_library_gives(network, model):
+    net, task = network(model)
+    whole = net.model(task.shape, task.classes).eval()
+    parts = net.parts(task.shape, task.classes)
+    for part in parts:
+        part.eval()
+        part.load_state_dict({name: whole.state_dict()[name] for name in part.state_dict()})
+    x = torch.rand(4, *task.shape) if task is PICTURE else torch.randint(3, 30, (4, *task.shape)).float()
+    if task is TEXT:
+        whole.set_attn_implementation("sdpa")  # with the library's own masks
+    expected = only_tensor(whole(x if task is PICTURE else x.long()))
+    assert torch.equal(parts.tail(parts.body(parts.head(x))), expected)
+
+
+def test_weights_come_from_a_file_of_the_library(network, tmp_path):
+    net, task = network("roberta")
+    whole = net.model(task.shape, task.classes)
+    torch.save(whole.state_dict(), tmp_path / "weights.pt")
+    parts = net.parts(task.shape, task.classes)
+    load_weights(tmp_path / "weights.pt", net, task.shape, task.classes, **parts._asdict())
+    for part in parts:
+        assert all(torch.equal(t, whole.state_dict()[name]) for name, t in part.state_dict().items())
+
+
+def test_plans_agree_on_what_is_in_the_config_wherever_it_lies(network, tmp_path):
+    net, _ = network("roberta")
+    here = Plan(net=net)
+    plans = {}
+    for place, config in (("there", ROBERTA), ("wider", ROBERTA | {"intermediate_size": 20})):
+        (tmp_path / place).mkdir()
+        other = HuggingFace(write(tmp_path / place, config), at=net.at, back=net.back)
+        plans[place] = Plan(net=other)
+        assert spec(repr(other), "nets") == other
+    assert here.fingerprint() == plans["there"].fingerprint() != plans["wider"].fingerprint()
+    assert str(tmp_path) not in repr(here.agreed()) and "parameters of the body" in here.agreed()
+
+
+def test_what_is_refused(network, tmp_path):
+    net, task = network("gpt2")
+    with pytest.raises(ValueError, match=r"reads token ids, .*Npz\(path='texts.npz', tokens=True\)"):
+        net.head((3, 32, 32))
+    with pytest.raises(ValueError, match="reads at most 20 tokens; got 40"):
+        net.head((40,))
+    with pytest.raises(ValueError, match=r"ids run from 0 to 29 in this network; the data have 0 to 31"):
+        net.head(task.shape)(torch.tensor([[0.0, 31, 1, 1, 1, 1]]))
+    with pytest.raises(ValueError, match=r"no module 'transformer.h.9'; did you mean 'transformer.h"):
+        HuggingFace(net.config, at="transformer.h.9").head(task.shape)
+    write(tmp_path, {"model_type": "gpt9"})
+    with pytest.raises(ValueError, match="has no model_type 'gpt9'"):
+        net.head(task.shape)
+    write(tmp_path, {"width": 3})
+    with pytest.raises(ValueError, match="names a model_type"):
+        net.head(task.shape)
+
+
+def test_a_config_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"there is no {tmp_path}/roberta-base: .*nothing is fetched"):
+        HuggingFace(f"{tmp_path}/roberta-base", at="x").head((6,))
+
+
+def test_without_the_library(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ValueError, match=r"need the package transformers .*pip install 'cutlayer\[text\]'"):
+        HuggingFace(write(tmp_path, ROBERTA), at="x").head((6,))
