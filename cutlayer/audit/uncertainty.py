@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..core.seeds import derive
 from ..metrics.bootstrap import Figures, interval, redrawn, redrawn_areas
+from .kinds import rebuilt
 from .rows import Sampled
 
 
@@ -16,7 +17,7 @@ def sampled(scores: Tensor, units: list[int] | None) -> Sampled:
 
 
 def draws(row: Mapping[str, Any]) -> Figures:
-    """A row's figures over draws of its samples: "value"; for pictures also "p90" and "above_half".
+    """A row's figures over draws of its samples: "value"; of what was rebuilt also "p90" and "above_half".
 
     The seed follows from the row's name: the same rows give the same intervals.
     """
@@ -25,7 +26,7 @@ def draws(row: Mapping[str, Any]) -> Figures:
         other = row["strangers"]
         return redrawn_areas(own["scores"], other["scores"], (own["units"], other["units"]), seed)
     found = redrawn(own["scores"], own["units"], seed)
-    return found if row["metric"] == "ssim" else {"value": found["value"]}
+    return {"value": found["value"]} if rebuilt(row) is None else found
 
 
 def intervals(row: Mapping[str, Any]) -> dict[str, list[float]]:
