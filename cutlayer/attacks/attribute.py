@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from ..core.batch import Task
 from ..core.message import Message
 from ..metrics.readers import Before, best_reader, fit, ridge
-from .base import Attack, Attacker, Knowledge, smashed
+from .base import ANY_INPUT, Attack, Attacker, Knowledge, smashed
 from .parts.keyed import Keyed, made
 
 READERS = ("ridge", "conv", "mlp")
@@ -35,6 +35,7 @@ class AttributeInference(Keyed):
     hidden: int = 256
     readers: tuple[str, ...] = READERS
     secret: ClassVar[str] = "attribute"
+    inputs: ClassVar[tuple[str, ...]] = ANY_INPUT
     told: ClassVar[tuple[str, ...]] = ("aux", "aux_labels", "aux_attributes")
 
     def __post_init__(self) -> None:

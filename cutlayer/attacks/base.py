@@ -20,6 +20,7 @@ EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
     "reader_width", "readers",
 )  # fmt: skip
+ANY_INPUT = ("images", "records", "series")
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
 
 
@@ -130,6 +131,8 @@ class Attack(Spec):
     needs: ClassVar[tuple[str, ...]] = ()
     # What is at stake: "images", "labels", "membership", or "attribute" (then the spec has a field `attribute`).
     secret: ClassVar[str] = "images"
+    # The kinds of input it is for (`Task.kind`): of others `why_not` says so.
+    inputs: ClassVar[tuple[str, ...]] = ("images",)
     # It answers the client instead of watching: it must be there while the client trains, and changes how it does.
     active: ClassVar[bool] = False
     # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
@@ -195,6 +198,11 @@ class Attack(Spec):
 
     def why_not(self, task: Task, labels_stay_home: bool) -> str | None:
         """Why there is nothing it could find in such a task, as one sentence; None: there is."""
+        if task.kind not in self.inputs:
+            return (
+                f"{self} is for {' and '.join(self.inputs)}, and the inputs here are {task.kind} of shape "
+                f"{tuple(task.shape)}: leave it out, Decoder and FORA read these"
+            )
         if self.secret == "labels" and not labels_stay_home:
             return (
                 f"{self} infers labels, and here they travel to the server: leave it out, or take UShaped or Bypass"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ..core.message import Message
 from ..metrics.images import ncc, ssim
 from ..metrics.readers import SMALLEST_FOR_SSIM, Before, ConvReader, MLPReader, Reader, best_reader, fit, ridge
-from .base import Attacker, Knowledge, smashed
+from ..metrics.row_readers import Pairs, Size, likeness, train_reader
+from .base import ANY_INPUT, Attacker, Knowledge, smashed
 from .parts.keyed import Keyed, made
 
 READERS = ("ridge", "conv", "mlp")
@@ -23,13 +24,15 @@ class Decoder(Keyed):
     It trains on (guarded head(aux), aux), so it knows the guard, and is judged on private images it never saw. The
     best reader is chosen on held-out auxiliary images, as an attacker would have to.
     Against a guard with a secret key it comes in four forms: key="true" is told the client's and is a ceiling;
-    "guessed", "mixture" and "recovered" know the head but have to find a key themselves.
+    "guessed", "mixture" and "recovered" know the head but have to find a key themselves. Records of a table and
+    series have readers of their own; a convolution reads series alone.
     """
 
     steps: int = 400
     width: int = 64
     hidden: int = 1024
     readers: tuple[str, ...] = READERS
+    inputs: ClassVar[tuple[str, ...]] = ANY_INPUT
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +81,9 @@ class _Reading(Attacker):
     def _train(
         self, name: str, spec: Decoder, seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor
     ) -> Reader | None:
+        if images.dim() != 4:  # records or series
+            pairs = Pairs(seen, images, held_seen, held_images)
+            return train_reader(name, Size(spec.steps, spec.width, spec.hidden), pairs, self.undo)
         image = tuple(images.shape[1:])
         if name == "ridge":
             return ridge(seen, images, held_seen, held_images)
@@ -98,5 +104,7 @@ class _Reading(Attacker):
 
 
 def _quality(guess: Tensor, truth: Tensor) -> float:
+    if truth.dim() != 4:
+        return float(likeness(truth, guess).mean())
     measure = ssim if min(truth.shape[2:]) >= SMALLEST_FOR_SSIM else ncc
     return float(measure(guess, truth).mean())

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from ..core.guard import Shape
 from ..core.message import Message
 from ..metrics.readers import ConvReader, MLPReader, Standardised, fit
-from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
+from ..metrics.row_readers import RowReader, Size, error_of, network_for
+from .base import ANY_INPUT, EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.critic import Critic, gradient_penalty
 from .parts.mmd import mk_mmd
 from .parts.prior import Drawn, learn_to_draw
+from .parts.row_substitute import RowSubstitute
 from .parts.substitute import BLOCKS, Substitute
 from .parts.view import View
 
@@ -54,6 +56,7 @@ class FORA(Attack):
     prior: bool = False
     alongside: bool = False  # learn from the messages of the training in the order they came, not from a snapshot
     forms: ClassVar[tuple[str, ...]] = FORMS
+    inputs: ClassVar[tuple[str, ...]] = ANY_INPUT
 
     def __post_init__(self) -> None:
         whole = ("steps", "reader_steps", "width", "reader_width", "hidden", "critic_width", "critic_depth")
@@ -107,28 +110,33 @@ class Impersonator(Attacker):
     def __init__(self, spec: FORA, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None and knowledge.observed is not None
         aux = knowledge.aux
-        if aux.dim() != 4:
-            raise ValueError(f"FORA reconstructs images (N, C, H, W); these inputs have the shape {tuple(aux.shape)}")
+        if spec.prior and aux.dim() != 4:
+            raise ValueError(
+                f"{spec}: a prior draws images, and these inputs have the shape {tuple(aux.shape[1:])}: prior=False"
+            )
         self.view = View(spec.knows, knowledge, seed).to(aux.device)
         seen = self.read(knowledge.observed)
         self.batch = min(spec.batch, len(aux), len(seen))
         # A negative number at the cut says that no ReLU stands there.
         signed = bool((seen < 0).any())
-        self.substitute = Substitute(tuple(aux.shape[1:]), self.view.own, spec.width, spec.blocks, signed).to(aux)
+        self.substitute = _substitute(spec, tuple(aux.shape[1:]), self.view.own, signed).to(aux)
         theirs = Scale.of(seen)
         self._align(spec, self._windows(spec, knowledge, seen), aux)
         self.mmd = self._distance(theirs, seen, aux)
         with torch.no_grad():
             passes = PASSES if len(self.view.copies) else 1
             own = _rows(torch.cat([self.features(aux, round) for round in range(passes)]))
-            aux = aux.repeat(passes, 1, 1, 1)
-        self.kind, network = _network(spec, tuple(own.shape[1:]), aux)
-        trained = fit(network.to(aux), own, aux, steps=spec.reader_steps)
+            aux = aux.repeat(passes, *[1] * (aux.dim() - 1))
+        self.pictures = aux.dim() == 4
+        self.kind, network = _network(spec, own, aux)
+        loss = None if self.pictures else error_of(aux)
+        trained = fit(network.to(aux), own, aux, steps=spec.reader_steps, loss=loss)
         # The client's messages are measured by their own means and deviations, what is left of a gap closes here.
         self.reader = Standardised(trained.network.eval(), *Scale.of(_rows(seen)))
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
-        return self.reader(_rows(self.read(messages))).clamp(0, 1)
+        rebuilt = self.reader(_rows(self.read(messages)))
+        return rebuilt.clamp(0, 1) if self.pictures else rebuilt
 
     @torch.no_grad()
     def read(self, messages: Sequence[Message]) -> Tensor:
@@ -214,7 +222,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, rows: Tensor) -> "Scale":
-        over = (0, 2, 3) if rows.dim() == 4 else (0,)
+        over = (0, *range(2, rows.dim()))
         least = max(1e-6, NEXT_TO_DEAD * float(rows.std()))
         return cls(rows.mean(over, keepdim=True), rows.std(over, keepdim=True).clamp_min(least))
 
@@ -223,17 +231,25 @@ class Scale(NamedTuple):
 
 
 def _rows(seen: Tensor) -> Tensor:
-    """Maps as they are, anything else as flat rows: what readers take."""
-    return seen if seen.dim() == 4 else seen.flatten(1)
+    """Maps and series as they are, anything else as flat rows: what readers take."""
+    return seen if seen.dim() in (3, 4) else seen.flatten(1)
 
 
 def _some(rows: Tensor, count: int) -> Tensor:
     return rows[torch.randperm(len(rows))[:count].to(rows.device)]
 
 
-def _network(spec: FORA, cut: Shape, images: Tensor) -> tuple[str, nn.Module]:
-    """The inverse network for messages of shape `cut`, and what kind it is."""
-    image = tuple(images.shape[1:])
+def _substitute(spec: FORA, rows: Shape, cut: Shape, signed: bool) -> nn.Module:
+    if len(rows) == 3:
+        return Substitute(rows, cut, spec.width, spec.blocks, signed)
+    return RowSubstitute(rows, cut, spec.width, signed)
+
+
+def _network(spec: FORA, own: Tensor, images: Tensor) -> tuple[str, nn.Module]:
+    """The inverse network for messages such as `own`, and what kind it is."""
+    image, cut = tuple(images.shape[1:]), tuple(own.shape[1:])
+    if len(image) != 3:
+        return _row_network(spec, own, image)
     kind = spec.reader if spec.reader != "auto" else "conv" if len(cut) == 3 else "mlp"
     if kind == "conv" and len(cut) != 3:
         raise ValueError(f"{spec}: a convolution reads maps, and these messages have the shape {cut}: reader='mlp'")
@@ -243,3 +259,15 @@ def _network(spec: FORA, cut: Shape, images: Tensor) -> tuple[str, nn.Module]:
     if kind == "conv":
         return kind, ConvReader(cut, image, spec.reader_width)
     return kind, MLPReader(cut, image, spec.hidden)
+
+
+def _row_network(spec: FORA, own: Tensor, rows: Shape) -> tuple[str, nn.Module]:
+    """The same of records and series."""
+    size = Size(spec.reader_steps, spec.reader_width, spec.hidden)
+    kind = spec.reader if spec.reader != "auto" else "conv" if len(rows) == own.dim() - 1 == 2 else "mlp"
+    if kind == "mlp":
+        return kind, nn.Sequential(nn.Flatten(), RowReader(own[0].numel(), rows, size.hidden))
+    _, network = network_for(kind, own, rows, size)
+    if network is None:
+        raise ValueError(f"{spec}: a convolution reads series from series, and here are {rows}: reader='mlp'")
+    return kind, network

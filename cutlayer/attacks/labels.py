@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from ..core.batch import Task
 from ..core.message import Kind, Message
 from ..core.seeds import derive, generator, seeded
-from .base import Attack, Attacker, Knowledge
+from .base import ANY_INPUT, Attack, Attacker, Knowledge
 
 READS = ("gradients", "features")
 LEARNS = ("match", "labels")
@@ -32,6 +32,7 @@ class _LabelAttack(Attack):
 
     secret: ClassVar[str] = "labels"
     clusters: ClassVar[bool] = True
+    inputs: ClassVar[tuple[str, ...]] = ANY_INPUT
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ from ..core.batch import Task
 from ..core.message import Kind, Message
 from ..guards.base import Guard
 from ..metrics.readers import Before, fit
-from .base import Attack, Attacker, Knowledge
+from .base import ANY_INPUT, Attack, Attacker, Knowledge
 
 SMALLEST = 1e-12  # a gradient of exactly zero still has a logarithm
 
@@ -32,6 +32,7 @@ class Membership(Attack):
     steps: int = 600
     hidden: int = 256
     secret: ClassVar[str] = "membership"
+    inputs: ClassVar[tuple[str, ...]] = ANY_INPUT
 
     def __post_init__(self) -> None:
         if not isinstance(self.calibrated, bool):

@@ -10,9 +10,10 @@ from ..attacks import Attack
 from ..metrics.images import CONSTANT
 from ..training.plan.plan import Plan
 from .floors import blind_guess
+from .kinds import IMAGES, rebuilt
 from .rows import Floors, Row, Scores
 
-CONTROL_MARGIN = 0.1  # NCC above the class-mean image that an attack must reach on the unguarded cut
+CONTROL_MARGIN = 0.1  # NCC, skill or correlation above the class mean that an attack must reach on the unguarded cut
 
 
 CONTROL_ABOVE_CHANCE = 0.05  # accuracy or AUC above chance that an attack on another secret must reach there
@@ -22,18 +23,19 @@ def why_control_failed(attack: Attack, row: Row, class_mean: Scores, plan: Plan)
     """Why the positive control failed; None: the attack works on the unguarded cut."""
     if why := _why_broken(row):
         return f"on the unguarded cut {why}"
-    if attack.secret != "images":
+    kind = rebuilt(row)
+    if kind is None:
         least = row["chance"] + CONTROL_ABOVE_CHANCE
         if row["value"] >= least:
             return None
         return f"on the unguarded cut it reached {row['metric']} {row['value']:.3f}, below its bar of {least:.3f}"
     if not row["recon_std"] >= CONSTANT:  # a single picture has no spread, and proves nothing either
-        return "on the unguarded cut it returned the same picture for every image"
-    bar = attack.bar(repr(plan.data), repr(plan.net))
-    metric, least = bar or ("ncc", (class_mean["ncc"] or 0.0) + CONTROL_MARGIN)
+        return f"on the unguarded cut it returned the same {kind.guess} for every {kind.one}"
+    bar = attack.bar(repr(plan.data), repr(plan.net)) if kind is IMAGES else None
+    metric, least = bar or (kind.control, (class_mean[kind.control] or 0.0) + CONTROL_MARGIN)
     reached = cast(Mapping[str, float], row)[metric]
     if not reached >= least:
-        inverted = "; the negative scores better" if row["ssim_inverted"] > row["ssim"] else ""
+        inverted = "; the negative scores better" if kind is IMAGES and row["ssim_inverted"] > row["ssim"] else ""
         return f"on the unguarded cut it reached {metric} {reached:.3f}, below its bar of {least:.3f}{inverted}"
     return None
 
@@ -44,8 +46,12 @@ def why_invalid(row: Row, control: str | None, floors: Floors | None = None) -> 
     With `floors`, those of the row's seed, one that beats every blind guess counts though its control failed: a leak
     that was found is a leak. (On the open cut there is nothing to forgive: it is the control.)
     """
-    if row["secret"] == "images" and not row["recon_std"] >= CONSTANT:
-        return "the attack failed: it returned the same picture for every image, which says nothing about the guard"
+    kind = rebuilt(row)
+    if kind is not None and not row["recon_std"] >= CONSTANT:
+        return (
+            f"the attack failed: it returned the same {kind.guess} for every {kind.one}, which says nothing about "
+            "the guard"
+        )
     reason = _why_broken(row)
     if reason is None and control is not None:
         reason = f"failed its control: {control}"
@@ -56,10 +62,10 @@ def why_invalid(row: Row, control: str | None, floors: Floors | None = None) -> 
 
 def found_something(row: Row, floors: Floors) -> bool:
     """Whether even the low end of what it reached is more than any guess without a message."""
-    known = row["interval"]
-    if row["secret"] != "images":
+    known, kind = row["interval"], rebuilt(row)
+    if kind is None:
         return known["value"][0] > row["chance"]
-    marks = {"value": "ssim_either", "p90": "ssim_p90"}
+    marks = dict(kind.statistics)
     if "identified" in known:
         marks["identified"] = "identified"
     return any(known[name][0] > blind_guess(floors, mark) for name, mark in marks.items())

@@ -1,4 +1,4 @@
-"""What a picture scores that follows from no message: the floors that an attack must beat."""
+"""What a reconstruction scores that follows from no message: the floors that an attack must beat."""
 
 from dataclasses import replace
 
@@ -8,38 +8,51 @@ from torch import Tensor
 from ..attacks import Decoder
 from ..core.seeds import derive, seeded
 from ..data.base import Parts
-from ..metrics.images import scores
+from ..metrics.images import CHUNK, scores
 from ..metrics.lpips import LPIPS
 from ..metrics.recognition import identified
 from ..training.build import build_client
 from .knowledge import after_training
+from .row_scores import figures_of
 from .rows import Floors
 from .victim import Victim, WhiteBox
 
-# A picture made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
+# Made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
 BLIND = ("blank", "mean", "class_mean")
 
 
 def blind_guess(floors: Floors, figure: str = "ssim_either") -> float:
-    """The best picture that needs no message, in one of the figures."""
-    return max(floors[name].get(figure, floors[name]["ssim"]) or 0.0 for name in BLIND if name in floors)
+    """The best guess that needs no message, in one of the figures."""
+    return max(floors[name].get(figure, floors[name].get("ssim")) or 0.0 for name in BLIND if name in floors)
 
 
 def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> Floors:
-    """What no attack at all would score: a picture must beat these to have come from the messages."""
+    """What no attack at all would score: a reconstruction must beat these to have come from the messages."""
     if not len(data.aux):
         raise ValueError(
             "there are no auxiliary images, so no guess to compare with: set some aside (--aux-samples N)"
         )
     truth, aux = victim.truth, data.aux.images().to(victim.truth.device)
-    guesses = {"blank": torch.zeros_like(truth), "mean": aux.mean(0).expand_as(truth)}
+    pictures = truth.dim() == 4
+    guesses = {"blank": torch.zeros_like(truth)} if pictures else {"nearest": nearest(truth, aux)}
+    guesses["mean"] = aux.mean(0).expand_as(truth)
     if victim.y.dim() == 1:  # where every pixel has a class, an image has none
         guesses["class_mean"] = _class_means(aux, data.aux.y.to(truth.device), victim)
     guesses["unaligned"] = _unaligned(victim, data, seed)
+    if not pictures:
+        return {name: figures_of(truth, guess, data) for name, guess in guesses.items()}
     return {
         name: {**scores(truth, guess, lpips), "identified": float(identified(truth, guess).mean())}
         for name, guess in guesses.items()
     }
+
+
+def nearest(truth: Tensor, aux: Tensor) -> Tensor:
+    """For each of the victim's the auxiliary one that is most like it. Only the judge can pick it: it shows how well
+    a stranger's would do, and is no blind guess."""
+    spread = aux.flatten(1).std(0).clamp_min(1e-6)
+    distances = [torch.cdist(some.flatten(1) / spread, aux.flatten(1) / spread) for some in truth.split(CHUNK)]
+    return aux[torch.cat(distances).argmin(1)]
 
 
 def _class_means(aux: Tensor, labels: Tensor, victim: Victim) -> Tensor:

@@ -10,7 +10,8 @@ BY_BADNESS = ("hides", "blunts", UNKNOWN, "weakens", "does not protect")
 LEAST_LEAK = 0.05  # SSIM, accuracy or AUC above a blind guess: less than that leaves no leak to take shares of
 LEAST_TASK = 0.5  # of the unguarded accuracy: below it a guard has hidden the task as well
 LEAST_LEARNT = 0.2  # of the way from naming the commonest class to being always right: less is hardly a model
-STRONG_CONTROL = 0.5  # SSIM a white-box attacker must reach on the open cut before finding little means anything
+# SSIM, skill or correlation a white-box attacker must reach on the open cut before finding little means anything.
+STRONG_CONTROL = 0.5
 STRONG_SHARE = 0.7  # of what the strongest attacker reads of the open cut, that the white box must read of it too
 LEAST_UNITS = 30  # samples, or rows that samples share, that a good grade must have been seen on
 MOST_EPSILON = 10.0  # above it an ε promises next to nothing, whatever was asked for

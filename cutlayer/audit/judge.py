@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -21,13 +22,15 @@ from ..metrics.images import CHUNK, FIGURES, scores, ssim_either
 from ..metrics.lpips import LPIPS
 from ..metrics.recognition import identified
 from .eye import named as class_named
+from .kinds import KINDS, in_its_words
 from .knowledge import after_training
 from .refusal import refusals
+from .row_scores import spread, worth
 from .rows import Row, Scores, shown
 from .uncertainty import intervals, sampled
 from .victim import Observed, Victim, uploads
 
-WORST = 10  # images that are shown because they were read best
+WORST = 10  # samples that are shown because they were read best
 NAMED = "which class each group is that it sorted samples into (the judge names them as fits best)"
 
 
@@ -57,14 +60,15 @@ def judge(
         with refusals(attack, ValueError):
             attacker = attacker or attack.attacker(knowledge, derive(seed, "attacker", again))
         with refusals(attack):
-            figures, pictures = _SCORED[attack.secret](attack, attacker, victim, lpips)
+            figures, pictures = _scorer(attack, victim, data)(attack, attacker, victim, lpips)
+    kind = KINDS[victim.run.task.kind]
     row = {
         "attack": repr(attack),
         "plain": repr(attack.base()),
         "form": getattr(attack, "knows", ""),
-        "secret": attack.secret,
+        "secret": kind.secret if attack.secret == "images" else attack.secret,
         "target": getattr(attack, "attribute", ""),
-        "knows": [*attack.in_words(), *([NAMED] if attack.clusters else [])],
+        "knows": [in_its_words(kind, told) for told in (*attack.in_words(), *([NAMED] if attack.clusters else []))],
         "ceiling": attack.ceiling(victim.run.plan.guard),
         "white_box": attack.white_box,
         "below_default": attack.below_default(),
@@ -118,6 +122,28 @@ def _recognised(victim: Victim, guess: Tensor) -> dict[str, Any]:
     if seen is not None:
         found |= {"class_named": seen.reconstructions, "class_originals": seen.originals, "class_chance": seen.chance}
     return found
+
+
+def _rows(data: Parts, attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
+    """Records of a table, or series."""
+    forward, kind = uploads(victim.messages), KINDS[victim.run.task.kind]
+    guess = for_each_sample(attacker.reconstruct(forward), forward, victim.rows).to(victim.truth)
+    lost = ~guess.isfinite().flatten(1).all(1)
+    guess = guess.nan_to_num(0.0, 0.0, 0.0)
+    figures, each_row = worth(victim.truth, guess, data, victim.units)
+    near = _likeness(attacker, victim, forward) if isinstance(attacker, Substituting) else {}
+    best = each_row.sort(descending=True, stable=True).indices[:WORST].tolist()
+    told = {
+        "metric": kind.metric,
+        "value": figures[kind.statistics["value"]],
+        "chance": None,
+        "broken": int(lost.sum()),
+        "recon_std": spread(victim.truth, guess),
+        "above_half": float((each_row > RECOGNISED).double().mean()),
+        "worst": [[number, round(float(each_row[number]), 4)] for number in best],
+        "sampled": sampled(each_row, victim.units),
+    }
+    return {**NO_PICTURE, **figures, **told, **near}, guess.cpu()
 
 
 @runtime_checkable
@@ -178,6 +204,13 @@ _SCORED: dict[str, Callable[[Attack, Attacker, Victim, LPIPS | None], Scored]] =
     "attribute": _values,
     "membership": _membership,
 }
+
+
+def _scorer(
+    attack: Attack, victim: Victim, data: Parts
+) -> Callable[[Attack, Attacker, Victim, LPIPS | None], Scored]:
+    rebuilds_rows = attack.secret == "images" and victim.run.task.kind != "images"
+    return partial(_rows, data) if rebuilds_rows else _SCORED[attack.secret]
 
 
 def for_each_sample(found: Tensor, messages: Sequence[Message], rows: Sequence[Tensor | None]) -> Tensor:

@@ -1,19 +1,17 @@
 """How much of the leak is left: a figure of a row beside the same figure of the open cut and of a blind guess."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
 from ..metrics.bootstrap import interval
 from .floors import blind_guess
 from .grades import LEAST_LEAK
-from .rows import Floors, Row
+from .kinds import Kind, rebuilt
+from .row_scores import of_column
+from .rows import ColumnRow, Floors, Row
 from .uncertainty import draws
 
-# The figures by which pictures are graded, each against the open cut's and the blind guess's same one.
-STATISTICS = {"value": "ssim_either", "p90": "ssim_p90"}
-IDENTIFIED = "identified"  # bounds their grade: whether pictures still tell which image they are of
-
-
+IDENTIFIED = "identified"  # bounds the grade of pictures: whether they still tell which image they are of
 MOST = 2.0  # where draws of the control hardly leak, shares of it grow without bound and say no more than this
 
 
@@ -36,11 +34,19 @@ class Found(NamedTuple):
     reached: float
     open_cut: float
     floor: float
+    column: ColumnRow | None = None  # of records, where it is about a single one
+
+    @property
+    def interval(self) -> list[float] | None:
+        """Of what was reached."""
+        return self.column["interval"] if self.column else self.row.get("interval", {}).get(self.statistic)
 
     @property
     def leak_interval(self) -> list[float] | None:
-        """The row's and the control's samples are drawn each for itself; the floor is taken as it is. None: they
-        were not kept."""
+        """The row's and the control's samples are drawn each for itself; the floor is taken as it is, and of a column
+        the control as well. None: they were not kept."""
+        if self.column is not None:
+            return [min(MOST, leak_share(end, self.open_cut, self.floor)) for end in self.column["interval"]]
         if "sampled" not in self.row or "sampled" not in self.control:
             return None
         own, theirs = (draws(row)[self.statistic] for row in (self.row, self.control))
@@ -49,12 +55,17 @@ class Found(NamedTuple):
 
 
 def _figure(row: Row, statistic: str) -> float | None:
-    named = {"p90": row.get("ssim_p90"), IDENTIFIED: row.get("identified")}
-    return row["value"] if statistic == "value" else named[statistic]
+    kind, figures = rebuilt(row), cast(Mapping[str, float], row)
+    return row["value"] if statistic == "value" or kind is None else figures.get(_mark(kind, statistic))
 
 
 def _floor(row: Row, floors: Floors, statistic: str) -> float:
-    return blind_guess(floors, STATISTICS.get(statistic, statistic)) if secret_of(row) == "images" else row["chance"]
+    kind = rebuilt(row)
+    return row["chance"] if kind is None else blind_guess(floors, _mark(kind, statistic))
+
+
+def _mark(kind: Kind, statistic: str) -> str:
+    return kind.statistics.get(statistic, statistic)
 
 
 def recognised_by(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> Found | None:
@@ -67,7 +78,7 @@ def recognised_by(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors)
 
 
 def found_by(
-    rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors, statistics: Sequence[str] = tuple(STATISTICS)
+    rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors, statistics: Sequence[str] = ()
 ) -> list[Found]:
     """Under each seed and statistic the strongest row, against what the open cut gave away under the same seed.
 
@@ -76,7 +87,7 @@ def found_by(
     """
     found = []
     for seed in dict.fromkeys(row.get("seed", 0) for row in rows):
-        for statistic in statistics if secret_of(rows[0]) == "images" else ("value",):
+        for statistic in (statistics or kind.statistics) if (kind := rebuilt(rows[0])) is not None else ("value",):
             own = [row for row in rows if row.get("seed", 0) == seed and _figure(row, statistic) is not None]
             valid = [row for row in unguarded if row["valid"] and _figure(row, statistic) is not None]
             there = [row for row in valid if row.get("seed", 0) == seed] or valid
@@ -88,4 +99,22 @@ def found_by(
             floor = _floor(row, floors, statistic)
             leak = leak_share(reached, open_cut, floor)
             found.append(Found(leak, statistic, row, control, reached, open_cut, floor))
+            if statistic == "value":
+                found += best_column(own, control, floors)
     return found
+
+
+def best_column(rows: Sequence[Row], control: Row, floors: Floors) -> list[Found]:
+    """Of records, the column of which most of the leak is left: a mean over columns hides one that comes back whole.
+
+    Only columns that are surely read better than by their own blind guess count; where there are none, nothing.
+    """
+    open_cut = {one["name"]: one["skill"] for one in control.get("columns", ())}
+    found = []
+    for row in rows:
+        for one in row.get("columns", ()):
+            floor, unguarded = blind_guess(floors, of_column(one["name"])), open_cut.get(one["name"], 0.0)
+            if one["interval"][0] > floor and unguarded - floor >= LEAST_LEAK:
+                leak = leak_share(one["skill"], unguarded, floor)
+                found.append(Found(leak, "column", row, control, one["skill"], unguarded, floor, one))
+    return [max(found, key=lambda one: one.leak)] if found else []

@@ -43,6 +43,7 @@ from .refusal import NotTried
 from .rows import SCHEMA, AloneRow, AuditData, Floors, PoisonRow, Row, UntriedRow, Verdict, picture_key, shown
 from .scene import Scene, SceneContext
 from .spec import AuditSpec, Resources
+from .tables import refuse_unfit, still, with_secret_columns
 from .verdicts import guards_of, verdict
 from .victim import Victim
 
@@ -123,6 +124,7 @@ class _Matrix:
             raise ValueError(
                 f"a verdict needs several images, at least 2 (and {LEAST_UNITS} for a good one); got {spec.images}"
             )
+        loaded = with_secret_columns(loaded, [*spec.attacks, *spec.optional_attacks])
         self.spec, self.loaded, self.resources, self.plan = spec, loaded, resources, _checked(plan, loaded)
         self.task = task_of(loaded.train, len(loaded.classes))
         if plan.poison is not None:
@@ -133,10 +135,15 @@ class _Matrix:
         for guard in self.guards:
             if why := self._why_unfit(guard):
                 raise ValueError(why)
-        _refuse_attacks(spec.attacks, self.plan, self._data(self.plan, spec.seeds[0]), self.task, spec.images)
+        data = self._data(self.plan, spec.seeds[0])
+        _refuse_attacks(spec.attacks, self.plan, data, self.task, spec.images)
+        pointless = {
+            one: why for one in spec.optional_attacks if (why := _why_not(one, self.plan, data, self.task, spec))
+        }
+        attacks = [*spec.attacks, *(one for one in spec.optional_attacks if one not in pointless)]
         # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
         shape = cut_shapes(self.plan, self.task).shared
-        self.forms = {guard: _forms(spec.attacks, self.plan, guard, shape) for guard in self.guards}
+        self.forms = {guard: _forms(attacks, self.plan, guard, shape) for guard in self.guards}
         self.spoils = {guard: plan.poison for guard in self.guards if plan.poison is not None and not guard.post_hoc}
         self.alone = baselines(self.plan, self._client_macs(), self.task) if spec.alone else []
         each = {
@@ -148,7 +155,9 @@ class _Matrix:
         self.to_make = {kind: len(spec.seeds) * count for kind, count in each.items() if count}
         self.show = Cells(resources.on_event, self.to_make)
         self.store, self.claim = resources.store, cache(resources.claim)  # what is this process's stays so
-        self.left_out = {repr(guard): why for guard, why in unfit.items()}
+        self.records = any("history" in attack.needs for attack in attacks)
+        self.left_out = {repr(one): why for one, why in (*unfit.items(), *pointless.items())}
+        self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         self._floors: list[Floors] = []
         self._result: Audit | None = None
 
@@ -158,9 +167,8 @@ class _Matrix:
         data = self._data(own, seed)
         refuse_overlap(data)
         refuse_alike(data)
-        records = any("history" in attack.needs for attack in self.spec.attacks)
         shared = SceneContext(
-            data, self.task, self.spec.images, self.resources.device, self.show, records, self.spec.link
+            data, self.task, self.spec.images, self.resources.device, self.show, self.records, self.spec.link
         )
         open_cut = Scene(replace(own, guard=NoGuard()), shared)
         marks = self._marks(open_cut)
@@ -377,8 +385,8 @@ def _checked(plan: Plan, loaded: Loaded) -> Plan:
         plan = replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
     shape = tuple(loaded.train.x.shape[1:])
     if len(shape) != 3:
-        raise ValueError(f"an audit reconstructs images; this data has inputs of shape {shape}")
-    if min(shape[1:]) < SMALLEST:
+        refuse_unfit(loaded, plan.aux_samples)
+    elif min(shape[1:]) < SMALLEST:
         raise ValueError(f"SSIM needs images of at least {SMALLEST} pixels a side; these are {shape[1:]}")
     return plan
 
@@ -404,3 +412,7 @@ def _refuse_attacks(attacks: Sequence[Attack], plan: Plan, data: Parts, task: Ta
         reason = attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
         if reason is not None:
             raise ValueError(reason)
+
+
+def _why_not(attack: Attack, plan: Plan, data: Parts, task: Task, spec: AuditSpec) -> str | None:
+    return attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, spec.images)

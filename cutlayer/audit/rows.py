@@ -133,6 +133,16 @@ class Remarks(TypedDict, total=False):
     key_empty: float | None
 
 
+class ColumnRow(TypedDict):
+    """One column of a table: how well it was read."""
+
+    name: str
+    skill: float
+    interval: list[float]
+    accuracy: float | None
+    chance: float | None
+
+
 class Sampled(TypedDict):
     """What the judge found for each scored sample, and which samples shared what was sent."""
 
@@ -186,6 +196,14 @@ class Row(RunFacts, Remarks, total=False):
     fg_ssim: Figure
     fg_lpips: Figure
     recon_std: Figure
+    skill: float
+    skill_p90: float
+    columns: list[ColumnRow]
+    still: list[str]
+    correlation: float
+    correlation_either: float
+    correlation_p90: float
+    spectral_error: float
     metric: str
     value: float
     chance: Figure
@@ -279,14 +297,15 @@ class MeterRow(TypedDict):
 class SecretVerdict:
     """One secret behind one guard: the strongest attacker that counts, against the open cut and a blind guess."""
 
-    secret: str  # "images", "labels", "attribute" or "membership"
+    secret: str  # "images" ("records", "series"), "labels", "attribute" or "membership"
     target: str  # which attribute
     grade: str  # the worse one, where the interval spans two
     graded: str  # both of them
     sentence: str
     attack: str | None = None
     seed: int | None = None
-    statistic: str = "value"  # "value", or "p90" where the best-read tenth of the images decided
+    statistic: str = "value"  # or "p90" where the best-read tenth decided, "column" where a single column did
+    column: str | None = None  # which one
     reached: float | None = None  # that statistic
     interval: list[float] | None = None  # of it
     control: float | None = None  # the same statistic on the open cut

@@ -22,6 +22,7 @@ class AuditSpec:
     guards: Sequence[Guard] = ()  # one that cannot work with the plan is an error
     attacks: Sequence[Attack] = (Decoder(),)
     optional_guards: Sequence[Guard] = ()  # of these, such a one is left out and named
+    optional_attacks: Sequence[Attack] = ()  # of these, one that has nothing to find here is left out and named
     seeds: Sequence[int] = (0,)
     images: int = 256  # of the first client, that are reconstructed and scored
     auxiliary: Auxiliary = Auxiliary()  # what becomes of the images that the plan sets aside for the attacker
@@ -29,7 +30,7 @@ class AuditSpec:
     alone: bool = True  # also train clients without a server: what the split is worth hangs on what they reach
 
     def __post_init__(self) -> None:
-        for name in ("guards", "attacks", "optional_guards", "seeds"):
+        for name in ("guards", "attacks", "optional_guards", "optional_attacks", "seeds"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
@@ -37,8 +38,10 @@ class AuditSpec:
         """What all cells of an audit hang on, for its `ResultStore`. Guard, attack and seed are in a cell's name, and
         so are clients alone: an interrupted audit may go on without a guard that failed, or with one more seed. Code
         from outside the package may change under the same name, so its hash is here."""
-        common = repr(replace(self, guards=(), attacks=(), optional_guards=(), seeds=(), alone=True))
-        code = outside([self.plan, *self.guards, *self.optional_guards, *self.attacks])
+        common = repr(
+            replace(self, guards=(), attacks=(), optional_guards=(), optional_attacks=(), seeds=(), alone=True)
+        )
+        code = outside([self.plan, *self.guards, *self.optional_guards, *self.attacks, *self.optional_attacks])
         return f"schema {SCHEMA}: {common}" + "".join(f" {name} {source.digest}" for name, source in code.items())
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from .floors import blind_guess
 from .grades import LEAST_LEARNT, LEAST_UNITS, MOST_EPSILON, READ_BETTER, STRONG_CONTROL, STRONG_SHARE
+from .kinds import rebuilt
 from .rows import Floors, Row
 
 
@@ -37,10 +38,13 @@ def _weakness(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> 
         return [below_default(row) for row in boxes[:1]]
     names, controls = {row["plain"] for row in strong}, [row for row in unguarded if passed(row)]
     best = max((row["value"] for row in controls if row["plain"] in names), default=0.0)
-    if strong[0]["secret"] == "images" and best < STRONG_CONTROL:
-        return [f"even unguarded the white-box attacker reaches SSIM {best:.2f} only, below {STRONG_CONTROL:.2f}"]
+    kind = rebuilt(strong[0])
+    if kind is not None and best < STRONG_CONTROL:
+        return [
+            f"even unguarded the white-box attacker reaches {kind.said} {best:.2f} only, below {STRONG_CONTROL:.2f}"
+        ]
     most = max((row["value"] for row in controls), default=0.0)
-    floor = blind_guess(floors) if strong[0]["secret"] == "images" else strong[0]["chance"]
+    floor = strong[0]["chance"] if kind is None else blind_guess(floors, kind.statistics["value"])
     if best - floor < STRONG_SHARE * (most - floor):
         return [f"unguarded the white-box attacker reaches {best:.2f} only, where another one reaches {most:.2f}"]
     if all("sampled" not in row for row in strong):
@@ -81,19 +85,20 @@ def hollow(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> lis
 
 def _read_better(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> str | None:
     """An open cut that is read worse than a guarded one was not read as well as it can be."""
-    own, theirs = (
-        [row for row in some if row["secret"] == "images" and row["valid"] and row.get("psnr") is not None]
-        for some in (rows, unguarded)
-    )
+    own, theirs = ([row for row in some if rebuilt(row) and row["valid"]] for some in (rows, unguarded))
     if not own or not theirs or own[0]["guard"] == "none":
         return None
-    best, control = (max(row["psnr"] for row in some) for some in (own, theirs))
-    if best > max(control + READ_BETTER, blind_guess(floors, "psnr")):
-        return f"the guard is read better than the open cut: PSNR {best:.1f} against {control:.1f} dB"
+    kind = rebuilt(own[0])
+    assert kind is not None
+    in_decibels = [[row["psnr"] for row in some if row.get("psnr") is not None] for some in (own, theirs)]
+    if all(in_decibels):
+        best, control = map(max, in_decibels)
+        if best > max(control + READ_BETTER, blind_guess(floors, "psnr")):
+            return f"the guard is read better than the open cut: PSNR {best:.1f} against {control:.1f} dB"
     known = [row for row in own if "interval" in row]
     sure = max((row["interval"]["value"][0] for row in known), default=0.0)
     if sure > max(row.get("interval", {}).get("value", [0, row["value"]])[1] for row in theirs):
-        return f"the guard is read better than the open cut: SSIM at least {sure:.2f}"
+        return f"the guard is read better than the open cut: {kind.said} at least {sure:.2f}"
     return None
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..core.seeds import derive
 from ..metrics.bootstrap import Figures, interval, redrawn, redrawn_areas
+from .kinds import rebuilt
 from .rows import Sampled
 
 
@@ -16,7 +17,8 @@ def sampled(scores: Tensor, units: list[int] | None) -> Sampled:
 
 
 def draws(row: Mapping[str, Any]) -> Figures:
-    """A row's figures over draws of its samples: "value"; for pictures also "p90", "above_half" and "identified".
+    """A row's figures over draws of its samples: "value"; of what was rebuilt also "p90" and "above_half", and of
+    pictures "identified".
 
     The seed follows from the row's name: the same rows give the same intervals.
     """
@@ -25,9 +27,9 @@ def draws(row: Mapping[str, Any]) -> Figures:
         other = row["strangers"]
         return redrawn_areas(own["scores"], other["scores"], (own["units"], other["units"]), seed)
     found = redrawn(own["scores"], own["units"], seed)
-    if row["metric"] != "ssim":
+    if rebuilt(row) is None:
         return {"value": found["value"]}
-    told = row.get("identified_each")  # rows of before this was measured have none
+    told = row.get("identified_each")  # rows of before this was measured have none, and those of other data
     return found if told is None else {**found, "identified": redrawn(told["scores"], told["units"], seed)["value"]}
 
 

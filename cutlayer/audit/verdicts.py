@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
+from ..core.batch import Task
 from .control import found_something
 from .grades import (
     BY_BADNESS,
@@ -21,12 +22,13 @@ from .grades import (
     grade_of,
     worse,
 )
+from .kinds import KINDS, of_floors, rebuilt
 from .leak import found_by, recognised_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
 from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
 from .words import cost, hardly_leaks, in_short, in_words, listed, opened, percents, recognised, secret_name
 
-SECRETS = ("images", "labels", "attribute", "membership")
+SECRETS = (*KINDS, "labels", "attribute", "membership")
 
 
 def read_secrets(text: str | None) -> tuple[str, ...]:
@@ -37,12 +39,18 @@ def read_secrets(text: str | None) -> tuple[str, ...]:
     return names
 
 
+def refuse_secrets(names: Sequence[str], task: Task) -> None:
+    """Inputs of another kind than these cannot be among what the verdicts go by."""
+    if strange := [name for name in names if name in KINDS and name != task.kind]:
+        raise ValueError(f"the inputs here are {task.kind}, there are no {strange[0]}: --secrets {task.kind}")
+
+
 # ------------------------------------------------------------------ rows
 def guards_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["guard"] for row in rows))
 
 
-def counted(rows: Sequence[Row], guard: str, secret: str = "images", target: str = "") -> list[Row]:
+def counted(rows: Sequence[Row], guard: str, secret: str, target: str = "") -> list[Row]:
     """The rows that count for a guard. An attacker that was told a secret is a limit and no threat: it counts only
     where there is no other."""
     valid = [row for row in _of(rows, guard, secret, target) if row["valid"]]
@@ -56,12 +64,14 @@ def _of(rows: Sequence[Row], guard: str, secret: str, target: str) -> list[Row]:
 
 def strongest(rows: Sequence[Row], guard: str) -> Row | None:
     """The best reconstruction that counts for a guard, over all attacks and seeds."""
-    return max(counted(rows, guard), key=lambda row: row["value"], default=None)
+    known = (row for secret in KINDS for row in counted(rows, guard, secret))
+    return max(known, key=lambda row: row["value"], default=None)
 
 
 def ceiling(rows: Sequence[Row], guard: str) -> Row | None:
     """The best of those attackers that were told a secret, if there are any."""
-    told = [row for row in _of(rows, guard, "images", "") if row["valid"] and row.get("ceiling")]
+    own = [row for secret in KINDS for row in _of(rows, guard, secret, "")]
+    told = [row for row in own if row["valid"] and row.get("ceiling")]
     return max(told, key=lambda row: row["value"], default=None)
 
 
@@ -104,7 +114,7 @@ def by_form(rows: Sequence[Row], guard: str) -> list[Forms]:
     Only those that passed their control; what then fails against the guard is what not knowing it comes to.
     """
     found: dict[str, dict[str, float]] = {}
-    pictured = [row for row in rows if row["guard"] == guard and row.get("form") and row["metric"] == "ssim"]
+    pictured = [row for row in rows if row["guard"] == guard and row.get("form") and rebuilt(row)]
     for row in pictured:
         if row["why_control_failed"] is None and not row["ceiling"]:
             best = found.setdefault(row["plain"], {})
@@ -131,7 +141,8 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
     whole = SecretVerdict(
         secret, target, UNKNOWN, UNKNOWN, "",
         attack=row.get("attack"), seed=row.get("seed"), statistic=decided.statistic, reached=decided.reached,
-        interval=row.get("interval", {}).get(decided.statistic), control=decided.open_cut, floor=decided.floor,
+        interval=decided.interval, column=decided.column and decided.column["name"], control=decided.open_cut,
+        floor=decided.floor,
         by_seed=[list(pair) for pair in by_seed.items()], above_half=row.get("above_half"),
         worst=row.get("worst", []), rests_on=rests_on(own),
     )  # fmt: skip
@@ -183,7 +194,8 @@ def verdict(rows: Sequence[Row], floors: Floors, guard: str, secrets: Sequence[s
     tried = [(secret, target) for name in SECRETS for secret, target in there if secret == name]
     judged = [_judged(rows, floors, guard, *one) for one in tried]
     asked = [one for one in judged if not secrets or one.secret in secrets]
-    missing = [name for name in SECRETS if name not in {one.secret for one in judged}]
+    others = KINDS.keys() - {of_floors(floors).secret}  # an audit is of one kind of input
+    missing = [name for name in SECRETS if name not in {one.secret for one in judged} | others]
     open_rows, own = [row for row in rows if row["guard"] == "none"], [row for row in rows if row["guard"] == guard]
     notes, flags = _notes(rows, guard, judged, missing), _flags(own, open_rows, floors)
     grade, graded, leak, sentence = _worst(asked, [name for name in secrets if name in missing], guard)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from .grades import UNKNOWN
+from .kinds import KINDS, rebuilt
 from .leak import MOST, Found, secret_of
 from .rows import Row, SecretVerdict
 
@@ -45,39 +46,38 @@ def bytes_compared(ratio: float) -> str:
 
 def reached_by(one: Found) -> str:
     """What was reached, with its interval."""
-    ends = one.row.get("interval", {}).get(one.statistic)
+    ends = one.interval
     within = "" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
     return f"{one.reached:.2f}{within}"
 
 
 def opened(one: Found) -> str:
-    secret = secret_of(one.row)
-    if secret == "images":
+    if (kind := rebuilt(one.row)) is not None:
         return (
-            f"Without a guard the server rebuilds private images at SSIM {one.row['value']:.2f} "
+            f"Without a guard the server rebuilds private {kind.secret} at {kind.said} {one.row['value']:.2f} "
             f"(a blind guess reaches {one.floor:.2f})."
         )
     return f"It reads {_of_secret(one.row)} at {_metric(one.row)} {reached_by(one)} (chance {one.floor:.2f})."
 
 
 def _metric(row: Row) -> str:
-    return row["metric"] if row["metric"] == "accuracy" else row["metric"].upper()
+    return row["metric"].upper() if row["metric"] in ("ssim", "auc") else row["metric"]
 
 
 def _of_secret(row: Row) -> str:
-    return {"images": "images", "labels": "labels", "membership": "membership"}.get(secret_of(row)) or row["target"]
+    return row["target"] if secret_of(row) == "attribute" else secret_of(row)
 
 
 def hardly_leaks(one: Found, secret: str) -> str:
     """Neither the guarded nor the open cut is surely read better than by guessing."""
-    if secret != "images":
+    if (kind := KINDS.get(secret)) is None:
         return (
             f"Even unguarded {_of_secret(one.row)} is read at {one.open_cut:.2f} only, not surely above chance "
             f"({one.floor:.2f}): this cut leaks too little for these attackers to compare guards with."
         )
     return (
-        f"Even unguarded the images come back at SSIM {one.open_cut:.2f} only, hardly above a blind guess "
-        f"({one.floor:.2f}): this cut leaks too little for this attacker to compare guards with."
+        f"Even unguarded the {kind.secret} come back at {kind.said} {one.open_cut:.2f} only, hardly above a blind "
+        f"guess ({one.floor:.2f}): this cut leaks too little for this attacker to compare guards with."
     )
 
 
@@ -101,14 +101,20 @@ def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own:
         "does not protect": f"Does not protect {what}.",
         UNKNOWN: f"Too little is known about {what}: {'; '.join(judged.doubts)}.",
     }[grade]
-    figure, without = _metric(decided.row), "a blind guess" if what == "images" else "chance"
+    kind = rebuilt(decided.row)
+    figure, without = _metric(decided.row), "chance" if kind is None else "a blind guess"
     best = max((one for one in found if one.statistic == "value"), key=lambda one: one.leak)
     said = (
         f"The best attack reaches {figure} {reached_by(best)}; unguarded it is {best.open_cut:.2f}, {without} "
         f"{best.floor:.2f}."
     )
-    if decided.statistic == "p90":
-        said += f" The best-read tenth of the images is at {reached_by(decided)}; unguarded {decided.open_cut:.2f}."
+    if decided.statistic == "p90" and kind is not None:
+        said += f" The best-read tenth of the {what} is at {reached_by(decided)}; unguarded {decided.open_cut:.2f}."
+    if decided.column is not None:
+        said += (
+            f" The column {decided.column['name']!r} is read at {reached_by(decided)}; unguarded "
+            f"{decided.open_cut:.2f}, a blind guess {decided.floor:.2f}."
+        )
     # Attackers that may be too weak give a lower bound.
     at_least = "at least " if judged.doubts and grade != "does not protect" else ""
     ends = judged.leak_interval

@@ -166,6 +166,7 @@ def attack(
     prepare(threads, device)
     from ..attacks import Decoder
     from ..audit.floors import blind_guess
+    from ..audit.kinds import of_floors
     from ..audit.recording import attack_recording
     from ..audit.report import files as report
     from ..core.outside import load_named
@@ -186,11 +187,14 @@ def attack(
         print(json.dumps({**found, "out": str(folder)}))
         return
     for row in found["rows"]:
-        reached = f"SSIM {row['value']:.3f}, NCC {row['ncc']:.3f}" if row["metric"] == "ssim" else (
-            f"{row['metric']} {row['value']:.3f} (chance {row['chance']:.3f})"
-        )  # fmt: skip
+        reached = f"{row['metric']} {row['value']:.3f}"
+        if row["metric"] == "ssim":
+            reached = f"SSIM {row['value']:.3f}, NCC {row['ncc']:.3f}"
+        elif row["chance"] is not None:
+            reached += f" (chance {row['chance']:.3f})"
         say(f"{row['attack']}: {reached}" + (f"; {row['why_invalid']}" if row["why_invalid"] else ""))
-    say(f"a blind guess: SSIM {blind_guess(found['floors']):.3f}")
+    kind = of_floors(found["floors"])
+    say(f"a blind guess: {kind.said} {blind_guess(found['floors'], kind.statistics['value']):.3f}")
     say(f"results in {folder}")
 
 
@@ -216,6 +220,8 @@ def _audit(
     from ..audit.report import files as report
     from ..audit.spec import Resources
     from ..audit.store import ResultStore
+    from ..audit.tables import still
+    from ..audit.verdicts import refuse_secrets
     from ..engines.folder import new_folder
     from ..engines.local import start
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
@@ -230,10 +236,13 @@ def _audit(
     folder = unfinished(resume, asked.command) if resume else new_folder(out, "sweep" if is_sweep else "audit")
     loaded = wanted.plan.data.load(data_dir)
     maps = loaded.train.y.dim() > 1
-    found = more(task_of(loaded.train, len(loaded.classes))) if more else []
-    # Of a suite, what has nothing to find in labels of pixels is left out; what was asked for by name is refused.
-    attacks = [*wanted.attacks, *(one for one in found if not (maps and one.reads_classes))]
-    wanted = replace(wanted, attacks=attacks or [Decoder()])
+    task = task_of(loaded.train, len(loaded.classes))
+    # Of a suite, what has nothing to find here is left out and named; what was asked for by name is refused.
+    found = more(task) if more else []
+    wanted = replace(wanted, attacks=wanted.attacks or (() if found else [Decoder()]), optional_attacks=found)
+    refuse_secrets(secrets, task)
+    for name in still(loaded):
+        say(f"the column {name!r} never changes: there is nothing to read in it, and it is left out")
     weights = find_weights(data_dir)
     try:
         with Bar() as bar:

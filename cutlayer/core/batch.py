@@ -16,6 +16,11 @@ class Task(NamedTuple):
     classes: int
     attributes: Mapping[str, int] = {}  # never written to
 
+    @property
+    def kind(self) -> str:
+        """What one input is: an image (C, H, W), a series (channels, length), or a record, one row of a table."""
+        return {3: "images", 2: "series"}.get(len(self.shape), "records")
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..core.columns import Column, features
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -40,6 +42,7 @@ class Loaded:
     train: Samples
     test: Samples
     classes: tuple[str, ...]
+    columns: tuple[Column, ...] = ()  # of a table whose columns have names
 
     def __post_init__(self) -> None:
         for name, samples in (("train", self.train), ("test", self.test)):
@@ -53,6 +56,10 @@ class Loaded:
             )
         if self.train.y.dim() != self.test.y.dim():
             raise ValueError("train and test must have labels of one kind: one number a sample, or one a pixel")
+        if self.columns and self.train.x.shape[1:] != (features(self.columns),):
+            raise ValueError(
+                f"the columns describe rows of {features(self.columns)} features; the rows are {_shape(self.train.x)}"
+            )
 
 
 def _check_lengths(name: str, samples: Samples) -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.columns import Column
 from ..core.seeds import derive
 from .base import About, Loaded, Samples, Source, carve
 from .csv_columns import Columns, read_columns
@@ -48,22 +49,36 @@ class Table(Source):
                 f"{table.path} has no column besides the target and the attributes: nothing to learn from"
             )
         kept, held = carve(y, derive(0, "table", "test"))
-        pool = Samples(torch.cat([_features(table, name, kept) for name in rest], 1), y, s)
-        return Loaded(pool[kept], pool[held], classes)
+        columns, parts = _described(table, rest, kept)
+        pool = Samples(torch.cat(parts, 1), y, s)
+        return Loaded(pool[kept], pool[held], classes, columns)
 
 
-def _features(table: Columns, name: str, train: Tensor) -> Tensor:
-    """A column as one float32 feature, or as one a value."""
+def _described(table: Columns, names: list[str], train: Tensor) -> tuple[tuple[Column, ...], list[Tensor]]:
+    """What each column is, and its features."""
+    columns: list[Column] = []
+    parts: list[Tensor] = []
+    for name in names:
+        column, part = _features(table, name, train, sum(one.width for one in columns))
+        columns.append(column)
+        parts.append(part)
+    return tuple(columns), parts
+
+
+def _features(table: Columns, name: str, train: Tensor, first: int) -> tuple[Column, Tensor]:
+    """A column as one float32 feature, or as one a value, from the `first` on."""
     numbers = table.numbers(name)
     if numbers is not None:
-        centred = numbers - numbers[train].mean()
-        spread = centred[train].std(correction=0)
+        mean = numbers[train].mean()
+        spread = numbers[train].std(correction=0)
         # A column that never changes in training says nothing: it stays at 0 there.
-        return (centred / (spread if spread > 0 else 1)).float()[:, None]
+        spread = spread if spread > 0 else torch.ones_like(spread)
+        column = Column(name, first, mean=float(mean), spread=float(spread))
+        return column, ((numbers - mean) / spread).float()[:, None]
     codes, values = table.classes(name)
     if len(values) > MOST_VALUES:
         raise ValueError(
             f"the column {name!r} of {table.path} has {len(values)} different texts, over {MOST_VALUES}: it names "
             "rows rather than describing them; take it out of the file, or write it as numbers"
         )
-    return torch.nn.functional.one_hot(codes, len(values)).float()
+    return Column(name, first, values), torch.nn.functional.one_hot(codes, len(values)).float()

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from ..core.seeds import derive, generator, seeded
 from ..guards.base import Guard
+from ..metrics.components import Components
 from ..metrics.images import ncc, ssim
 from ..metrics.readers import (
     SMALLEST_FOR_SSIM,
@@ -270,7 +271,7 @@ class _Meter(Watch):
                 return None
             make = lambda: ConvReader(tuple(inputs.shape[1:]), shape, WIDTH)  # noqa: E731
         else:
-            step = _Components(seen, COMPONENTS)
+            step = Components(seen, COMPONENTS)
             inputs = step(seen)
             make = lambda: MLPReader((inputs.shape[1],), shape, HIDDEN)  # noqa: E731
         began = time.process_time()
@@ -289,7 +290,7 @@ class _Meter(Watch):
         targets = [one_hot(some, count).to(known.seen.dtype) for some in (truth, wanted)]
         guesses = [ridge(known.seen, targets[0], held.seen, targets[1], clamp=False)(held.seen)]
         with seeded(derive(seed, "attribute"), known.seen.device):
-            step = _Components(known.seen, COMPONENTS)
+            step = Components(known.seen, COMPONENTS)
             inputs = step(known.seen)
             network = nn.Sequential(
                 nn.Linear(inputs.shape[1], HIDDEN // 2), nn.ReLU(), nn.Dropout(0.5), nn.Linear(HIDDEN // 2, count)
@@ -414,22 +415,3 @@ class _Constant(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         return self.image.expand(len(z), *self.image.shape)
-
-
-class _Components(nn.Module):
-    """Rows along the directions in which the known ones vary most: there is nothing to learn about others."""
-
-    def __init__(self, seen: Tensor, most: int):
-        super().__init__()
-        rows = seen.detach().flatten(1)
-        self.mean, self.std = rows.mean(0), rows.std(0).clamp_min(1e-6)
-        rows = ((rows - self.mean) / self.std).double()
-        values, vectors = torch.linalg.eigh(rows @ rows.T)  # n x n: there are fewer rows than numbers in one
-        kept = values.flip(0)[:most] > 1e-9 * values[-1]
-        kept[0] = True  # of rows that are all alike as well
-        along, sizes = vectors.flip(1)[:, :most][:, kept], values.flip(0)[:most][kept]
-        self.directions = (rows.T @ along / sizes.clamp_min(1e-12).sqrt()).to(seen.dtype)
-
-    @torch.no_grad()
-    def forward(self, seen: Tensor) -> Tensor:
-        return (seen.flatten(1) - self.mean) / self.std @ self.directions

@@ -215,7 +215,7 @@ def fit(
     began = time.process_time()
     if isinstance(reader, ConvReader | MLPReader):
         start_at(reader, images)
-    over = (0,) if seen.dim() == 2 else (0, 2, 3)
+    over = (0, *range(2, seen.dim()))  # by channel, or by number where there is nothing behind it
     mean, std = seen.mean(over, keepdim=True), seen.std(over, keepdim=True).clamp_min(1e-6)
     optimizer = torch.optim.AdamW(reader.parameters(), rate, weight_decay=decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)

@@ -11,16 +11,18 @@ from toys import TASK, samples
 
 from cutlayer.attacks import FORA, Knowledge, KnownGuard, fora
 from cutlayer.attacks.base import smashed
-from cutlayer.attacks.fora import Scale
+from cutlayer.attacks.fora import Scale, _network
 from cutlayer.attacks.parts.critic import Critic, gradient_penalty
 from cutlayer.attacks.parts.mmd import mk_mmd
 from cutlayer.attacks.parts.prior import learn_to_draw
+from cutlayer.attacks.parts.row_substitute import RowSubstitute
 from cutlayer.attacks.parts.substitute import BLOCKS, Substitute
-from cutlayer.core.batch import Batch
+from cutlayer.core.batch import Batch, Task
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
 from cutlayer.metrics.images import ncc
+from cutlayer.metrics.series import correlation_either
 
 SMALL = FORA(steps=100, reader_steps=100, width=8, reader_width=16, hidden=128, critic_width=8)
 CUT = (4, 5, 5)
@@ -406,12 +408,40 @@ def test_an_unknown_budget_is_refused():
         FORA.sized("huge")
 
 
-def test_what_is_not_an_image_is_refused():
+def test_a_prior_of_what_is_not_an_image_is_refused():
     knowledge, _ = victim()
-    with pytest.raises(ValueError, match=r"FORA reconstructs images \(N, C, H, W\)"):
-        made(SMALL, replace(knowledge, aux=torch.zeros(8, 5)))
+    with pytest.raises(ValueError, match="a prior draws images"):
+        made(replace(SMALL, prior=True), replace(knowledge, aux=torch.zeros(8, 5)))
 
 
 def test_missing_knowledge_is_named():
     with pytest.raises(ValueError, match=r"needs auxiliary images.*recorded messages.*guard"):
         Knowledge().only(SMALL.needs)
+
+
+# ---------------------------------------------------------------------------- records and series
+@pytest.mark.parametrize(("rows", "cut"), [((5,), (8,)), ((2, 16), (6, 8)), ((2, 16), (12,))])
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_substitute_for_rows_sends_what_the_client_sends(rows, cut, signed):
+    torch.manual_seed(0)
+    sent = RowSubstitute(rows, cut, 8, signed)(torch.randn(10, *rows))
+    assert tuple(sent.shape) == (10, *cut) and bool((sent < 0).any()) == signed
+
+
+def test_series_are_read_through_a_substitute():
+    """A convolution of one filter that barely mixes: what is sent looks like what it was made of."""
+    torch.manual_seed(0)
+    walk = torch.randn(240, 1, 16).cumsum(2)
+    walk = walk - walk.mean(2, keepdim=True)
+    messages = [Message(Kind.FORWARD, 0, 0, {"z": walk[120:] * 0.7 + 0.1})]
+    task = Task((1, 16), 2)
+    knowledge = Knowledge(aux=walk[:120], observed=messages, guard=KnownGuard(NoGuard(), (1, 16), 0, task))
+    attacker = FORA(steps=60, reader_steps=120, reader_width=16, batch=32).attacker(knowledge, 0)
+    found = attacker.reconstruct(messages)
+    assert found.shape == walk[120:].shape and attacker.remarks()["reader"] == "conv"
+    assert float(correlation_either(walk[120:], found).mean()) > 0.7
+
+
+def test_a_convolution_reads_no_records():
+    with pytest.raises(ValueError, match="reader='mlp'"):
+        _network(FORA(reader="conv"), torch.zeros(4, 6), torch.zeros(4, 5))

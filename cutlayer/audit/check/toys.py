@@ -60,7 +60,8 @@ def toy_plan(**changes: object) -> Plan:
 
 def toy_parts(private: int = 48, seed: int = 0) -> Parts:
     counts = (private, 12, 60, 30)
-    return Parts(*(toy_samples(count, 10 * seed + place) for place, count in enumerate(counts)))
+    private_part, val, aux, test = (toy_samples(count, 10 * seed + place) for place, count in enumerate(counts))
+    return Parts(private_part, val, aux, test)
 
 
 def toy_batches(count: int, size: int, task: Task = TASK) -> list[Batch]:

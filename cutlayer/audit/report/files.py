@@ -4,9 +4,10 @@ import base64
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from ...training.facts.compression import RATES, compared, crossing
 from ...training.facts.privacy import lines
 from ..floors import blind_guess
 from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
+from ..kinds import IMAGES, RECORDS, SERIES, of_floors, rebuilt
 from ..matrix import Audit
 from ..rows import AuditFile, Bought, Row, Verdict, picture_key
 from ..split_buys import bought
@@ -25,6 +27,7 @@ from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_b
 from ..words import percents, secret_name, signed
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
+from .row_plots import column_chart, column_table, curves
 from .sweep import figure, points, table
 
 SHOWN = 10  # pictures in a line of the grid
@@ -40,9 +43,7 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
         reasons = dict.fromkeys(one["why"] for one in audit.not_tried)
         raise ValueError(f"no attack could be tried, so there is nothing to report: {'; '.join(reasons)}")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    pictures = {"tradeoff.png": tradeoff(audit), "reconstructions.png": reconstructions(audit)}
-    if (drawn := read_best(audit)) is not None:
-        pictures["read-best.png"] = drawn
+    pictures = {"tradeoff.png": tradeoff(audit), **rebuilt_pictures(audit)}
     files: dict[str, bytes] = {}
     if (course := leak_plot(audit.rows)) is not None:
         pictures["leakmeter.png"] = course
@@ -61,6 +62,20 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
         folder.mkdir(exist_ok=True)
         for name in files:
             (Path(beside) / name).replace(folder / name)
+
+
+def rebuilt_pictures(audit: Audit) -> dict[str, bytes]:
+    """What attackers made of what was sent, to look at: pictures, curves, or how well each column was read."""
+    own = [row for row in audit.rows if row["seed"] == audit.seed]
+    counted = [row for guard in guards_of(audit.rows) if (row := _counted(own, guard)) is not None]
+    if of_floors(audit.floors) is RECORDS:
+        return {"columns.png": column_chart(counted)} if counted else {}
+    if of_floors(audit.floors) is SERIES:
+        return curves(audit.truth, counted, audit.pictures, _one_of_each(audit.labels))
+    drawn = {"reconstructions.png": reconstructions(audit)}
+    if (best := read_best(audit)) is not None:
+        drawn["read-best.png"] = best
+    return drawn
 
 
 def as_data(audit: Audit, command: str) -> AuditFile:
@@ -96,15 +111,18 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         loader=PackageLoader("cutlayer.audit.report", "templates"), autoescape=True, undefined=StrictUndefined
     )
     names = guards_of(audit.rows)
+    best_rows = {name: row for name in names if (row := strongest(audit.rows, name)) is not None}
     verdicts = audit.verdicts()
     guards = [{"number": number, "guard": one.guard, "verdict": one} for number, one in enumerate(verdicts)]
     return environment.get_template("report.html.j2").render(
         audit=audit,
+        kind=(kind := of_floors(audit.floors)),
+        columns=column_table(audit.rows, best_rows, audit.floors) if kind is RECORDS else None,
         guards=guards,
         ranked=sorted(guards, key=lambda item: _rank(item["verdict"])) if len(guards) > FEW else guards,
         few=len(guards) <= FEW,
         secrets=list(dict.fromkeys((one.secret, one.target) for judged in verdicts for one in judged.secrets)),
-        best={name: row for name in names if (row := strongest(audit.rows, name)) is not None},
+        best=best_rows,
         flags=flags(audit.rows),
         costs={name: _cost(audit.rows, name) for name in names},
         grades=GRADES,
@@ -117,7 +135,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         total_bytes=total_bytes,
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
         counted=[row for name in names if (row := _counted(audit.rows, name)) is not None],
-        pictured=[row for row in audit.rows if row["metric"] == "ssim"],
+        pictured=[row for row in audit.rows if rebuilt(row)],
         watchdogs=watchdogs(audit.rows),
         missed=missed(audit.rows, audit.floors),
         picture_floor=picture_floor(audit.floors),
@@ -128,7 +146,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         bought=split_buys(audit),
         buys=buys_in_words(split_buys(audit), audit.alone),
         alone=alone_over_seeds(audit.alone),
-        others=[row for row in audit.rows if row["metric"] != "ssim"],
+        others=[row for row in audit.rows if not rebuilt(row)],
         several=len(audit.rows) > len(guards),
         several_seeds=_several_seeds(audit),
         by_form=[forms for name in names for forms in by_form(audit.rows, name)],
@@ -142,7 +160,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
 
 def _counted(rows: list[Row], guard: str) -> Row | None:
     """The row of a guard; where no attack on it is valid, the first one, which is shown as failed."""
-    tried = [row for row in rows if row["guard"] == guard and row["metric"] == "ssim"]
+    tried = [row for row in rows if row["guard"] == guard and rebuilt(row)]
     return strongest(rows, guard) or next(iter(tried), None)
 
 
@@ -172,10 +190,9 @@ def print_table(audit: Audit) -> None:
     names = list(dict.fromkeys(secret_name(one) for judged in verdicts for one in judged.secrets))
     several = names if len(names) > 1 else []
     table = Table(box=None, header_style="bold")
-    figures = (
-        "accuracy", "over alone", "SSIM", "95 %", "90th pct.", "identified", "PSNR", "NCC", "LPIPS", "bytes up",
-        "down",
-    )  # fmt: skip
+    kind = of_floors(audit.floors)
+    own = OWN_FIGURES[kind.secret]
+    figures = ("accuracy", "over alone", kind.said, "95 %", "90th pct.", *own, "bytes up", "down")
     table.add_column("guard", overflow="fold")
     for column in (*figures, *several, "verdict"):
         table.add_column(column, justify="right" if column in figures else "left")
@@ -189,19 +206,23 @@ def print_table(audit: Audit) -> None:
         sure = "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
         table.add_row(
             judged.guard, f"{accuracy:.3f}", points.get(judged.guard, "-"), f"{row['value']:.3f}", sure,
-            _figure(row.get("ssim_p90")), _identified(judged), f"{row['psnr']:.1f}", f"{row['ncc']:.3f}",
-            _figure(row["lpips"]), f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}",
+            _figure(cast(Mapping[str, Any], row).get(kind.statistics["p90"])),
+            *(tell({**row, "identified": _identified(judged)}) for tell in own.values()),
+            f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}",
             *(_in_column(judged, name) for name in several), judged.graded,
         )  # fmt: skip
     for one in alone_over_seeds(audit.alone):
         told = "nothing leaves" if one["accuracy"] is not None else "not possible"
-        table.add_row(one["name"], _figure(one["accuracy"]), *[""] * 8, "0", "0", *blank, told, style="dim")
-    for name, floor in audit.floors.items():
-        label = "unaligned decoder" if name == "unaligned" else f"floor: {name.replace('_', ' ')}"
         table.add_row(
-            label, "", "", f"{floor.get('ssim_either', floor['ssim']):.3f}", "", _figure(floor.get("ssim_p90")),
-            _figure(floor.get("identified")), f"{floor['psnr']:.1f}", f"{floor['ncc']:.3f}", _figure(floor["lpips"]),
-            "", "", *blank, "", style="dim",
+            one["name"], _figure(one["accuracy"]), *[""] * (4 + len(own)), "0", "0", *blank, told, style="dim"
+        )
+    for name, floor in audit.floors.items():
+        no_floor = {"unaligned": "unaligned decoder", "nearest": f"nearest auxiliary {kind.one}"}
+        label = no_floor.get(name, f"floor: {name.replace('_', ' ')}")
+        reached = floor.get(kind.statistics["value"], floor["ssim"])
+        table.add_row(
+            label, "", "", _figure(reached), "", _figure(floor.get(kind.statistics["p90"])),
+            *(tell(floor) for tell in own.values()), "", "", *blank, "", style="dim",
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 160 + 24 * len(several))
@@ -219,7 +240,7 @@ def print_table(audit: Audit) -> None:
         console.print(f"not tried: {', '.join(untried)}", style="dim", highlight=False)
     for flag in dict.fromkeys([*flags(audit.rows), *(one for judged in verdicts for one in judged.flags)]):
         console.print(f"note: {flag}", highlight=False)
-    if audit.lpips_missing:
+    if audit.lpips_missing and kind is IMAGES:
         console.print(f"LPIPS: {audit.lpips_missing}", style="dim", highlight=False)
 
 
@@ -231,7 +252,7 @@ def _other_secrets(rows: list[Row]) -> Any:
     for column in ("guard", "attack", "secret", "reached", "95 %", "chance"):
         table.add_column(column, justify="left" if column in ("guard", "attack", "secret") else "right")
     for row in rows:
-        if row["metric"] != "ssim":
+        if not rebuilt(row):
             low, high = row["interval"]["value"]
             told = (f"{row['value']:.3f}", f"{low:.2f} to {high:.2f}", f"{row['chance']:.3f}")
             table.add_row(row["guard"], row["attack"], row["secret"], *told, style="" if row["valid"] else "dim")
@@ -242,9 +263,27 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _identified(judged: Verdict) -> str:
+def _identified(judged: Verdict) -> float | None:
     """The share of pictures that still tell which image they are of, by the attacker who makes most of them."""
-    return _figure(next((one.identified for one in judged.secrets if one.secret == "images"), None))
+    return next((one.identified for one in judged.secrets if one.secret == "images"), None)
+
+
+def _best_column(figures: Mapping[str, Any]) -> str:
+    told = figures.get("columns")
+    return f"{told[0]['name']} {told[0]['skill']:.2f}" if told else ""
+
+
+# What the terminal's table has of each kind besides, from a row or a floor.
+OWN_FIGURES: dict[str, dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "images": {
+        "identified": lambda figures: _figure(figures.get("identified")),
+        "PSNR": lambda figures: f"{figures['psnr']:.1f}",
+        "NCC": lambda figures: f"{figures['ncc']:.3f}",
+        "LPIPS": lambda figures: _figure(figures["lpips"]),
+    },
+    "records": {"best-read column": _best_column},
+    "series": {"spectral error": lambda figures: _figure(figures["spectral_error"])},
+}
 
 
 def _in_column(judged: Verdict, name: str) -> str:
@@ -261,7 +300,8 @@ def tradeoff(audit: Audit) -> bytes:
     names = guards_of(audit.rows)
     many = len(names) > 8
     figure, axes = plt.subplots(figsize=(9.6, max(4.4, 0.3 * len(names))))
-    floor = blind_guess(audit.floors)
+    kind = of_floors(audit.floors)
+    floor = max(0.0, blind_guess(audit.floors, kind.statistics["value"]))
     axes.axvspan(0, floor, color="#e9f3ec", lw=0)
     axes.text(
         floor / 2,
@@ -299,8 +339,8 @@ def tradeoff(audit: Audit) -> bytes:
     accuracies = [row["accuracy"] for row in known] or [0.0, 1.0]
     middle, half = (min(accuracies) + max(accuracies)) / 2, max(0.03, (max(accuracies) - min(accuracies)) * 0.9)
     axes.set_ylim(max(0.0, middle - half), min(1.03, middle + half))
-    axes.set_xlim(0, 1.05)
-    axes.set_xlabel("leakage: SSIM of the best reconstruction (left is better)")
+    axes.set_xlim(min(0.0, *(row["value"] - 0.05 for row in known), 0.0), 1.05)
+    axes.set_xlabel(f"leakage: {kind.said} of the best reconstruction (left is better)")
     axes.set_ylabel("test accuracy (up is better)")
     if not known:
         axes.text(0.5, 0.5, "no valid attack", transform=axes.transAxes, ha="center", color=SOFT, size=14)
@@ -355,11 +395,27 @@ def write_attack(
     """What an attack on a recording found: attack.json, and the pictures where there are some."""
     marks = {row["attack"]: row["ssim"] for row in found["rows"]}
     folder.mkdir(parents=True, exist_ok=True)
-    if pictures:
+    if truth.dim() != 4:
+        for name, drawn in _rows_drawn(found["rows"], truth, labels, pictures).items():
+            (folder / name).write_bytes(drawn)
+    elif pictures:
         lines = [("original", truth)]
         lines += [(f"{_wrapped(name)}\nSSIM {marks[name]:.2f}", guess) for name, guess in pictures.items()]
         (folder / "reconstructions.png").write_bytes(grid(lines, labels))
     (folder / "attack.json").write_text(json.dumps(found, indent=1))
+
+
+def _rows_drawn(
+    rows: Sequence[Mapping[str, Any]], truth: Tensor, labels: Tensor, guesses: dict[str, Tensor]
+) -> dict[str, bytes]:
+    """Curves, or columns, of an attack on a recording: one guard, so attacks are told apart by their names."""
+    told: list[Any] = [{**row, "guard": row["attack"], "attack": ""} for row in rows if rebuilt(row)]
+    if not told:
+        return {}
+    if truth.dim() == 2:
+        return {"columns.png": column_chart(told)}
+    named = {picture_key(row): guesses[row["guard"]] for row in told}
+    return curves(truth, told, named, _one_of_each(labels))
 
 
 def grid(lines: list[tuple[str, Tensor]], labels: Tensor) -> bytes:

@@ -1,0 +1,49 @@
+"""What records and series that an attacker rebuilt are worth: the figures of a row of the audit."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..data.base import Parts
+from ..metrics import columns, series
+from ..metrics.images import FIGURES
+from .rows import Scores
+
+
+class Worth(NamedTuple):
+    """Figures of all samples together, and one score a sample."""
+
+    figures: dict[str, Any]
+    each: Tensor
+
+
+def worth(truth: Tensor, guess: Tensor, data: Parts, units: Sequence[int] | None = None) -> Worth:
+    """Of records (N, features) or series (N, channels, length)."""
+    if truth.dim() == 3:
+        return Worth(dict(series.scores(truth, guess)), series.correlation_either(truth, guess))
+    found = columns.cells(truth, guess, columns.Limits.of(data.aux.images().to(truth.device), data.columns))
+    told = {"columns": columns.by_column(found, units), "still": list(found.still)}
+    return Worth({**columns.scores(found), **told}, found.records)
+
+
+def of_column(name: str) -> str:
+    """What a floor's figure for one column is called."""
+    return f"skill of {name}"
+
+
+def figures_of(truth: Tensor, guess: Tensor, data: Parts) -> Scores:
+    """The figures of a floor: single ones, and one a column. Those of pictures are there and empty."""
+    found = worth(truth, guess, data).figures
+    single = {name: value for name, value in found.items() if isinstance(value, float)}
+    each = {of_column(one["name"]): one["skill"] for one in found.get("columns", ())}
+    return {**dict.fromkeys(FIGURES), **single, **each}
+
+
+def spread(truth: Tensor, guess: Tensor) -> float:
+    """How much the guesses vary from sample to sample, in units of the truth's own: 0, they are all the same."""
+    if len(guess) < 2:
+        return float("nan")
+    own, wanted = (rows.double().flatten(1).std(0, correction=0).mean() for rows in (guess, truth))
+    return float(own / wanted.clamp_min(torch.finfo(torch.float64).tiny))

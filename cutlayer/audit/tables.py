@@ -1,0 +1,78 @@
+"""What an audit of a table, or of series, asks of the data, and columns as secrets: known before any training."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..attacks import Attack
+from ..core.columns import Column, unnamed
+from ..data.base import Loaded, Samples
+from ..metrics.columns import STILL
+
+BINS = 5  # that a number is guessed in, as many records in each
+MOST_VALUES = 16  # of whole numbers that are taken for kinds; of more, their bins are guessed
+
+
+def refuse_unfit(loaded: Loaded, aux: int) -> None:
+    """Records or series that no audit can say anything about."""
+    what = "records" if loaded.train.x.dim() == 2 else "series"
+    if len(loaded.train.y.unique()) < 2:
+        raise ValueError(
+            f"all {what} have the class {loaded.classes[int(loaded.train.y[0])]!r}, so there is no task to split: "
+            "take a target of two values or more"
+        )
+    if what == "series":
+        return
+    columns = _columns(loaded)
+    if len(still(loaded)) == len(columns):
+        raise ValueError(
+            f"none of the {len(columns)} columns changes from record to record: there is nothing to read"
+        )
+    if aux < len(columns):
+        raise ValueError(
+            f"the attacker has {aux} auxiliary records for {len(columns)} columns, too few to learn to read them: "
+            f"set more aside (--aux-samples, at least {len(columns)}), or load more records"
+        )
+
+
+def still(loaded: Loaded) -> list[str]:
+    """Columns that never change among the training records."""
+    if loaded.train.x.dim() != 2:
+        return []
+    rows = loaded.train.images()
+    return [column.name for column in _columns(loaded) if column.of(rows).std(0, correction=0).max() < STILL]
+
+
+def _columns(loaded: Loaded) -> tuple[Column, ...]:
+    return loaded.columns or unnamed(loaded.train.x.shape[1])
+
+
+def with_secret_columns(loaded: Loaded, attacks: Iterable[Attack]) -> Loaded:
+    """The same data, in which every column that an attack is after is a sensitive attribute.
+
+    Categories are guessed as they are, numbers in bins of about as many training records each. A column may be an
+    input of the network, or one that was withheld from it (an attribute already).
+    """
+    if loaded.train.x.dim() == 4:
+        return loaded
+    wanted = {str(attack.attribute) for attack in attacks if hasattr(attack, "attribute")}  # type: ignore[attr-defined]
+    inputs = {column.name: column for column in loaded.columns}
+    train, test = dict(loaded.train.s), dict(loaded.test.s)
+    for name in sorted(wanted & (inputs.keys() | train.keys())):
+        own, other = _values(loaded.train, name, inputs), _values(loaded.test, name, inputs)
+        if own.is_floating_point() or len(own.unique()) > MOST_VALUES:
+            ends = edges(own)
+            own, other = (torch.bucketize(values.double(), ends, right=True) for values in (own, other))
+        train[name], test[name] = own, other
+    return replace(loaded, train=replace(loaded.train, s=train), test=replace(loaded.test, s=test))
+
+
+def _values(samples: Samples, name: str, inputs: dict[str, Column]) -> Tensor:
+    return samples.s[name] if name in samples.s else inputs[name].coded(samples.images())
+
+
+def edges(values: Tensor) -> Tensor:
+    """Between which numbers one bin ends and the next begins. Equal ones are one: a bin is never empty by that."""
+    return torch.quantile(values.double(), torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]).unique()

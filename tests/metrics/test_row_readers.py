@@ -1,0 +1,70 @@
+"""Readers of records and series: what a linear head sends, they read."""
+
+import pytest
+import torch
+from torch import nn
+
+from cutlayer.metrics.row_readers import Pairs, Size, likeness, train_reader
+
+SMALL = Size(steps=150, width=8, hidden=32)
+
+
+def pairs(rows, head, count=200, seed=0):
+    """Samples and what an untrained head makes of them."""
+    torch.manual_seed(seed)
+    truth = torch.randn(count, *rows)
+    if len(rows) == 2:
+        truth = nn.functional.avg_pool1d(truth, 5, 1, 2)
+    with torch.no_grad():
+        seen = head(truth)
+    return Pairs(seen[40:], truth[40:], seen[:40], truth[:40])
+
+
+def read(reader, some):
+    return float(likeness(some.held_truth, reader(some.held_seen)).mean())
+
+
+@pytest.mark.parametrize("name", ["ridge", "mlp"])
+def test_records_are_read_from_a_linear_head(name):
+    torch.manual_seed(1)
+    some = pairs((6,), nn.Linear(6, 12))
+    assert read(train_reader(name, SMALL, some), some) > 0.8
+
+
+@pytest.mark.parametrize("name", ["ridge", "mlp", "conv"])
+def test_series_are_read_from_a_convolution(name):
+    torch.manual_seed(1)
+    some = pairs((2, 16), nn.Conv1d(2, 6, 3, padding=1))
+    assert read(train_reader(name, SMALL, some), some) > 0.8
+
+
+def test_a_wide_message_is_read_by_its_components():
+    torch.manual_seed(1)
+    some = pairs((6,), nn.Linear(6, 400))
+    assert read(train_reader("mlp", SMALL, some), some) > 0.8
+
+
+def test_a_convolution_reads_no_records_and_no_flat_messages():
+    assert train_reader("conv", SMALL, pairs((6,), nn.Linear(6, 12))) is None
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(32, 12))
+    assert train_reader("conv", SMALL, pairs((2, 16), flat)) is None
+
+
+def test_columns_of_every_scale_are_read_alike():
+    """Without weights the loss would be that of the largest column, and small ones would stay unread."""
+    torch.manual_seed(1)
+    some = pairs((4,), nn.Linear(4, 12))
+    scale = torch.tensor([1000.0, 1.0, 1.0, 0.001])
+    scaled = some._replace(truth=some.truth * scale, held_truth=some.held_truth * scale)
+    assert read(train_reader("ridge", SMALL, scaled), scaled) > 0.8
+    mlp = train_reader("mlp", SMALL, some._replace(truth=some.truth * scale.sqrt().sqrt()))
+    guess = mlp(some.held_seen) / scale.sqrt().sqrt()
+    assert float(likeness(some.held_truth, guess).mean()) > 0.5
+
+
+def test_what_nobody_sent_is_not_read():
+    torch.manual_seed(1)
+    some = pairs((6,), nn.Linear(6, 12))
+    blind = some._replace(seen=torch.randn_like(some.seen), held_seen=torch.randn_like(some.held_seen))
+    for name in ("ridge", "mlp"):
+        assert read(train_reader(name, SMALL, blind), some) < 0.2
