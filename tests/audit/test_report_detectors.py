@@ -184,7 +184,7 @@ def test_attackers_hide_only_where_somebody_watches():
     disguised = [HIJACKER, replace(HIJACKER, evade=0.5), replace(HIJACKER, evade=0.7, joins=6)]
     assert forms() == [HIJACKER] and forms(client_detectors=(METER,)) == [HIJACKER], "a meter is no watchdog"
     assert forms(client_detectors=(OUTLIERS,)) == disguised
-    assert len(forms(guard=LightSplit(ratio=4), client_detectors=(OUTLIERS,))) == 9, "in every form of knowledge"
+    assert len(forms(guard=LightSplit(ratio=4), client_detectors=(OUTLIERS,))) == 12, "in every form of knowledge"
     assert not any(one.evade for one in forms(guard=Shredder(), client_detectors=(OUTLIERS,))), "nothing learns there"
     assert {one.base() for one in disguised} == {HIJACKER}, "one control for all of them"
     asked = replace(HIJACKER, evade=0.3)
