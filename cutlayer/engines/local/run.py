@@ -77,8 +77,8 @@ class LocalRun:
         fused = FusedDoor(self.coordinator) if plan.rounds.fused else None
         door = through([*at_server, *self.coordinator.watches], fused or self.server.handle)
         watched = bool(at_server or self.coordinator.watches or wrap is not _as_it_is)
-        why_eager = why_not_captured(plan, self.device, watched)
-        self.captured = CapturedSteps(self.server, self.ledger) if why_eager is None else None
+        self._why_eager = why_not_captured(plan, self.device, watched)
+        self.captured = CapturedSteps(self.server, self.ledger) if self._why_eager is None else None
         uplink = Uplink(through([self.ledger], wrap(door)), self.ledger, learn=self.captured or learn)
         held_out, spares = {"validate": parts.val, "test": parts.test}, list[ClientNetwork]()
         self.clients = ClientPool(
@@ -96,6 +96,11 @@ class LocalRun:
 
     def _stepped(self, epoch: int, terms: Mapping[str, float]) -> None:
         self.progress.learnt(terms)
+
+    @property
+    def why_eager(self) -> str | None:
+        """Why its steps are not captured as graphs; None: they are, or will be."""
+        return self._why_eager if self.captured is None else self.captured.why_not
 
     @property
     def networks(self) -> Sequence[ClientNetwork]:

@@ -209,6 +209,7 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         "client_memory": by_role(run.plan, run.task),
         "privacy": privacy(run.plan, run.task),
         **by_client(run),
+        **({"why_eager": run.why_eager} if run.device.type == "cuda" else {}),
         **({"detectors": over_time} if run.plan.client_detectors else {}),
         **watched(run),
         **more,
