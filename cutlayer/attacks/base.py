@@ -138,6 +138,8 @@ class Attack(Spec):
     # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
     # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
+    # Of these forms, the one that a quick audit runs beside the oblivious one: the strongest, as far as was measured.
+    strongest: ClassVar[str] = FORMS[-1]
     # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
     clusters: ClassVar[bool] = False
     # Images it is judged on, at most: a field where each of them is dear. None: all there are.
@@ -160,7 +162,7 @@ class Attack(Spec):
             return [sized]
         if cls.active:
             return []
-        return [replace(sized, **{"knows": form}) for form in (FORMS[0], FORMS[-1])] if cls.forms else [sized]
+        return [replace(sized, **{"knows": form}) for form in (FORMS[0], cls.strongest)] if cls.forms else [sized]
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""

@@ -1,7 +1,7 @@
 """FORA: a substitute head that is taught to speak like the client's, and a reader trained on the substitute."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..core.guard import Shape
 from ..core.message import Message
-from ..metrics.readers import ConvReader, MLPReader, Standardised, fit
+from ..metrics.readers import ConvReader, MLPReader, Standardised, best_reader, fit, picture_quality
 from ..metrics.row_readers import RowReader, Size, error_of, network_for
 from .base import ANY_INPUT, EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.critic import Critic, gradient_penalty
@@ -23,6 +23,9 @@ READERS = ("auto", "conv", "mlp")
 BUDGETS = ("quick", "standard", "paper")
 PASSES = 2  # over the auxiliary images where a guard may draw anew each time
 RECENT = 4  # messages that stand for how the client speaks at a moment of its training
+# Share of MK-MMD for images in colour. Without a critic FORA ended at SSIM 0.47 to 0.49 on CIFAR-10 for any number of
+# steps, with one that joins late at 0.63 to 0.65 (docs/evidence/cifar10-attacks.md). Digits gain nothing by a critic.
+COLOUR_MIX = 0.8
 NEXT_TO_DEAD = 1e-2  # of the overall spread: channels that vary less are measured by this instead
 
 
@@ -31,16 +34,16 @@ class FORA(Attack):
     """Feature-oriented reconstruction: a substitute head aligned with the messages, then inverted. No labels needed.
 
     The substitute is built from the shape of the cut alone and learns to make, from auxiliary images, activations
-    that are distributed like the client's: `mix` of MK-MMD and 1 - `mix` of a critic with gradient `penalty`. A
-    reader trained on the substitute then reads the client's messages. The client has finished learning by then;
-    `alongside` aligns the substitute while it learns, as published. `knows` says how the guard enters, `prior`
-    (FORA-G) lets a generator draw the picture.
+    that are distributed like the client's: `mix` of MK-MMD and 1 - `mix` of a critic with gradient `penalty`, by
+    default no critic for grey images and a fifth for coloured ones. A reader trained on the substitute then reads the
+    client's messages. The client has finished learning by then; `alongside` aligns the substitute while it learns, as
+    published. `knows` says how the guard enters, `prior` (FORA-G) lets a generator draw the picture.
     """
 
     knows: str = EVERY
     steps: int = 300  # that align the substitute
     reader_steps: int = 300
-    mix: float = 1.0
+    mix: float | None = None  # None: by the channels of the auxiliary images
     penalty: float = 10.0
     joins: float = 0.3  # share of the steps before the critic is heard
     width: int = 32  # of the substitute, at least; its last stage is as wide as the cut
@@ -52,7 +55,7 @@ class FORA(Attack):
     rate: float = 3e-3
     critic_rate: float = 3e-4
     blocks: str = "vgg"
-    reader: str = "auto"  # "conv" for maps, else "mlp"
+    reader: str = "auto"  # "conv" for maps, "mlp" for anything else; behind a copy and a lift the better of the two
     prior: bool = False
     alongside: bool = False  # learn from the messages of the training in the order they came, not from a snapshot
     forms: ClassVar[tuple[str, ...]] = FORMS
@@ -64,7 +67,7 @@ class FORA(Attack):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if not isinstance(self.batch, int) or self.batch < 2:
             raise ValueError(f"{self}: batch is a whole number from 2 up: distributions are compared")
-        if not 0 <= self.mix <= 1:
+        if self.mix is not None and not 0 <= self.mix <= 1:
             raise ValueError(f"{self}: mix is the share of MK-MMD, 0 to 1; the rest is the critic's")
         if not 0 <= self.joins <= 1:
             raise ValueError(f"{self}: joins is a share of the steps, 0 to 1")
@@ -110,10 +113,13 @@ class Impersonator(Attacker):
     def __init__(self, spec: FORA, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None and knowledge.observed is not None
         aux = knowledge.aux
-        if spec.prior and aux.dim() != 4:
+        self.pictures = aux.dim() == 4
+        if spec.prior and not self.pictures:
             raise ValueError(
                 f"{spec}: a prior draws images, and these inputs have the shape {tuple(aux.shape[1:])}: prior=False"
             )
+        if spec.mix is None:
+            spec = replace(spec, mix=COLOUR_MIX if self.pictures and aux.shape[1] > 1 else 1.0)
         self.view = View(spec.knows, knowledge, seed).to(aux.device)
         seen = self.read(knowledge.observed)
         self.batch = min(spec.batch, len(aux), len(seen))
@@ -125,12 +131,8 @@ class Impersonator(Attacker):
         self.mmd = self._distance(theirs, seen, aux)
         with torch.no_grad():
             passes = PASSES if len(self.view.copies) else 1
-            own = _rows(torch.cat([self.features(aux, round) for round in range(passes)]))
-            aux = aux.repeat(passes, *[1] * (aux.dim() - 1))
-        self.pictures = aux.dim() == 4
-        self.kind, network = _network(spec, own, aux)
-        loss = None if self.pictures else error_of(aux)
-        trained = fit(network.to(aux), own, aux, steps=spec.reader_steps, loss=loss)
+            own = torch.stack([_rows(self.features(aux, round)) for round in range(passes)], 1)
+        self.kind, trained = self._learn_to_read(spec, own, aux, seed)
         # The client's messages are measured by their own means and deviations, what is left of a gap closes here.
         self.reader = Standardised(trained.network.eval(), *Scale.of(_rows(seen)))
 
@@ -156,6 +158,32 @@ class Impersonator(Attacker):
     def remarks(self) -> dict[str, object]:
         return {"reader": self.kind, "mmd": round(self.mmd, 4)}
 
+    def _learn_to_read(self, spec: FORA, own: Tensor, aux: Tensor, seed: int) -> tuple[str, Standardised]:
+        """A reader of the substitute's rows, several of each image; where two kinds might, the better on held-out
+        auxiliary images."""
+        if not self.pictures:
+            rows, records = own.transpose(0, 1).flatten(0, 1), aux.repeat(own.shape[1], *[1] * (aux.dim() - 1))
+            kind, network = _row_network(spec, rows, tuple(aux.shape[1:]))
+            return kind, fit(network.to(aux), rows, records, steps=spec.reader_steps, loss=error_of(aux))
+        kinds = _kinds(
+            spec, tuple(own.shape[2:]), lifted_copy=self.view.undo is not None and len(self.view.copies) > 0
+        )
+        held = max(1, len(aux) // 10) if len(kinds) > 1 else 0
+        rows = own[held:].transpose(0, 1).flatten(0, 1)
+        images = aux[held:].repeat(own.shape[1], 1, 1, 1)
+
+        def train(kind: str) -> Standardised:
+            network = _network(spec, kind, tuple(rows.shape[1:]), images)
+            return fit(network.to(aux), rows, images, steps=spec.reader_steps)
+
+        if len(kinds) == 1:
+            return kinds[0], train(kinds[0])
+        found = best_reader(
+            spec, kinds, rows, seed, train, lambda read: picture_quality(read(own[:held, 0]), aux[:held])
+        )
+        assert isinstance(found.read, Standardised)
+        return found.name, found.read
+
     def _windows(self, spec: FORA, knowledge: Knowledge, seen: Tensor) -> "list[Window]":
         """Messages to be like, with their scale: those of the end, or the newest at each moment of the training."""
         if not spec.alongside:
@@ -167,6 +195,7 @@ class Impersonator(Attacker):
         return [Window(window, Scale.of(window)) for window in recent]
 
     def _align(self, spec: FORA, windows: "Sequence[Window]", aux: Tensor) -> None:
+        assert spec.mix is not None
         critic = Critic(self.view.shape, spec.critic_width, spec.critic_depth).to(aux)
         optimizer = torch.optim.Adam(self.substitute.parameters(), spec.rate, fused=aux.is_cuda)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, spec.rate, total_steps=spec.steps)
@@ -245,24 +274,31 @@ def _substitute(spec: FORA, rows: Shape, cut: Shape, signed: bool) -> nn.Module:
     return RowSubstitute(rows, cut, spec.width, signed)
 
 
-def _network(spec: FORA, own: Tensor, images: Tensor) -> tuple[str, nn.Module]:
-    """The inverse network for messages such as `own`, and what kind it is."""
-    image, cut = tuple(images.shape[1:]), tuple(own.shape[1:])
-    if len(image) != 3:
-        return _row_network(spec, own, image)
+def _kinds(spec: FORA, cut: Shape, *, lifted_copy: bool) -> tuple[str, ...]:
+    """Readers that may read messages of shape `cut`.
+
+    A copy that is lifted back is a map again. How far its neighbours are neighbours hangs on the guard: all the way
+    for DCT, and behind a projection so little that a fully connected reader may see more.
+    """
     kind = spec.reader if spec.reader != "auto" else "conv" if len(cut) == 3 else "mlp"
     if kind == "conv" and len(cut) != 3:
         raise ValueError(f"{spec}: a convolution reads maps, and these messages have the shape {cut}: reader='mlp'")
     if spec.prior:
+        return (f"{kind} into a prior",)
+    return ("conv", "mlp") if spec.reader == "auto" and lifted_copy and kind == "conv" else (kind,)
+
+
+def _network(spec: FORA, kind: str, cut: Shape, images: Tensor) -> nn.Module:
+    """The inverse network for messages of shape `cut`."""
+    image, convolve = tuple(images.shape[1:]), kind.startswith("conv")
+    if spec.prior:
         generator = learn_to_draw(images, spec.reader_width, spec.reader_steps)
-        return f"{kind} into a prior", Drawn(cut, spec.reader_width, spec.hidden, generator, convolve=kind == "conv")
-    if kind == "conv":
-        return kind, ConvReader(cut, image, spec.reader_width)
-    return kind, MLPReader(cut, image, spec.hidden)
+        return Drawn(cut, spec.reader_width, spec.hidden, generator, convolve=convolve)
+    return ConvReader(cut, image, spec.reader_width) if convolve else MLPReader(cut, image, spec.hidden)
 
 
 def _row_network(spec: FORA, own: Tensor, rows: Shape) -> tuple[str, nn.Module]:
-    """The same of records and series."""
+    """The same of records and series, and what kind it is."""
     size = Size(spec.reader_steps, spec.reader_width, spec.hidden)
     kind = spec.reader if spec.reader != "auto" else "conv" if len(rows) == own.dim() - 1 == 2 else "mlp"
     if kind == "mlp":

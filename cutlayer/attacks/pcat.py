@@ -32,6 +32,7 @@ class PCAT(Attack):
     knows: str = EVERY
     keys: str = "own"
     forms: ClassVar[tuple[str, ...]] = FORMS
+    strongest: ClassVar[str] = Simulation.strongest
 
     def __post_init__(self) -> None:
         if not 0 <= self.private_share < 1:

@@ -47,6 +47,8 @@ class UnSplit(Attack):
     most_images: int | None = 32  # type: ignore[misc]
     needs: ClassVar[tuple[str, ...]] = ("task", "net", "observed", "guard")
     forms: ClassVar[tuple[str, ...]] = FORMS
+    # It has no reader to gain from maps; a mean over the larger shape of the cut weighs less against its priors.
+    strongest: ClassVar[str] = "matched"
 
     def __post_init__(self) -> None:
         whole = ("rounds", "input_steps", "clone_steps", "most_images")

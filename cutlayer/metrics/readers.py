@@ -3,6 +3,7 @@
 Readers are plain modules: an attacker that holds one can be pickled.
 """
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from math import inf, prod
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core.seeds import derive, seeded
-from .images import ssim
+from .images import ncc, ssim
 
 Reader = Callable[[Tensor], Tensor]
 SMALLEST_FOR_SSIM = 11
+RATE_ON = 1e-3  # of a reader that goes on learning
 
 
 class Chosen(NamedTuple):
@@ -48,6 +50,12 @@ def best_reader(
     if best is None:
         raise ValueError(f"{spec} has no reader for messages of shape {tuple(seen.shape[1:])}: add 'mlp' or 'ridge'")
     return Chosen(*best, scores)
+
+
+def picture_quality(guess: Tensor, truth: Tensor) -> float:
+    """What readers of pictures are compared by: what the judge scores."""
+    measure = ssim if min(truth.shape[2:]) >= SMALLEST_FOR_SSIM else ncc
+    return float(measure(guess, truth).mean())
 
 
 def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor, *, clamp: bool = True) -> "Linear":
@@ -229,6 +237,31 @@ def fit(
         if time.process_time() - began > seconds:
             break
     return Standardised(reader, mean, std)
+
+
+def fit_on(
+    reader: Standardised, fresh: Callable[[], tuple[Tensor, Tensor]], *, steps: int, rounds: int, batch: int = 32
+) -> Standardised:
+    """A copy of a trained reader that has gone on learning, for SSIM above all, from pairs fresh in each round."""
+    network = copy.deepcopy(reader.network).requires_grad_(True).train()
+    optimizer = torch.optim.AdamW(network.parameters(), RATE_ON, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE_ON, total_steps=steps)
+    every = -(-steps // rounds)
+    for step in range(steps):
+        if step % every == 0:
+            seen, images = fresh()
+        pick = torch.randint(len(seen), (batch,)).to(seen.device)
+        error = _structure_loss(network((seen[pick] - reader.mean) / reader.std), images[pick])
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+        schedule.step()
+    return Standardised(network, reader.mean, reader.std)
+
+
+def _structure_loss(guess: Tensor, truth: Tensor) -> Tensor:
+    error = (guess - truth).square().mean()
+    return 1 - ssim(guess, truth).mean() + 0.1 * error if min(truth.shape[2:]) >= SMALLEST_FOR_SSIM else error
 
 
 def _loss(guess: Tensor, truth: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
 from cutlayer.metrics.images import ncc
+from cutlayer.metrics.readers import Chosen
 from cutlayer.metrics.series import correlation_either
 
 SMALL = FORA(steps=100, reader_steps=100, width=8, reader_width=16, hidden=128, critic_width=8)
@@ -303,6 +304,24 @@ def test_features_can_be_scored_by_whoever_has_the_clients():
     assert errors[0] < errors[1] / 2
 
 
+def test_behind_a_copy_and_a_lift_the_better_of_two_readers_is_chosen_on_held_out_images(monkeypatch):
+    knowledge, truth = victim(LightSplit(ratio=4))
+    attack = replace(SMALL, knows="matched+lift", steps=2, reader_steps=2)
+    for better, kind in (("conv", fora.ConvReader), ("mlp", fora.MLPReader)):
+
+        def choose(spec, names, rows, seed, train, score, better=better):
+            assert list(names) == ["conv", "mlp"] and 0 <= score(train("conv")) <= 1
+            return Chosen(train(better), better, {})
+
+        monkeypatch.setattr(fora, "best_reader", choose)
+        attacker = made(attack, knowledge)
+        assert attacker.remarks()["reader"] == better and isinstance(attacker.reader.network, kind)
+        assert attacker.reconstruct(knowledge.observed).shape == truth.shape
+    monkeypatch.undo()
+    assert made(attack, knowledge).remarks()["reader"] in ("conv", "mlp")
+    assert made(replace(attack, reader="conv"), knowledge).remarks()["reader"] == "conv"
+
+
 def test_lifted_features_are_compared_where_the_lift_ends():
     knowledge, truth = victim(LightSplit(ratio=4))
     attacker = made(replace(SMALL, knows="lift", steps=2, reader_steps=2), knowledge)
@@ -319,6 +338,18 @@ def test_without_the_critics_share_the_penalty_does_not_matter():
     }
     assert marks[1.0, 0.0] == marks[1.0, 1000.0]
     assert marks[0.2, 0.0] != marks[0.2, 1000.0]
+
+
+@pytest.mark.parametrize(("channels", "mix", "critics"), [(1, None, 0), (3, None, 16), (3, 1.0, 0), (1, 0.8, 16)])
+def test_by_default_a_critic_joins_for_images_in_colour(channels, mix, critics, monkeypatch):
+    penalised = []
+    monkeypatch.setattr(fora, "gradient_penalty", lambda *given: penalised.append(1) or gradient_penalty(*given))
+    aux = torch.rand(40, channels, 12, 12)
+    seen = [Message(Kind.FORWARD, 0, 0, {"z": torch.rand(40, *CUT)})]
+    known = Knowledge(aux=aux, observed=seen, guard=KnownGuard(NoGuard(), CUT, 3, TASK))
+    made(replace(SMALL, steps=20, reader_steps=2, mix=mix), known)
+    # Of 20 steps the critic is heard from the 6th on, and learns a fifth of that time before.
+    assert len(penalised) == (0 if not critics else 20 - 5)
 
 
 def test_the_critic_learns_before_it_is_heard(monkeypatch):
@@ -350,7 +381,7 @@ def test_another_seed_is_another_attacker_and_the_same_seed_the_same():
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
-@pytest.mark.parametrize("knows", ["oblivious", "lift", "matched"])
+@pytest.mark.parametrize("knows", ["oblivious", "lift", "matched", "matched+lift"])
 def test_an_attacker_can_be_written_down(knows):
     knowledge, _ = victim(LightSplit(ratio=4))
     attacker = made(replace(SMALL, knows=knows, steps=2, reader_steps=2), knowledge)

@@ -130,6 +130,7 @@ def test_a_quick_audit_has_the_form_of_the_papers_and_the_strongest_and_others_h
     quick = suite("quick", TASK, True)
     assert not any(attack.active for attack in quick)
     assert {attack.knows for attack in quick if isinstance(attack, FORA)} == {"oblivious", "matched+lift"}
+    assert {attack.knows for attack in quick if isinstance(attack, SDAR | PCAT | UnSplit)} == {"oblivious", "matched"}
     assert [attack.key for attack in quick if isinstance(attack, Decoder)] == ["recovered"]
     assert {repr(form) for a in quick for form in a.against(NoGuard(), SHAPE)} == {repr(a.base()) for a in quick}
     for budget in ("standard", "paper"):

@@ -1,6 +1,6 @@
 """White boxes with and without a secret key: how an attacker that knows the head makes messages of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
@@ -76,7 +76,8 @@ class Made(NamedTuple):
     rows: Tensor
     held: Tensor
     held_rows: Tensor
-    key_empty: float | None = None  # share of coefficients that are empty under a recovered key; None: none found
+    key_empty: float | None  # share of coefficients that are empty under a recovered key; None: none found
+    encode: Callable[[Tensor, Tensor], Tensor]  # how those messages were made, for whoever has more images and labels
 
 
 def made(key: str, knowledge: Knowledge, seed: int) -> Made:
@@ -88,10 +89,11 @@ def made(key: str, knowledge: Knowledge, seed: int) -> Made:
     if key in WHITE:
         assert knowledge.encode is not None
         seen = knowledge.encode(images, labels)
-        return Made(seen[rows], rows, seen[held], held)
+        return Made(seen[rows], rows, seen[held], held, None, knowledge.encode)
 
-    assert knowledge.head is not None
-    z, empty = knowledge.head(images, labels), None
+    head, empty = knowledge.head, None
+    assert head is not None
+    z = head(images, labels)
     copies = other = _copies(knowledge, derive(seed, "keys"), MIXED if key == "mixture" else 1)
     if key == "recovered":
         empty = _put_recovered(knowledge, seed, copies)
@@ -107,6 +109,7 @@ def made(key: str, knowledge: Knowledge, seed: int) -> Made:
         _through(other, z[held], images[held], labels[held]),
         held,
         empty,
+        lambda x, y: _through(copies, head(x, y), x, y),
     )
 
 

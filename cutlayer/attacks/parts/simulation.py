@@ -68,6 +68,8 @@ class Simulation(Attack):
     keys: str = "own"
     needs: ClassVar[tuple[str, ...]] = ("task", "aux", "aux_labels", "observed", "net", "body", "guard")
     forms: ClassVar[tuple[str, ...]] = FORMS
+    # Behind a DCT, compared coefficient by coefficient, SSIM 0.41 to 0.44; as lifted maps 0.22 to 0.26.
+    strongest: ClassVar[str] = "matched"
 
     def __post_init__(self) -> None:
         if min(self.steps, self.width, self.hidden) < 1 or self.batch < 2 or self.blocks < 0:
