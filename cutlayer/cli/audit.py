@@ -210,7 +210,7 @@ def _audit(
 ) -> None:
     """`more`: attacks of a suite for the task, beside those that were asked for by name."""
     prepare(threads, device)
-    from ..attacks import Decoder
+    from ..attacks import usual
     from ..audit.matrix import audit as run_audit
     from ..audit.matrix import files_of
     from ..audit.report import files as report
@@ -233,7 +233,7 @@ def _audit(
     found = more(task_of(loaded.train, len(loaded.classes))) if more else []
     # Of a suite, what has nothing to find in labels of pixels is left out; what was asked for by name is refused.
     attacks = [*wanted.attacks, *(one for one in found if not (maps and one.reads_classes))]
-    wanted = replace(wanted, attacks=attacks or [Decoder()])
+    wanted = replace(wanted, attacks=attacks or usual([*wanted.guards, *wanted.optional_guards]))
     weights = find_weights(data_dir)
     try:
         with Bar() as bar:
