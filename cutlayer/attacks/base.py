@@ -63,6 +63,7 @@ class Knowledge:
     # For each of these, and last for the messages to be read: which row stands for each sample. The judge's alone.
     order: Sequence[Tensor] | None = None
     net: Net | None = None  # the architecture, without weights
+    bodies: Sequence[nn.Module] | None = None  # the server's own part at the end of each epoch of `history`
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
     encode: Callable[[Tensor, Tensor], Tensor] | None = None  # white box: images and labels -> what would be sent
     head: Callable[[Tensor, Tensor], Tensor] | None = None  # the same without the guard: activations of the cut
@@ -90,6 +91,7 @@ REQUIRED = {
     "passes": "messages and heads of several epochs, which an audit records",
     "order": "the order of the samples in every epoch, which an audit records",
     "net": "the architecture of the client's network",
+    "bodies": "the server's own network as it was while the client learnt",
     "body": "the server's own network",
     "encode": "the client's head and guard (white box)",
     "head": "the client's head (white box)",
@@ -106,6 +108,7 @@ IN_WORDS = {
     "passes": "all messages of several epochs, and the client's head at the end of each (white box)",
     "order": "which sample every row of these messages stands for, which no server knows",
     "net": "the architecture of the client's network, without weights",
+    "bodies": "its own network as it was at the end of every epoch",
     "body": "its own network, weights included",
     "encode": "the client's head, weights included (white box), and its guard",
     "head": "the client's head, weights included (white box), without the guard and its key",

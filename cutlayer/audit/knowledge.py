@@ -59,6 +59,7 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         before,
         observed=victim.observed,
         history=victim.history and [_apart(message, victim.network.split.guard) for message in victim.history],
+        bodies=victim.bodies and [_for_rows_apart(body) for body in victim.bodies],
         passes=Lazily(lambda: [one.told for one in passes_of(victim)]),
         order=Lazily(lambda: order_of(victim)),
         body=_for_rows_apart(run.server.body),

@@ -53,7 +53,7 @@ class Recorded(Victim):
         steps = {message.step for message in forward[first:]}
         self.messages = [message for message in own if message.step in steps]
         self.rows = [None] * (len(forward) - first)
-        self.units, self.passes = None, []
+        self.units, self.passes, self.bodies = None, [], None
         self.observed = self.history = own
         samples = run.samples[client]
         pick = torch.cat([run.batch_of(client, message.step) for message in forward[first:]])
@@ -86,8 +86,8 @@ def attack_recording(
         raise ValueError(f"{folder} set no images aside for the attacker: train with --aux-samples N")
     refuse_overlap(run.parts)
     for attack in attacks:
-        if "passes" in attack.needs:
-            raise ValueError(f"{attack} needs {REQUIRED['passes']}: a recording has no heads, run an audit")
+        if lacking := [name for name in ("passes", "bodies") if name in attack.needs]:
+            raise ValueError(f"{attack} needs {REQUIRED[lacking[0]]}: that is not in a recording, run an audit")
         why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
         if why is not None:
             raise ValueError(why)

@@ -1,8 +1,11 @@
 """One guarded training run and what an audit asks of it, made when it is first needed."""
 
+import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
+
+from torch import nn
 
 from ..attacks import Attack
 from ..core.batch import Task
@@ -52,6 +55,7 @@ class Scene:
     history: list[Message] = field(default_factory=list)
     epochs: int = 0  # at the end of the training, of which a pass is recorded
     passes: list[Passed] = field(default_factory=list)
+    bodies: list[nn.Module] = field(default_factory=list)
 
     @cached_property
     def run(self) -> LocalRun:
@@ -76,7 +80,7 @@ class Scene:
             trial()
             shared.show(self._training, event.step / max(1, event.steps))
 
-        run.train(on_step=after, on_epoch=lambda: self._record_pass(run))
+        run.train(on_step=after, on_epoch=lambda: self._record(run))
         trial.finish()
         self.watched, self.server_watched = trial.honest(), honest(run)
         if shared.link is not None:
@@ -138,7 +142,9 @@ class Scene:
             self.history.append(message)
         return handle(message)
 
-    def _record_pass(self, run: LocalRun) -> None:
+    def _record(self, run: LocalRun) -> None:
+        if self.shared.records:
+            self.bodies.append(copy.deepcopy(run.server.body))
         # One that may stop early has to be recorded all along.
         if self.epochs and (run.plan.patience or run.progress.epoch > run.plan.epochs - self.epochs):
             self.passes = [*self.passes, one_pass(run, run.progress.epoch, self.shared.images)][-self.epochs :]
@@ -147,7 +153,7 @@ class Scene:
     def victim(self) -> Victim:
         victim = Victim(self.run, self.shared.images)
         victim.history = self.history if self.shared.records else None
-        victim.passes = self.passes
+        victim.bodies, victim.passes = self.bodies or None, self.passes
         return victim
 
     @cached_property
