@@ -3,13 +3,17 @@
 An import line here is all that registers one: `__all__`, and with it every name a person may type, follows.
 """
 
+from collections.abc import Sequence
+
 from ..core.batch import Task
 from ..core.spec import plug_ins
+from ..guards.base import Guard
 from .attribute import AttributeInference as AttributeInference
 from .base import Attack as Attack
 from .base import Attacker as Attacker
 from .base import Knowledge as Knowledge
 from .base import KnownGuard as KnownGuard
+from .base import Pass as Pass
 from .base import smashed as smashed
 from .decoder import Decoder as Decoder
 from .fora import FORA as FORA
@@ -17,6 +21,7 @@ from .fsa import FeatureSniffer as FeatureSniffer
 from .fsha import FSHA as FSHA
 from .labels import LabelClustering as LabelClustering
 from .labels import TailEnumeration as TailEnumeration
+from .linked import Linked as Linked
 from .membership import Membership as Membership
 from .pcat import PCAT as PCAT
 from .retrieval import Retrieval as Retrieval
@@ -25,6 +30,13 @@ from .sdar import SDARLabels as SDARLabels
 from .unsplit import UnSplit as UnSplit
 
 __all__ = plug_ins(globals(), Attack)
+
+
+def usual(guards: Sequence[Guard]) -> list[Attack]:
+    """What an audit takes where nothing is asked for: the white-box reference, and where a guard draws anew, the one
+    that reads several messages of a sample."""
+    return [Decoder(), *([Linked()] if any(guard.draws_anew for guard in guards) else [])]
+
 
 BUDGETS = ("quick", "standard", "paper")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ FORMS = ("oblivious", "lift", "matched", "matched+lift")  # of knowing a guard, 
 # Fields by which an attack works longer or with larger networks.
 EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
-    "reader_width", "readers",
+    "reader_width", "readers", "epochs",
 )  # fmt: skip
 ANY_INPUT = ("images", "records", "series")
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
@@ -42,6 +42,13 @@ class KnownGuard:
         return self.spec.undo(self.shape, self.public)
 
 
+class Pass(NamedTuple):
+    """What the server recorded of one pass over the client's data, and the client as it was then (white box)."""
+
+    messages: Sequence[Message]
+    encode: Callable[[Tensor, Tensor], Tensor]
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """All that an attacker can be told beyond the messages. An attack is handed the fields it names, no others."""
@@ -53,7 +60,11 @@ class Knowledge:
     private: tuple[Tensor, Tensor] | None = None  # images of the victim's own and their labels, none of them scored
     observed: Sequence[Message] | None = None  # what the server recorded of one whole pass over the client's data
     history: Sequence[Message] | None = None  # what it recorded while the client learnt, in the order it came
+    passes: Sequence[Pass] | None = None  # of its last epochs, the oldest first
+    # For each of these, and last for the messages to be read: which row stands for each sample. The judge's alone.
+    order: Sequence[Tensor] | None = None
     net: Net | None = None  # the architecture, without weights
+    bodies: Sequence[nn.Module] | None = None  # the server's own part at the end of each epoch of `history`
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
     encode: Callable[[Tensor, Tensor], Tensor] | None = None  # white box: images and labels -> what would be sent
     head: Callable[[Tensor, Tensor], Tensor] | None = None  # the same without the guard: activations of the cut
@@ -78,7 +89,10 @@ REQUIRED = {
     "private": "some of the client's own images",
     "observed": "recorded messages of a pass over the client's data",
     "history": "what was recorded while the client learnt",
+    "passes": "messages and heads of several epochs, which an audit records",
+    "order": "the order of the samples in every epoch, which an audit records",
     "net": "the architecture of the client's network",
+    "bodies": "the server's own network as it was while the client learnt",
     "body": "the server's own network",
     "encode": "the client's head and guard (white box)",
     "head": "the client's head (white box)",
@@ -92,7 +106,10 @@ IN_WORDS = {
     "private": "a share of the client's own images with their labels; the images scored are others",
     "observed": "all messages of one pass over the client's data",
     "history": "all messages of the client's training, in the order they came",
+    "passes": "all messages of several epochs, and the client's head at the end of each (white box)",
+    "order": "which sample every row of these messages stands for, which no server knows",
     "net": "the architecture of the client's network, without weights",
+    "bodies": "its own network as it was at the end of every epoch",
     "body": "its own network, weights included",
     "encode": "the client's head, weights included (white box), and its guard",
     "head": "the client's head, weights included (white box), without the guard and its key",
@@ -142,6 +159,8 @@ class Attack(Spec):
     strongest: ClassVar[str] = FORMS[-1]
     # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
     clusters: ClassVar[bool] = False
+    # It was told which samples stand behind every row, and answers for each of them where they share one.
+    each_sample: ClassVar[bool] = False
     # Images it is judged on, at most: a field where each of them is dear. None: all there are.
     most_images: ClassVar[int | None] = None
 

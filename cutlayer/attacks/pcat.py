@@ -29,6 +29,7 @@ class PCAT(Attack):
     structure: float = 0.1
     private_share: float = 0.0
     reader: str = "auto"
+    alongside: bool = False  # as published; else it learns from the end of the training
     knows: str = EVERY
     keys: str = "own"
     forms: ClassVar[tuple[str, ...]] = FORMS
@@ -41,7 +42,8 @@ class PCAT(Attack):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*Simulation.needs, "private") if self.private_share else Simulation.needs
+        needs = self.simulation().needs
+        return (*needs, "private") if self.private_share else needs
 
     @classmethod
     def sized(cls, budget: str) -> Self:

@@ -74,6 +74,7 @@ def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
         "accuracy_spread": max(accuracies) - min(accuracies),
         "accuracy_chance": commonest(run.parts.test.y),
         "labels_travel": not run.plan.protocol.labels_stay_home,
+        "draws_anew": run.plan.guard.draws_anew,
         "epsilon_asked": epsilon_asked(run.plan.guard),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),

@@ -24,6 +24,7 @@ from ..metrics.recognition import identified
 from .eye import named as class_named
 from .kinds import KINDS, in_its_words
 from .knowledge import after_training
+from .passes import Linking, links_right
 from .refusal import refusals
 from .row_scores import spread, worth
 from .rows import Row, Scores, shown
@@ -89,11 +90,15 @@ NO_PICTURE: Scores = dict.fromkeys(FIGURES)
 
 def _images(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
     forward = uploads(victim.messages)
-    guess = for_each_sample(attacker.reconstruct(forward), forward, victim.rows)
+    guess = attacker.reconstruct(forward)
+    if not attack.each_sample:
+        guess = for_each_sample(guess, forward, victim.rows)
     lost = ~guess.isfinite().flatten(1).all(1)
     guess = torch.where(lost[:, None, None, None], 0.0, guess)
     figures = scores(victim.truth, guess, lpips)
-    near = _likeness(attacker, victim, forward) if isinstance(attacker, Substituting) else {}
+    near: dict[str, Any] = _likeness(attacker, victim, forward) if isinstance(attacker, Substituting) else {}
+    if isinstance(attacker, Linking) and not attack.each_sample:
+        near["links_right"] = links_right(attacker, victim)
     each_image = torch.cat(
         [ssim_either(a, b.clamp(0, 1)) for a, b in zip(victim.truth.split(CHUNK), guess.split(CHUNK), strict=True)]
     )

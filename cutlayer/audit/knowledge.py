@@ -11,6 +11,7 @@ from ..core.seeds import derive
 from ..data.base import Parts
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
+from .passes import Lazily, order_of, passes_of
 from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded
 
 
@@ -58,6 +59,9 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         before,
         observed=victim.observed,
         history=victim.history and [_apart(message, victim.network.split.guard) for message in victim.history],
+        bodies=victim.bodies and [_for_rows_apart(body) for body in victim.bodies],
+        passes=Lazily(lambda: [one.told for one in passes_of(victim)]),
+        order=Lazily(lambda: order_of(victim)),
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
         head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size),

@@ -170,7 +170,7 @@ class _Matrix:
         shared = SceneContext(
             data, self.task, self.spec.images, self.resources.device, self.show, self.records, self.spec.link
         )
-        open_cut = Scene(replace(own, guard=NoGuard()), shared)
+        open_cut = Scene(replace(own, guard=NoGuard()), shared, epochs=self._recorded(NoGuard()))
         marks = self._marks(open_cut)
         self._floors.append(marks)
         if self._result is None:
@@ -182,7 +182,8 @@ class _Matrix:
             if guard == NoGuard():
                 self._attacked(open_cut, marks, controls)
             elif self.claim(f"{seed} | {shown(guard)}"):
-                self._attacked_if_it_trains(Scene(replace(own, guard=guard), shared, open_cut), marks, controls)
+                scene = Scene(replace(own, guard=guard), shared, open_cut, epochs=self._recorded(guard))
+                self._attacked_if_it_trains(scene, marks, controls)
         for one in self.alone:
             self._by_itself(one, own, data)
 
@@ -264,6 +265,11 @@ class _Matrix:
         assert self._result is not None
         self._result.poisoned.append(cell[0])
         return True
+
+    def _recorded(self, guard: Guard) -> int:
+        """How many epochs some attack on this guard wants to read together."""
+        wanting = [form for form in self.forms[guard] if "passes" in form.needs]
+        return max((form.epochs for form in wanting), default=0)  # type: ignore[attr-defined]
 
     def _client_macs(self) -> dict[str, int]:
         """What each guard has a client compute."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..attacks import Attack
+from ..attacks.base import REQUIRED
 from ..core.message import Kind, Message
 from ..engines.folder import TRANSCRIPT, load_plan
 from ..engines.local.run import LocalRun
@@ -52,7 +53,7 @@ class Recorded(Victim):
         steps = {message.step for message in forward[first:]}
         self.messages = [message for message in own if message.step in steps]
         self.rows = [None] * (len(forward) - first)
-        self.units = None
+        self.units, self.passes, self.bodies = None, [], None
         self.observed = self.history = own
         samples = run.samples[client]
         pick = torch.cat([run.batch_of(client, message.step) for message in forward[first:]])
@@ -85,6 +86,8 @@ def attack_recording(
         raise ValueError(f"{folder} set no images aside for the attacker: train with --aux-samples N")
     refuse_overlap(run.parts)
     for attack in attacks:
+        if lacking := [name for name in ("passes", "bodies") if name in attack.needs]:
+            raise ValueError(f"{attack} needs {REQUIRED[lacking[0]]}: that is not in a recording, run an audit")
         why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
         if why is not None:
             raise ValueError(why)

@@ -98,6 +98,7 @@ class RunFacts(TypedDict, total=False):
     accuracy_spread: float
     accuracy_chance: float
     labels_travel: bool
+    draws_anew: bool
     epsilon_asked: float | None
     mean_iou: float
     fairness: dict[str, float] | None
@@ -131,6 +132,9 @@ class Remarks(TypedDict, total=False):
     match: float
     tightness: float
     key_empty: float | None
+    linked_by: str
+    epochs: int
+    together: int
 
 
 class ColumnRow(TypedDict):
@@ -170,6 +174,7 @@ class Row(RunFacts, Remarks, total=False):
     detectors_attacked: list[DetectorRow]
     feature_mse: float
     feature_cosine: float
+    links_right: float | None
     broken: int
     sampled: Sampled
     strangers: Sampled

@@ -1,8 +1,11 @@
 """One guarded training run and what an audit asks of it, made when it is first needed."""
 
+import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
+
+from torch import nn
 
 from ..attacks import Attack
 from ..core.batch import Task
@@ -18,6 +21,7 @@ from ..wire.ledger import TRAINING
 from .detector_trial import DetectorTrial
 from .facts import run_facts
 from .hijack import Hijacked, Training, hijack
+from .passes import Passed, one_pass
 from .poison_trial import PoisonTrial, honest
 from .progress import Cells
 from .rows import DetectorRow, PoisonRow, RunFacts, shown
@@ -49,6 +53,9 @@ class Scene:
     watched: list[DetectorRow] = field(default_factory=list)  # how the plan's detectors did in honest training
     server_watched: list[DetectorRow] = field(default_factory=list)  # how those of the server did
     history: list[Message] = field(default_factory=list)
+    epochs: int = 0  # at the end of the training, of which a pass is recorded
+    passes: list[Passed] = field(default_factory=list)
+    bodies: list[nn.Module] = field(default_factory=list)
 
     @cached_property
     def run(self) -> LocalRun:
@@ -73,7 +80,7 @@ class Scene:
             trial()
             shared.show(self._training, event.step / max(1, event.steps))
 
-        run.train(on_step=after)
+        run.train(on_step=after, on_epoch=lambda: self._record(run))
         trial.finish()
         self.watched, self.server_watched = trial.honest(), honest(run)
         if shared.link is not None:
@@ -135,10 +142,18 @@ class Scene:
             self.history.append(message)
         return handle(message)
 
+    def _record(self, run: LocalRun) -> None:
+        if self.shared.records:
+            self.bodies.append(copy.deepcopy(run.server.body))
+        # One that may stop early has to be recorded all along.
+        if self.epochs and (run.plan.patience or run.progress.epoch > run.plan.epochs - self.epochs):
+            self.passes = [*self.passes, one_pass(run, run.progress.epoch, self.shared.images)][-self.epochs :]
+
     @cached_property
     def victim(self) -> Victim:
         victim = Victim(self.run, self.shared.images)
         victim.history = self.history if self.shared.records else None
+        victim.bodies, victim.passes = self.bodies or None, self.passes
         return victim
 
     @cached_property

@@ -25,7 +25,8 @@ def doubts(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> lis
 
     `rows` are all attacks on that secret, `unguarded` those on the open cut. An ε takes the place of attackers.
     """
-    return [*([] if epsilon_holds(rows) else _weakness(rows, unguarded, floors)), *hollow(rows, unguarded, floors)]
+    weak = [] if epsilon_holds(rows) else [*_weakness(rows, unguarded, floors), *_unlinked(rows)]
+    return [*weak, *hollow(rows, unguarded, floors)]
 
 
 def _weakness(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> list[str]:
@@ -52,6 +53,18 @@ def _weakness(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) -> 
     if (count := max(_units(row) for row in strong)) < LEAST_UNITS:
         return [f"it was tried on {count} messages only, and a good grade takes {LEAST_UNITS}"]
     return []
+
+
+def _unlinked(rows: Sequence[Row]) -> list[str]:
+    """Pictures behind a guard that draws anew: what one message hides, those of several epochs may show together."""
+    if not any(row.get("draws_anew") and row["secret"] == "images" for row in rows):
+        return []
+    linking = [row for row in rows if row.get("linked_by") and not row.get("ceiling")]
+    if not linking:
+        return ["the guard draws anew for every message, and nobody tried to read those of several epochs together"]
+    if not any(passed(row) for row in linking):
+        return ["the guard draws anew for every message, and who read those of several epochs failed its control"]
+    return [below_default(linking[0])] if all(row.get("below_default") for row in linking) else []
 
 
 def below_default(row: Row) -> str:

@@ -242,7 +242,8 @@ def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], mis
         )
     told, real = ceiling(rows, guard), strongest(rows, guard)
     if told is not None and told is not real:
-        found.append(f"Who knew the key would reach {told['value']:.2f}.")
+        what = "which sample every row stands for, in every epoch," if told.get("linked_by") else "the key"
+        found.append(f"Who knew {what} would reach {told['value']:.2f}.")
     return found + [forms.sentence for forms in by_form(rows, guard)[:1] if forms.gain >= WIDE_GAP]
 
 

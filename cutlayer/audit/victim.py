@@ -42,6 +42,8 @@ class Victim:
         self.messages, self.rows, self.units = observed.messages, observed.rows, observed.units
         self.observed = replay(run, client, order[:MOST_OBSERVED], "observed").messages
         self.history: list[Message] | None = None  # of the training, where it was recorded
+        self.bodies: list[nn.Module] | None = None  # of the server at the end of each epoch, where they were kept
+        self.passes: list[Any] | None = None  # of its last epochs (`audit.passes`), where they were recorded
 
     def given_away(self, share: float) -> tuple[Tensor, Tensor]:
         """A share of this client's images with their labels, or as many as are not scored."""

@@ -214,7 +214,7 @@ def _audit(
 ) -> None:
     """`more`: attacks of a suite for the task, beside those that were asked for by name."""
     prepare(threads, device)
-    from ..attacks import Decoder
+    from ..attacks import usual
     from ..audit.matrix import audit as run_audit
     from ..audit.matrix import files_of
     from ..audit.report import files as report
@@ -238,8 +238,10 @@ def _audit(
     maps = loaded.train.y.dim() > 1
     task = task_of(loaded.train, len(loaded.classes))
     # Of a suite, what has nothing to find here is left out and named; what was asked for by name is refused.
-    found = more(task) if more else []
-    wanted = replace(wanted, attacks=wanted.attacks or (() if found else [Decoder()]), optional_attacks=found)
+    found, attacks = more(task) if more else [], wanted.attacks
+    if not attacks and not found:
+        found = usual([*wanted.guards, *wanted.optional_guards])
+    wanted = replace(wanted, attacks=attacks, optional_attacks=found)
     refuse_secrets(secrets, task)
     for name in still(loaded):
         say(f"the column {name!r} never changes: there is nothing to read in it, and it is left out")

@@ -53,7 +53,11 @@ Guards = Annotated[
     ),
 ]
 Attacks = Annotated[
-    list[str] | None, typer.Option(help="An attack. Repeatable. Default: Decoder. See: cutlayer list attacks")
+    list[str] | None,
+    typer.Option(
+        help="An attack. Repeatable. Default: Decoder, in audits also Linked where a guard draws anew. "
+        "See: cutlayer list attacks"
+    ),
 ]
 Resume = Annotated[
     Path | None,

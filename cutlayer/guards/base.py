@@ -114,6 +114,12 @@ class Guard(Spec):
         """Whether what leaves hangs on a secret that each client draws once, for good."""
         return False
 
+    @property
+    def draws_anew(self) -> bool:
+        """Whether two messages of one sample differ though the head stands still: in noise, in which bits or values
+        leave, in who shares the row. Several of them then show more than one."""
+        return self.mixes_samples
+
     def out_shape(self, shape: Shape) -> Shape:
         """The shape that leaves, or a ValueError that says why this guard does not fit this cut."""
         return shape

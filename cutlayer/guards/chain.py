@@ -97,6 +97,10 @@ class Chain(Guard):
     def has_key(self) -> bool:
         return any(part.has_key for part in self.parts)
 
+    @property
+    def draws_anew(self) -> bool:
+        return any(part.draws_anew for part in self.parts)
+
     def out_shape(self, shape: Shape) -> Shape:
         whole, bundled = shape, False
         for part in self._calibrated():

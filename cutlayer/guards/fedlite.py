@@ -57,6 +57,10 @@ class FedLite(Guard):
             raise ValueError(f"{self} cuts a row into {self.parts} parts, but {shape} has {prod(shape)} numbers")
         return shape
 
+    @property
+    def draws_anew(self) -> bool:
+        return True  # words are made for each batch
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         self.out_shape(shape)
         return _Words(self, private)

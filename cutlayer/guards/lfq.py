@@ -94,6 +94,10 @@ class LFQ(Guard):
         """What one activation of this shape leaves in; the ratio of the thesis is 32 · prod(shape) over it."""
         return prod(self.out_shape(shape))
 
+    @property
+    def draws_anew(self) -> bool:
+        return self.depth > 1 or self.scale == "client"  # BatchNorm between stages, a size of the whole batch
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         decoder = self._decoder(shape, public)  # both sides start from the same one
         with seeded(private):

@@ -43,6 +43,10 @@ class Gaussian(Guard):
         _settled(self, self.scale)
         return shape
 
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _AddNoise("gaussian", _settled(self, self.scale), private)
 
@@ -87,6 +91,10 @@ class Laplace(Guard):
         _settled(self, self.scale)
         return shape
 
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _AddNoise("laplace", _settled(self, self.scale), private)
 
@@ -129,6 +137,10 @@ class Noise(Guard):
 
     def __post_init__(self) -> None:
         _check_number(self, "scale", self.scale)
+
+    @property
+    def draws_anew(self) -> bool:
+        return True
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _AddNoise("laplace", self.scale, private)

@@ -44,6 +44,10 @@ class Quantize(Guard, Compressor):
         if self.entropy and self.bits > MOST_CODED:
             raise ValueError(f"Quantize codes up to {MOST_CODED} bits by entropy; got {self.bits}")
 
+    @property
+    def draws_anew(self) -> bool:
+        return self.rounding == "stochastic"
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return StraightThrough(self, private)
 

@@ -41,6 +41,10 @@ class Shredder(Guard):
         if not isinstance(self.scale, int | float) or not 0 < self.scale < float("inf"):
             raise ValueError(f"Shredder's scale is that of the first noise, a number above 0; got {self.scale!r}")
 
+    @property
+    def draws_anew(self) -> bool:
+        return self.tensors > 1
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _AddNoise(self, shape, private)
 

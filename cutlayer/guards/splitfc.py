@@ -53,6 +53,10 @@ class SplitFC(Guard, Compressor):
         if not isinstance(self.ends, int) or not 1 <= self.ends <= MOST_ENDS:
             raise ValueError(f"SplitFC's ends is a whole number of bits from 1 to {MOST_ENDS}; got {self.ends!r}")
 
+    @property
+    def draws_anew(self) -> bool:
+        return True  # which columns leave, and the grids of the batch
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Drop(self, private)
 

@@ -67,6 +67,10 @@ class RandTopK(TopK):
         if not isinstance(self.alpha, int | float) or not 0 <= self.alpha <= 1:
             raise ValueError(f"RandTopK's alpha is a share in [0, 1]; got {self.alpha!r}")
 
+    @property
+    def draws_anew(self) -> bool:
+        return self.alpha > 0
+
     def mask(self, rows: Tensor, draw: torch.Generator | None = None) -> Tensor:
         top = super().mask(rows)
         count = self.count(tuple(rows.shape[1:]))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.seeds import derive, generator
 from ..data.base import Samples
 from .batches import as_batch, in_batches
 from .plan.plan import Plan
@@ -26,13 +27,17 @@ class Score(NamedTuple):
 def classes_of(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Tensor:
     """What a client's network takes each sample for; batch `number` draws from `seed(number)`.
 
+    In an order of their own: in a fixed one a server could average the messages of a sample over the epochs, whatever
+    noise each of them has.
     Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in a
     larger one it would find closer neighbours.
     """
     size = plan.batch_size if plan.guard.mixes_samples else EVALUATION_BATCH
-    batches = in_batches(torch.arange(len(samples)), size, plan.least_batch)
+    order = torch.randperm(len(samples), generator=generator(derive(seed(0), "order")))
+    batches = in_batches(order, size, plan.least_batch)
     every = (as_batch(samples, index, seed(number)) for number, index in enumerate(batches))
-    return torch.cat([predict(network, [batch]).argmax(1) for batch in every])
+    found = torch.cat([predict(network, [batch]).argmax(1) for batch in every])
+    return torch.empty_like(found).index_copy_(0, order.to(found.device), found)
 
 
 def score(found: Tensor, truth: Tensor, classes: int) -> Score:

@@ -14,7 +14,14 @@ from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import PCAT, SDAR, Knowledge, KnownGuard, SDARLabels
 from cutlayer.attacks.parts import simulation
-from cutlayer.attacks.parts.sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
+from cutlayer.attacks.parts.sdar_nets import (
+    Conditional,
+    Scale,
+    Simulator,
+    feature_critic,
+    image_critic,
+    published_decoder,
+)
 from cutlayer.attacks.parts.simulation import OwnServer, Pool, flipped, verdict
 from cutlayer.audit.control import CONTROL_MARGIN
 from cutlayer.audit.judge import judge
@@ -517,3 +524,60 @@ def test_settings_that_cannot_be_are_refused(settings, words):
 def test_pcat_refuses_them_too(settings):
     with pytest.raises(ValueError, match=r"private_share is a share|above 0|reader is"):
         PCAT(**settings)
+
+
+# ------------------------------------------------------------------ beside the training, as published
+@cache
+def recorded(protocol):
+    """A victim whose training was heard, with the server's body after each of three epochs."""
+    heard, bodies = [], []
+
+    def listen(message, handle):
+        heard.append(message)
+        return handle(message)
+
+    plan = tiny_plan(protocol=protocol, epochs=3, batch_size=8)
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[listen])
+    run.train(on_epoch=lambda: bodies.append(copy.deepcopy(run.server.body)))
+    victim = Victim(run, 16)
+    victim.history, victim.bodies = [message for message in heard if message.kind is not Kind.PREDICT], bodies
+    return victim
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=repr)
+@pytest.mark.parametrize("attack", [SDAR(**TINY, alongside=True), PCAT(**TINY, alongside=True)], ids=repr)
+def test_it_learns_from_the_messages_and_bodies_of_the_training_in_their_order(attack, protocol, monkeypatch):
+    victim, used = recorded(protocol), []
+    take_over = OwnServer.take_over
+    monkeypatch.setattr(OwnServer, "take_over", lambda self, state: (used.append(state), take_over(self, state)))
+    attacker = prepared(replace(attack, steps=6), victim)
+    epochs = [
+        next(n for n, body in enumerate(victim.bodies) if all(torch.equal(body.state_dict()[k], s[k]) for k in s))
+        for s in used[:-1]
+    ]
+    assert epochs == [0, 0, 1, 1, 2, 2]
+    # In the end it reads as one who came when all was over: with the body and the scale of the end.
+    end = prepared(replace(attack, alongside=False), victim)
+    assert all(torch.equal(t, end.server.body.state_dict()[n]) for n, t in attacker.server.body.state_dict().items())
+    assert torch.equal(attacker.scale.mean, end.scale.mean)
+    assert attacker.reconstruct(victim.messages).shape == (16, *TASK.shape)
+
+
+def test_who_learns_alongside_needs_a_recording():
+    assert not {"history", "bodies"} & set(SDAR().needs) and {"history", "bodies"} <= set(SDAR(alongside=True).needs)
+    assert {"history", "bodies"} <= set(PCAT(alongside=True, private_share=0.1).needs)
+    with pytest.raises(ValueError, match="what was recorded while the client learnt"):
+        prepared(SDAR(**TINY, alongside=True), toy(UShaped()))
+
+
+@pytest.mark.parametrize(
+    ("cut", "image", "norms"),
+    [((32, 16, 16), (3, 32, 32), 4), ((64, 8, 8), (3, 32, 32), 7), ((8, 12, 12), (1, 28, 28), 4)],
+)
+def test_the_decoder_of_the_release_has_batchnorm_behind_every_layer(cut, image, norms):
+    decoder = published_decoder(cut, image)
+    assert decoder(torch.randn(2, *cut)).shape == (2, *image)
+    assert sum(isinstance(layer, nn.BatchNorm2d) for layer in decoder) == norms
+    attacker = prepared(SDAR(**TINY, reader="batchnorm"), toy(Vanilla()))
+    assert attacker.remarks()["reader"] == "batchnorm"
+    assert attacker.reconstruct(toy(Vanilla()).messages).shape == (16, *TASK.shape)

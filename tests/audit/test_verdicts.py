@@ -389,3 +389,46 @@ def test_the_page_has_the_thresholds_of_the_code():
         "MOST_EPSILON", "READ_BETTER", "WIDE_GAP",
     ):  # fmt: skip
         assert re.search(rf"^\| `{name}` \| {getattr(grades, name):g}\b", PAGE, re.MULTILINE), name
+
+
+# ------------------------------------------------------------------ messages of several epochs
+ANEW = {"draws_anew": True}
+LINKING = pictured("g", 0.31, attack="Linked()", linked_by="neighbours", **ANEW)
+
+
+def test_a_guard_that_draws_anew_is_graded_well_only_if_several_epochs_were_read_together():
+    open_cut, hidden = pictured("none", 0.95), pictured("g", 0.31, **ANEW)
+    lacking = judged(open_cut, hidden)
+    assert lacking.grade == "unknown" and "those of several epochs together" in lacking.sentence
+    assert judged(open_cut, hidden, LINKING).grade == "hides"
+    assert judged(open_cut, pictured("g", 0.31)).grade == "hides", "what is drawn once needs no such attacker"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"ceiling": True, "linked_by": "order"}, "nobody tried to read"),
+        ({"why_control_failed": "it failed", "valid": False, "why_invalid": "it failed"}, "failed its control"),
+        ({"below_default": ["epochs 3 of 6"]}, "epochs 3 of 6"),
+    ],
+)
+def test_one_that_proves_nothing_does_not_count_for_it(changes, why):
+    found = judged(pictured("none", 0.95), pictured("g", 0.31, **ANEW), {**LINKING, **changes})
+    assert found.grade == "unknown" and why in found.sentence
+
+
+def test_labels_behind_such_a_guard_need_no_linked_pictures():
+    rows = [named("none", 0.9, white_box=True), named("g", 0.2, white_box=True, **ANEW)]
+    assert not any("several epochs" in doubt for one in judged(*rows).secrets for doubt in one.doubts)
+
+
+def test_an_epsilon_covers_every_epoch():
+    price = {"privacy": {"epsilon": {"total": 1.0}}, "epsilon_asked": 1.0}
+    assert judged(pictured("none", 0.95), pictured("g", 0.31, **ANEW, **price)).grade == "hides"
+
+
+def test_who_knew_the_order_is_named_as_a_limit():
+    limit = {**LINKING, "value": 0.9, "ceiling": True, "linked_by": "order"}
+    found = judged(pictured("none", 0.95), pictured("g", 0.31, **ANEW), LINKING, limit)
+    assert found.grade == "hides"
+    assert any("which sample every row stands for" in note and "0.90" in note for note in found.notes)

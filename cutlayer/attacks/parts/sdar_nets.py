@@ -114,6 +114,34 @@ def image_critic(shape: Shape, width: int) -> nn.Module:
     return _judging(layers, shape)
 
 
+def published_decoder(cut: Shape, image: Shape) -> nn.Module:
+    """The decoder of SDAR's release: doubled up to the size of the image, BatchNorm and ReLU behind every layer.
+
+    It is made for ResNet-20 at levels 4 and 7. A cut that is no half or quarter of the image is scaled to it.
+    """
+    size, doublings = cut[1], 0
+    while size * 2 ** (doublings + 1) <= image[1]:
+        doublings += 1
+    layers: list[nn.Module] = []
+    channels = cut[0]
+    for left in reversed(range(doublings)):
+        out = 64 if left else 32
+        layers += [nn.Upsample(scale_factor=2), *_normed(nn.Conv2d(channels, out, 3, padding=1))]
+        for before in (out, 32) if left else ():
+            layers += _normed(nn.ConvTranspose2d(before, 32, 3, 1, 1))
+        channels = 32
+    if size << doublings != image[1]:
+        layers += [nn.Upsample(size=image[1:])]
+    for out in (16, 16, 16):
+        layers += _normed(nn.ConvTranspose2d(channels, out, 3, 1, 1))
+        channels = out
+    return nn.Sequential(*layers, nn.Conv2d(channels, image[0], 3, padding=1), nn.Sigmoid())
+
+
+def _normed(layer: nn.Conv2d | nn.ConvTranspose2d) -> list[nn.Module]:
+    return [layer, nn.BatchNorm2d(layer.out_channels), nn.ReLU()]
+
+
 def _conv(channels: int, out: int, stride: int, norm: bool = True) -> list[nn.Module]:
     convolution = nn.Conv2d(channels, out, 3, stride, padding=1)
     return [convolution, nn.BatchNorm2d(out), _bend()] if norm else [convolution, _bend()]

@@ -1,10 +1,10 @@
 """A simulated client behind the server's own body, a decoder that inverts it, and critics that keep it alike."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,11 @@ from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader, start_a
 from ...nets.base import check_choice
 from ...nets.server_network import ServerNetwork
 from ..base import EVERY, FORMS, Attack, Attacker, Knowledge
-from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic
+from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic, published_decoder
 from .view import KEYS, View, lifts, matches
 
-READERS = ("auto", "conv", "mlp")
+READERS = ("auto", "conv", "batchnorm", "mlp")
+RECENT = 4  # messages that stand for how the client speaks at a moment of its training
 CLASSIFIERS = ("server", "own")
 # "paper" is SDAR's configuration for CIFAR-10 and ResNet-20. There a critic's rate is its adversary's times its
 # weight: over a few hundred steps such a critic learns nothing, so the smaller sizes let it learn faster.
@@ -63,10 +64,11 @@ class Simulation(Attack):
     flip: float = 0.2
     classifier: str = "server"  # where labels travel: the server's, or one of its "own", learnt as in the U shape
     aligned: bool = False  # auxiliary batches have the labels of the observed ones, where those travel
-    reader: str = "auto"
+    reader: str = "auto"  # "conv" for maps, else "mlp"; "batchnorm" is the decoder of SDAR's release
+    alongside: bool = False  # learn from the messages and bodies of the training as they came, not from its end
     knows: str = EVERY
     keys: str = "own"
-    needs: ClassVar[tuple[str, ...]] = ("task", "aux", "aux_labels", "observed", "net", "body", "guard")
+    told: ClassVar[tuple[str, ...]] = ("task", "aux", "aux_labels", "observed", "net", "body", "guard")
     forms: ClassVar[tuple[str, ...]] = FORMS
     # Behind a DCT, compared coefficient by coefficient, SSIM 0.41 to 0.44; as lifted maps 0.22 to 0.26.
     strongest: ClassVar[str] = "matched"
@@ -84,6 +86,10 @@ class Simulation(Attack):
         check_choice("reader", self.reader, READERS)
         check_choice("knows", self.knows or FORMS[0], FORMS)
         check_choice("keys", self.keys, KEYS)
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.told, *(("history", "bodies") if self.alongside else ()))
 
     @classmethod
     def sized(cls, budget: str) -> Self:
@@ -133,7 +139,8 @@ class Simulating(Attacker):
         held = max(2 * knowledge.guard.spec.least_batch, len(images) // 10)
         if held >= len(images):
             raise ValueError(f"{spec} learns from auxiliary images; {len(images)} are too few: raise --aux-samples")
-        self._train(images[held:], labels[held:], seen, shares)
+        moments = self._moments(knowledge) if spec.alongside else [Moment(seen, shares, self.scale, None)]
+        self._train(images[held:], labels[held:], moments)
         self.found = self._measure(images[:held], labels[:held], seen, shares)
         if self.decoder is not None:
             self.decoder.eval().requires_grad_(False)
@@ -149,8 +156,26 @@ class Simulating(Attacker):
     def remarks(self) -> dict[str, object]:
         return self.found
 
-    def _train(self, images: Tensor, labels: Tensor, seen: Tensor, shares: Tensor) -> None:
-        spec = self.spec
+    def _moments(self, knowledge: Knowledge) -> "list[Moment]":
+        """What it learns from, moment by moment: the newest messages, and its own body of that epoch."""
+        messages, bodies = _uploads(knowledge.history or ()), knowledge.bodies or ()
+        if not messages or not bodies:
+            raise ValueError(f"{self.spec} learns alongside the training, of which nothing was recorded")
+        states = [self.server.state_of(body) for body in bodies]
+        found = []
+        for place in range(len(messages)):
+            recent, state = (
+                messages[max(0, place - RECENT + 1) : place + 1],
+                states[place * len(states) // len(messages)],
+            )
+            seen = torch.cat([self.server.read(message["z"]) for message in recent])
+            found.append(Moment(seen, torch.cat([self._shares(message) for message in recent]), Scale(seen), state))
+        return found
+
+    def _train(self, images: Tensor, labels: Tensor, moments: "Sequence[Moment]") -> None:
+        """Learn for `steps`, through all moments of the client's training in turn."""
+        spec, last, scale = self.spec, self.server.state_of(None), self.scale
+        present: Moment | None = None
         simulator = _adam([self.simulator, self.view, self.server.tail], spec.rate)
         decoder = _adam([self.decoder], spec.decoder_rate) if self.decoder is not None else None
         critic = _adam([self.critic], spec.critic_rate) if self.critic is not None else None
@@ -161,8 +186,11 @@ class Simulating(Attacker):
             second_critic = _adam([second], spec.decoder_rate * spec.lambda2)
         aux = Pool(labels, self.task.classes)
         for step in range(spec.steps):
-            pick = torch.randint(len(seen), (spec.batch,)).to(seen.device)
-            z, their = self.scale(seen[pick]), shares[pick]
+            if (now := moments[step * len(moments) // spec.steps]) is not present:
+                present, self.scale = now, now.scale
+                self.server.take_over(now.body)
+            pick = torch.randint(len(now.seen), (spec.batch,)).to(now.seen.device)
+            z, their = self.scale(now.seen[pick]), now.shares[pick]
             index = aux.like(their) if spec.aligned and self.told else aux.any(spec.batch)
             x, y = images[index], labels[index]
             ours = self._one_hot(y, x)
@@ -192,6 +220,8 @@ class Simulating(Attacker):
                     _gradients(verdict(second(x, ours), 1) + verdict(fake, 0), second_critic)
                     second_critic.step()
                 decoder.step()
+        self.scale = scale
+        self.server.take_over(last)
 
     @torch.no_grad()
     def _measure(self, images: Tensor, labels: Tensor, seen: Tensor, shares: Tensor) -> dict[str, object]:
@@ -280,9 +310,28 @@ class OwnServer(nn.Module):
         """An observed message in the space of comparison."""
         return self.lift(seen)
 
+    def state_of(self, body: nn.Module | None) -> dict[str, Tensor]:
+        """The weights of another copy of the server's network, or its own; those of a part that is not used here are
+        left out."""
+        state = (self.body if body is None else body).state_dict()
+        return {name: state[name].clone() for name in self.body.state_dict()}
+
+    def take_over(self, state: Mapping[str, Tensor] | None) -> None:
+        if state is not None:
+            self.body.load_state_dict(state)
+
     def forward(self, z: Tensor) -> Tensor:
         """One score a class."""
         return self.tail(self.body(z))
+
+
+class Moment(NamedTuple):
+    """What an attacker has at one moment of the training."""
+
+    seen: Tensor
+    shares: Tensor
+    scale: Scale
+    body: dict[str, Tensor] | None  # None: as it is at the end
 
 
 class Pool:
@@ -335,6 +384,8 @@ def _reader(spec: Simulation, shape: Shape, image: Shape) -> tuple[str, Callable
         return name, partial(MLPReader, image=image, width=spec.hidden)
     if len(shape) != 3:
         raise ValueError(f"{spec}: a convolution cannot read messages of shape {shape}; use reader='mlp'")
+    if name == "batchnorm":
+        return name, partial(published_decoder, image=image)
     return name, partial(ConvReader, image=image, width=4 * spec.width)
 
 

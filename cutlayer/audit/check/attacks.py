@@ -1,11 +1,13 @@
 """Laws of attacks, on an unguarded toy cut."""
 
+import copy
 import pickle
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
 from ...attacks import Attack, Attacker, Knowledge
 from ...attacks.base import IN_WORDS
@@ -38,14 +40,16 @@ class Told(Knowledge):
 @cache
 def _victim() -> Victim:
     heard: list[Message] = []
+    bodies: list[nn.Module] = []
 
     def listen(message: Message, handle: Handler) -> Message:
         heard.append(message)
         return handle(message)
 
     run = LocalRun(toy_plan(epochs=1), toy_parts(), classes=TASK.classes, at_server=[listen])
-    run.train()
+    run.train(on_epoch=lambda: bodies.append(copy.deepcopy(run.server.body)))
     victim = Victim(run, IMAGES)
+    victim.bodies = bodies
     victim.history = [message for message in heard if message.kind is not Kind.PREDICT]
     return victim
 

@@ -1,0 +1,175 @@
+"""Messages of one sample from several epochs, read together: noise averages out, bits add up, groups come apart."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ..core.guard import Shape
+from ..core.message import Message
+from ..guards.base import Guard, NoGuard
+from .base import EVERY, Attack, Attacker, Knowledge, smashed
+from .parts.linking import Link, shared_rows, taken_apart
+from .parts.pictures import READERS, learn_to_read, linear_error, refuse_strange
+
+LINKS = ("neighbours", "order")
+LEAST_HELD = 16  # own images by which readers are compared
+MANY, MOST_COPIES = 2048, 4  # own images: where there are fewer, each passes several times, and is drawn anew
+DAMPINGS = (0.01, 0.1, 1.0)  # where samples share rows: how much of what hardly comes apart is left out
+
+
+@dataclass(frozen=True, repr=False)
+class Linked(Attack):
+    """White-box reader of several epochs: links the messages of one sample, and reads them together.
+
+    A guard that draws anew (noise, random bits, other groups) hides in one message what several of them show. `link`
+    says how they are found: "neighbours", by what they look like; "order", by being told which sample every row is,
+    which no server is (batches are drawn from the client's secret seed), so that such a row is a ceiling. Not said:
+    both, against guards that draw anew. It knows the head as it was at the end of each of the last `epochs`.
+    """
+
+    link: str = EVERY
+    epochs: int = 6  # of the training, the last ones, that are read beside the message itself
+    steps: int = 400
+    width: int = 64
+    hidden: int = 1024
+    readers: tuple[str, ...] = READERS
+
+    def __post_init__(self) -> None:
+        if self.link not in (*LINKS, EVERY):
+            raise ValueError(f"link is one of {', '.join(map(repr, LINKS))}; got {self.link!r}")
+        if min(self.epochs, self.steps, self.width, self.hidden) < 1:
+            raise ValueError(f"{self}: epochs, steps, width and hidden are whole numbers from 1 up")
+        refuse_strange(self.readers)
+
+    @classmethod
+    def sized(cls, budget: str) -> Self:
+        if budget == "paper":
+            return cls(epochs=20, steps=4000, width=128, hidden=2048)
+        return cls(epochs=3, steps=150) if budget == "quick" else cls()
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        told = ("aux", "aux_labels", "encode", "undo", "passes")
+        return (*told, "order") if self.link == "order" else told
+
+    @property
+    def each_sample(self) -> bool:  # type: ignore[override]
+        return self.link == "order"
+
+    def against(self, guard: Guard, shape: Shape) -> list[Attack]:
+        """What a guard draws once, or does not draw, is in every message alike: against it there is nothing to add to
+        one that reads a single message. Asked for by its link, it is tried all the same."""
+        if guard == NoGuard():
+            return [self.base()]
+        if self.link != EVERY:
+            return [self]
+        return [replace(self, link=link) for link in LINKS] if guard.draws_anew else []
+
+    def base(self) -> Self:
+        return replace(self, link=EVERY)
+
+    def ceiling(self, guard: Guard) -> bool:
+        return self.link == "order"
+
+    def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
+        return _Linking(self, knowledge, seed)
+
+
+class _Linking(Attacker):
+    """It learns from messages of its own, in passes and orders of its own, linked as the victim's will be."""
+
+    def __init__(self, spec: Linked, knowledge: Knowledge, seed: int):
+        assert knowledge.aux is not None and knowledge.aux_labels is not None and knowledge.passes is not None
+        assert knowledge.encode is not None
+        held = min(max(LEAST_HELD, len(knowledge.aux) // 10), len(knowledge.aux) // 2)
+        images, labels, odd = _often_enough(knowledge.aux, knowledge.aux_labels, held)
+        recorded = list(knowledge.passes)[-spec.epochs :]
+        if not recorded:
+            raise ValueError(f"{spec} reads several epochs, of which none was recorded")
+        self.spec = spec
+        self.theirs = [smashed(one.messages) for one in recorded]
+        self.order = None if knowledge.order is None else list(knowledge.order)[-len(recorded) - 1 :]
+        own = [_sent(one, images, labels, held) for one in (*(one.encode for one in recorded), knowledge.encode)]
+        self.links: list[Link] = []
+        self.damping = 0.0
+        seen = self._linked(own, odd, images, held) if self.order is None else self._taken_apart(own, images, held)
+        self.read, self.best, self.scores = learn_to_read(spec, seen, images, held, knowledge.undo, seed)
+
+    def reconstruct(self, messages: Sequence[Message]) -> Tensor:
+        return self.read(self._together(smashed(messages))[0])
+
+    def linked(self, messages: Sequence[Message]) -> list[Tensor]:
+        """For each epoch that was linked, the newest first: the row that each of these rows most likely is."""
+        return self._together(smashed(messages))[1]
+
+    def remarks(self) -> dict[str, object]:
+        return {
+            "linked_by": self.spec.link or LINKS[0],
+            "epochs": len(self.theirs),
+            "together": 1 + (len(self.links) if self.order is None else len(self.theirs)),
+            "reader": self.best,
+            "readers": {name: round(score, 4) for name, score in self.scores.items()},
+        }
+
+    def _together(self, seen: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What all messages say of these rows (of these samples, where it knows the order)."""
+        if self.order is not None:
+            *before, now = self.order
+            passes = [*zip(self.theirs, before, strict=True), (seen, now)]
+            whole = taken_apart(passes, max(len(index) for index in self.order), self.damping)
+            return whole[: len(now)], []
+        rows = []
+        for place, (link, theirs) in enumerate(zip(self.links, reversed(self.theirs), strict=False), start=1):
+            found, which = link.follow(seen, theirs)
+            seen = seen + (found - seen) / (place + 1)
+            rows.append(which)
+        return seen, rows
+
+    def _linked(self, own: list[tuple[Tensor, Tensor]], odd: Tensor, images: Tensor, held: int) -> Tensor:
+        """Learn to link, epoch after epoch from the newest back, as far as pictures gain by it."""
+        *before, (rows, index) = own
+        seen = rows[index]
+        best, least, useful = seen, linear_error(seen, images, held), 0
+        for place, (rows, index) in enumerate(reversed(before), start=1):
+            self.links.append(Link.learnt(seen, rows, index, odd))
+            found, _ = self.links[-1].follow(seen, rows, odd)
+            seen = seen + (found - seen) / (place + 1)
+            error = linear_error(seen, images, held)
+            if error < least:
+                best, least, useful = seen, error, place
+        del self.links[useful:]
+        return best
+
+    def _taken_apart(self, own: list[tuple[Tensor, Tensor]], images: Tensor, held: int) -> Tensor:
+        shared = any(len(rows) < len(index) for rows, index in own)
+        tried = {damping: taken_apart(own, len(images), damping) for damping in (DAMPINGS if shared else (0.0,))}
+        self.damping = min(tried, key=lambda damping: linear_error(tried[damping], images, held))
+        return tried[self.damping]
+
+
+def _often_enough(images: Tensor, labels: Tensor, held: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Images to learn from, behind the first ones, as often as there should be; and every other one of them marked,
+    with all of its copies."""
+    number = torch.arange(len(images), device=images.device)
+    copies = max(1, min(MOST_COPIES, MANY // len(images)))
+    number = torch.cat([number[:held], number[held:].repeat(copies)])
+    return images[number], labels[number], number % 2 == 1
+
+
+def _sent(
+    encode: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor, held: int
+) -> tuple[Tensor, Tensor]:
+    """What the client would send in one pass over these images, and which row stands for each of them.
+
+    The first ones go by themselves: in a row that they shared with images it learns from, a reader would know the
+    rest.
+    """
+    seen = []
+    for part, names in ((images[:held], labels[:held]), (images[held:], labels[held:])):
+        order = torch.randperm(len(part)).to(part.device)
+        sent = encode(part[order], names[order])
+        seen.append(torch.empty_like(sent).index_copy_(0, order, sent))
+    return shared_rows(torch.cat(seen))
