@@ -196,6 +196,7 @@ def join(
     """
     prepare(threads, device)
     from ..core.spec import spec
+    from ..engines.folder import known_scale, scale_in_words
     from ..engines.grpc import deploy
     from ..engines.grpc.admission import Limits
     from ..engines.grpc.logs import start_logs
@@ -209,6 +210,8 @@ def join(
     with Bar(estimates=True) as bar, halt_told(as_json, folder):
 
         def started(site: Any) -> None:
+            for line in scale_in_words(known_scale(folder)):
+                say(line)
             total = chosen.epochs * site.party.batches
             site.on_step = lambda epoch, steps, terms: bar.show(
                 f"epoch {epoch + 1} " + figures(terms), steps / max(1, total)

@@ -2,12 +2,14 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..core.seeds import derive, generator
 from .samples import Loaded, Samples
+from .scaling import Scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +20,7 @@ class Parts:
     val: Samples
     aux: Samples  # training samples set aside for an attacker
     test: Samples
+    scale: Scale | None = None  # that the inputs were put on
 
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
@@ -44,6 +47,7 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         val=loaded.train[validation],
         aux=loaded.train[attacker],
         test=loaded.test,
+        scale=loaded.scale,
     )
 
 
@@ -71,6 +75,15 @@ def carve(y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         raise ValueError("one sample cannot be both trained on and tested: give more samples, or a test set")
     test = stratified(y, max(1, round(len(y) / 10)), seed)
     return _without(torch.arange(len(y)), test), test
+
+
+def refuse_one_class(path: Path, y: Tensor, where: str) -> None:
+    """A network that may always say the same learns nothing, and scores 1."""
+    if len(y) > 1 and len(y.unique()) == 1:
+        raise ValueError(
+            f"{where} of {path} has one class only in {len(y)} rows, so there is nothing to learn: add rows of "
+            "another class, or name another target"
+        )
 
 
 def overlap(a: Samples, b: Samples) -> int:

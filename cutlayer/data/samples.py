@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from .scaling import Scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,8 @@ class Loaded:
     train: Samples
     test: Samples
     classes: tuple[str, ...]
+    scale: "Scale | None" = None  # that x was put on
+    names: bool = False  # the numbers of x are names of things (token ids), not amounts
 
     def __post_init__(self) -> None:
         for name, samples in (("train", self.train), ("test", self.test)):

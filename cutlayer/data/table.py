@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from ..core.seeds import derive
-from .base import About, Loaded, Samples, Source, carve
+from .base import About, Loaded, Samples, Source, carve, refuse_one_class
 from .csv_columns import Columns, read_columns
 from .faces import check_attributes
 from .files import own_file
+from .scaling import Scale
 
+ENDS = ("mean", "spread")
 MOST_VALUES = 256  # a column of more different texts names the rows rather than describing them
 
 
@@ -48,22 +50,24 @@ class Table(Source):
                 f"{table.path} has no column besides the target and the attributes: nothing to learn from"
             )
         kept, held = carve(y, derive(0, "table", "test"))
-        pool = Samples(torch.cat([_features(table, name, kept) for name in rest], 1), y, s)
-        return Loaded(pool[kept], pool[held], classes)
+        columns = [_features(table, name, kept) for name in rest]
+        refuse_one_class(table.path, y, f"the column {self.target!r}")
+        pool = Samples(torch.cat([x for x, _ in columns], 1), y, s)
+        mean, spread = (tuple(value for _, scale in columns for value in getattr(scale, name)) for name in ENDS)
+        return Loaded(pool[kept], pool[held], classes, Scale(mean, spread))
 
 
-def _features(table: Columns, name: str, train: Tensor) -> Tensor:
-    """A column as one float32 feature, or as one a value."""
+def _features(table: Columns, name: str, train: Tensor) -> tuple[Tensor, Scale]:
+    """A column as one float32 feature, or as one a value, and what was done to its numbers."""
     numbers = table.numbers(name)
     if numbers is not None:
-        centred = numbers - numbers[train].mean()
-        spread = centred[train].std(correction=0)
         # A column that never changes in training says nothing: it stays at 0 there.
-        return (centred / (spread if spread > 0 else 1)).float()[:, None]
+        scale = Scale.of(numbers[train, None])
+        return scale.apply(numbers[:, None]), scale
     codes, values = table.classes(name)
     if len(values) > MOST_VALUES:
         raise ValueError(
             f"the column {name!r} of {table.path} has {len(values)} different texts, over {MOST_VALUES}: it names "
             "rows rather than describing them; take it out of the file, or write it as numbers"
         )
-    return torch.nn.functional.one_hot(codes, len(values)).float()
+    return torch.nn.functional.one_hot(codes, len(values)).float(), Scale((0.0,) * len(values), (1.0,) * len(values))

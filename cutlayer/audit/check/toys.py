@@ -59,8 +59,9 @@ def toy_plan(**changes: object) -> Plan:
 
 
 def toy_parts(private: int = 48, seed: int = 0) -> Parts:
-    counts = (private, 12, 60, 30)
-    return Parts(*(toy_samples(count, 10 * seed + place) for place, count in enumerate(counts)))
+    counts = {"private": private, "val": 12, "aux": 60, "test": 30}
+    made = {name: toy_samples(count, 10 * seed + place) for place, (name, count) in enumerate(counts.items())}
+    return Parts(made["private"], made["val"], made["aux"], made["test"])
 
 
 def toy_batches(count: int, size: int, task: Task = TASK) -> list[Batch]:
