@@ -75,7 +75,7 @@ def train(
     changes |= {name: value for name, value in own.items() if value is not None}
     prepare(threads, device)
     from ..core.outside import load_named
-    from ..engines.folder import load_plan, new_folder
+    from ..engines.folder import load_plan, new_folder, scale_in_words
     from ..engines.local import start
     from ..training.facts import compression as rates
     from ..training.facts.forecast import in_words
@@ -95,10 +95,16 @@ def train(
         chosen = change(read_plan(plan), changes)
     folder = resume or new_folder(out, "train")
     with Bar(estimates=True) as bar, Stop() as stop, halt_told(as_json, folder):
+
+        def started(run: Any) -> None:
+            asked.keep(folder)
+            for line in scale_in_words(run.parts.scale):
+                say(line)
+
         follow = start.Following(
             record=record << 20,
             link=over,
-            on_start=lambda run: asked.keep(folder),
+            on_start=started,
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,

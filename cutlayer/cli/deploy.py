@@ -197,6 +197,7 @@ def join(
     """
     prepare(threads, device)
     from ..core.spec import spec
+    from ..engines.folder import known_scale, scale_in_words
     from ..engines.grpc import certs as room
     from ..engines.grpc import deploy
     from ..engines.grpc.channel import Address
@@ -216,6 +217,8 @@ def join(
             chosen, name, folder, address=address, data=spec(own, "data") if own else None, data_dir=data_dir,
             device=device,
         )  # fmt: skip
+        for line in scale_in_words(known_scale(folder)):
+            say(line)
         total = chosen.epochs * site.batches
         result = site.run(
             lambda epoch, steps, terms: bar.show(f"epoch {epoch + 1} " + figures(terms), steps / max(1, total))

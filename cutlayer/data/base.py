@@ -13,8 +13,9 @@ from ..core.spec import Spec
 from .about import About
 from .augment import AUGMENTATIONS
 from .files import CorruptData, MissingData, find
-from .holdout import Parts, carve, distinct, overlap, parts, stratified
+from .holdout import Parts, carve, distinct, overlap, parts, refuse_one_class, stratified
 from .samples import Loaded, Samples
+from .scaling import Scale, on_scale
 
 __all__ = [
     "About",
@@ -29,6 +30,7 @@ __all__ = [
     "find",
     "overlap",
     "parts",
+    "refuse_one_class",
     "stratified",
 ]
 
@@ -51,8 +53,9 @@ class Source(Spec, ABC):
     def read(self, folder: Path | None) -> Loaded:
         """The whole set from its files; see `find` for what `folder` means."""
 
-    def load(self, folder: Path | None = None) -> Loaded:
-        loaded = self.read(folder)
+    def load(self, folder: Path | None = None, scale: Scale | None = None) -> Loaded:
+        """The set, on the `scale` of a run that learnt from others; see `on_scale`."""
+        loaded = on_scale(self.read(folder), scale)
         # A source with a file for each sample has left the others unread.
         if self.limit in (None, len(loaded.train)):
             return loaded

@@ -45,7 +45,16 @@ def find(folder: Path | None, *relative: str, origin: str = "") -> Path:
 def own_file(folder: Path | None, path: str) -> Path:
     """A file of one's own. A path typed at a prompt is meant from where one stands, as for any other command."""
     typed = Path(path).expanduser()
-    return typed if typed.is_file() else find(folder, path)
+    if typed.is_file():
+        return typed
+    root = home(folder)
+    if typed.is_absolute() or not (root / path).is_file():
+        places = f"{typed}" if typed.is_absolute() else f"{path} in {Path.cwd()}, nor in {root.absolute()}"
+        raise MissingData(
+            f"there is no {places}: name the file by its path from here, or point at the folder that holds it with "
+            "--data-dir or the variable CUTLAYER_DATA"
+        )
+    return find(folder, path)
 
 
 def own_folder(folder: Path | None, path: str) -> Path:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from ..core.columns import Column
 from ..core.seeds import derive, generator
 from .samples import Loaded, Samples
+from .scaling import Scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +22,7 @@ class Parts:
     aux: Samples  # training samples set aside for an attacker
     test: Samples
     columns: tuple[Column, ...] = ()  # of a table whose columns have names
+    scale: Scale | None = None  # that the inputs were put on
 
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
@@ -47,6 +50,7 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         aux=loaded.train[attacker],
         test=loaded.test,
         columns=loaded.columns,
+        scale=loaded.scale,
     )
 
 
@@ -74,6 +78,15 @@ def carve(y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         raise ValueError("one sample cannot be both trained on and tested: give more samples, or a test set")
     test = stratified(y, max(1, round(len(y) / 10)), seed)
     return _without(torch.arange(len(y)), test), test
+
+
+def refuse_one_class(path: Path, y: Tensor, where: str) -> None:
+    """A network that may always say the same learns nothing, and scores 1."""
+    if len(y) > 1 and len(y.unique()) == 1:
+        raise ValueError(
+            f"{where} of {path} has one class only in {len(y)} rows, so there is nothing to learn: add rows of "
+            "another class, or name another target"
+        )
 
 
 def overlap(a: Samples, b: Samples) -> int:

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..core.seeds import derive
-from .base import About, CorruptData, Loaded, Samples, Source, carve
+from .base import About, CorruptData, Loaded, Samples, Source, carve, refuse_one_class
 from .files import own_file
 
 Arrays = Mapping[str, np.ndarray]
+MOST_TOKENS = 2**24  # a float32 tells whole numbers apart up to here
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,7 +24,9 @@ class Npz(Source):
     """Your own samples, any shape, from an .npz file: x, y, optionally x_test, y_test, s_NAME, identity.
 
     x is (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features), in bytes or in floats from 0 to 1; with
-    signals=True it is (N, channels, length), any floats. y is (N,), or (N, H, W) where every pixel has a class.
+    signals=True it is (N, channels, length), any floats, and with tokens=True (N, length), the ids of words. Features
+    and signals far from 0 to 1 are standardised by the training rows. y is (N,), or (N, H, W) where every pixel has a
+    class.
     `s_NAME` is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
     `s_NAME_test` and `identity_test`. Without x_test a tenth of every class is set aside. An array `classes`
     of strings names the labels.
@@ -33,18 +36,28 @@ class Npz(Source):
 
     path: str
     signals: bool = False  # x is (N, channels, length), not images without a channel
+    tokens: bool = False  # x is (N, length), and its numbers are names: they are never scaled
     limit: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.signals and self.tokens:
+            raise ValueError("x holds signals or tokens, not both: leave out signals=True or tokens=True")
 
     def read(self, folder: Path | None) -> Loaded:
         path = own_file(folder, self.path)
+        _refuse_table(path)
         arrays = _arrays(path)
         for wanted in ("x", "y") if "x_test" not in arrays else ("x", "y", "y_test"):
             if wanted not in arrays:
                 raise CorruptData(path, f"it has no array {wanted!r}, only {', '.join(sorted(arrays)) or 'none'}")
-        train = _samples(path, arrays, "", self.signals)
-        test = _samples(path, arrays, "_test", self.signals) if "x_test" in arrays else train
+        reader = _signals if self.signals else _tokens if self.tokens else _images
+        train = _samples(path, arrays, "", reader)
+        test = _samples(path, arrays, "_test", reader) if "x_test" in arrays else train
+        refuse_one_class(path, train.y, "y")
         # Checked before a test set is carved out, so that a complaint counts rows as the file does.
-        loaded = Loaded(train, test, _classes(path, arrays, torch.cat([train.y.flatten(), test.y.flatten()])))
+        classes = _classes(path, arrays, torch.cat([train.y.flatten(), test.y.flatten()]))
+        loaded = Loaded(train, test, classes, names=self.tokens)
         if "x_test" in arrays:
             return loaded
         kept, held = carve(train.y, derive(0, "npz", "test"))
@@ -58,15 +71,39 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("a single array, not an archive: write it with numpy.savez")
         with archive:
-            return {name: archive[name] for name in archive.files}
+            return {name: _plain(archive, name) for name in archive.files}
+    except _Objects:
+        raise CorruptData(path, "it holds Python objects, which could run code: write arrays of numbers") from None
     except (EOFError, OSError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise CorruptData(path, f"not an .npz archive of plain arrays ({error})") from error
+        why = "" if "pickle" in str(error) else f" ({error})"  # numpy's advice there is to run what is in the file
+        raise CorruptData(path, f"not an .npz archive of plain arrays{why}") from error
 
 
-def _samples(path: Path, arrays: Arrays, end: str, signals: bool) -> Samples:
+class _Objects(Exception):
+    """An array of Python objects."""
+
+
+def _plain(archive: "np.lib.npyio.NpzFile", name: str) -> np.ndarray:
+    try:
+        return archive[name]
+    except ValueError as error:
+        if "pickle" in str(error):
+            raise _Objects from error
+        raise
+
+
+def _refuse_table(path: Path) -> None:
+    if path.suffix.lower() in (".csv", ".tsv"):
+        raise ValueError(
+            f"{path.absolute()} is a table of text, and Npz reads archives of numpy.savez: say "
+            f"Table(path={str(path)!r}, target='COLUMN')"
+        )
+
+
+def _samples(path: Path, arrays: Arrays, end: str, reader: Callable[[Path, np.ndarray], Tensor]) -> Samples:
     attributes = {name for name in arrays if name.startswith("s_") and name.endswith("_test") == bool(end)}
     return Samples(
-        _signals(path, arrays[f"x{end}"]) if signals else _images(path, arrays[f"x{end}"]),
+        reader(path, arrays[f"x{end}"]),
         _numbers(path, f"y{end}", arrays),
         {name[2:].removesuffix("_test"): _numbers(path, name, arrays) for name in sorted(attributes)},
         _numbers(path, f"identity{end}", arrays) if f"identity{end}" in arrays else None,
@@ -79,7 +116,19 @@ def _signals(path: Path, x: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
+def _tokens(path: Path, x: np.ndarray) -> Tensor:
+    whole = x.dtype.kind in "iu" or (x.dtype.kind == "f" and np.isfinite(x).all() and (x == x.round()).all())
+    if x.ndim != 2 or not whole or not x.size or x.min() < 0 or x.max() > MOST_TOKENS:
+        raise CorruptData(path, f"tokens are whole numbers from 0 up of shape (N, length); x is {x.dtype} {x.shape}")
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+
+
 def _images(path: Path, x: np.ndarray) -> Tensor:
+    if x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        raise ValueError(
+            f"x of {path.absolute()} holds whole numbers ({x.dtype}), {x.shape[1]} a row: if they are token ids, say "
+            "tokens=True; if they are amounts, write them as floats: x.astype('float32')"
+        )
     if x.dtype.kind == "f":
         x = x.astype(np.float32, copy=False)
     elif x.dtype == np.uint8 or (x.dtype.kind in "iu" and not ((x < 0) | (x > 255)).any()):

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..core.columns import Column, features
+
+if TYPE_CHECKING:
+    from .scaling import Scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,8 @@ class Loaded:
     test: Samples
     classes: tuple[str, ...]
     columns: tuple[Column, ...] = ()  # of a table whose columns have names
+    scale: "Scale | None" = None  # that x was put on
+    names: bool = False  # the numbers of x are names of things (token ids), not amounts
 
     def __post_init__(self) -> None:
         for name, samples in (("train", self.train), ("test", self.test)):

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ..core.columns import Column
 from ..core.seeds import derive
-from .base import About, Loaded, Samples, Source, carve
+from .base import About, Loaded, Samples, Source, carve, refuse_one_class
 from .csv_columns import Columns, read_columns
 from .faces import check_attributes
 from .files import own_file
+from .scaling import Scale
 
 MOST_VALUES = 256  # a column of more different texts names the rows rather than describing them
 
@@ -49,9 +50,10 @@ class Table(Source):
                 f"{table.path} has no column besides the target and the attributes: nothing to learn from"
             )
         kept, held = carve(y, derive(0, "table", "test"))
+        refuse_one_class(table.path, y, f"the column {self.target!r}")
         columns, parts = _described(table, rest, kept)
         pool = Samples(torch.cat(parts, 1), y, s)
-        return Loaded(pool[kept], pool[held], classes, columns)
+        return Loaded(pool[kept], pool[held], classes, columns, _scale(columns))
 
 
 def _described(table: Columns, names: list[str], train: Tensor) -> tuple[tuple[Column, ...], list[Tensor]]:
@@ -65,16 +67,20 @@ def _described(table: Columns, names: list[str], train: Tensor) -> tuple[tuple[C
     return tuple(columns), parts
 
 
+def _scale(columns: tuple[Column, ...]) -> Scale:
+    """What was done to the numbers; features of a text are as they are."""
+    means = tuple(value for one in columns for value in ((0.0,) * one.width if one.values else (one.mean,)))
+    spreads = tuple(value for one in columns for value in ((1.0,) * one.width if one.values else (one.spread,)))
+    return Scale(means, spreads)
+
+
 def _features(table: Columns, name: str, train: Tensor, first: int) -> tuple[Column, Tensor]:
     """A column as one float32 feature, or as one a value, from the `first` on."""
     numbers = table.numbers(name)
     if numbers is not None:
-        mean = numbers[train].mean()
-        spread = numbers[train].std(correction=0)
         # A column that never changes in training says nothing: it stays at 0 there.
-        spread = spread if spread > 0 else torch.ones_like(spread)
-        column = Column(name, first, mean=float(mean), spread=float(spread))
-        return column, ((numbers - mean) / spread).float()[:, None]
+        scale = Scale.of(numbers[train, None])
+        return Column(name, first, mean=scale.mean[0], spread=scale.spread[0]), scale.apply(numbers[:, None])
     codes, values = table.classes(name)
     if len(values) > MOST_VALUES:
         raise ValueError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..core.spec import NotNamed, spec
+from ..data.scaling import AS_THEY_ARE, Scale
 from ..training import checkpoint
 from ..training.plan.code import refuse_other_code
 from ..training.plan.plan import Plan
@@ -15,6 +16,7 @@ from ..training.plan.plan_text import refuse_old_names
 
 TRANSCRIPT = "transcript.bin"
 RESULT = "result.json"
+SCALE = "input_scale.json"
 
 
 def new_folder(out: Path | None, kind: str) -> Path:
@@ -82,3 +84,24 @@ def typable(plan: Plan) -> bool:
 def write_plan(plan: Plan, folder: Path) -> None:
     told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))
+
+
+def keep_scale(folder: Path, scale: Scale | None) -> None:
+    """What a client's inputs were put on: facts of its data, readable by its owner alone."""
+    if scale is not None:
+        checkpoint.write_text(folder / SCALE, json.dumps(scale.as_dict()), mode=0o600)
+
+
+def known_scale(folder: Path) -> Scale:
+    """The scale that the network in a folder learnt on."""
+    path = folder / SCALE
+    try:
+        return Scale.from_dict(json.loads(path.read_text())) if path.exists() else AS_THEY_ARE
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def scale_in_words(scale: Scale | None) -> list[str]:
+    if scale is None or not scale.why:  # a table is always standardised, and says so
+        return []
+    return [f"inputs: {scale.why}, so each feature is standardised by the training rows (kept in {SCALE})"]

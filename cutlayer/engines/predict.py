@@ -19,6 +19,7 @@ from ..core.message import Kind, through
 from ..core.remote import Remote
 from ..core.seeds import derive
 from ..data.base import Loaded, Samples, Source
+from ..data.scaling import Scale
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
 from ..training.build import build_client
@@ -29,7 +30,7 @@ from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import load_plan
+from .folder import known_scale, load_plan
 from .grpc import certs
 from .grpc.channel import Address
 from .grpc.client import PredictOnlyClient
@@ -128,11 +129,11 @@ class Inputs:
     stream: bool = False  # each sample is a message of its own, sent when the answer to the one before has come
     maps: bool = False  # refuse a network that gives no label maps
 
-    def load(self, plan: Plan) -> tuple[Loaded, Samples]:
-        """The data, and what of it is predicted."""
+    def load(self, plan: Plan, scale: Scale | None = None) -> tuple[Loaded, Samples]:
+        """The data, on the scale that the network learnt on, and what of it is predicted."""
         if self.stream:
             refuse_stream(plan)
-        loaded = (self.data or plan.data).load(self.data_dir)
+        loaded = (self.data or plan.data).load(self.data_dir, scale)
         refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
         if self.maps and loaded.test.y.dim() == 1:
             raise ValueError(f"--masks are label maps, and {plan.net} gives one class a sample: leave it out")
@@ -163,7 +164,7 @@ def predict(
     server that has the body. `given`: the plan, where a recipe's own network is in it. `link`: also say how long it
     would take over that."""
     plan, inputs = load_plan(folder, given), inputs or Inputs()
-    loaded, samples = inputs.load(plan)
+    loaded, samples = inputs.load(plan, known_scale(folder))
     ledger, stream = Ledger(), inputs.stream
     with (
         _here(plan, folder, ledger, inputs.data_dir, device)

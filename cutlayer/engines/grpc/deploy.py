@@ -21,10 +21,12 @@ from ...core.errors import Interrupted
 from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
+from ...data.scaling import Scale
 from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
+from ..folder import SCALE, keep_scale, known_scale
 from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
@@ -190,14 +192,17 @@ def join(
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(plan, name, address, folder, device)
     number = site.enrol()
-    task, own = own_parts(plan, number, data, data_dir)
+    task, own = own_parts(plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None)
+    keep_scale(folder, own.scale)
     site.prepare(number, task, own, own_data=data is not None)
     return site
 
 
-def own_parts(plan: Plan, number: int, data: Source | None, data_dir: Path | None) -> tuple[Task, Parts]:
-    """A client's own data, or, in a rehearsal, its share of the plan's."""
-    loaded = (data or plan.data).load(data_dir)
+def own_parts(
+    plan: Plan, number: int, data: Source | None, data_dir: Path | None, scale: Scale | None = None
+) -> tuple[Task, Parts]:
+    """A client's own data, or, in a rehearsal, its share of the plan's; on the `scale` of a run that goes on."""
+    loaded = (data or plan.data).load(data_dir, scale)
     split = parts(loaded, aux=0 if data else plan.aux_samples, val=plan.val_share, seed=plan.seed)
     task = task_of(split.private, len(loaded.classes))
     if data is None:

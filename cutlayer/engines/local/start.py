@@ -2,6 +2,7 @@
 
 plan.json            what was asked for, and the fingerprint of the public part
 private.json         the clients' private seed (readable by its owner alone)
+input_scale.json     how inputs far from 0 to 1 were standardised (the same)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
 halted.*             where a detector stopped it, and why: see `halt`
@@ -19,6 +20,7 @@ from typing import Any
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...data.base import parts
+from ...data.scaling import Scale
 from ...training import checkpoint, loop
 from ...training.evaluation import mean_iou
 from ...training.facts.compression import rates
@@ -32,7 +34,17 @@ from ...training.progress import StepEvent
 from ...wire.ledger import DOWN, UP
 from ...wire.transcript import Recorder
 from ..client_report import by_client
-from ..folder import RESULT, TRANSCRIPT, new_folder, refuse_finished, typable, write_plan
+from ..folder import (
+    RESULT,
+    TRANSCRIPT,
+    keep_scale,
+    known_scale,
+    new_folder,
+    refuse_finished,
+    scale_in_words,
+    typable,
+    write_plan,
+)
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
 from .run import LocalRun
@@ -69,7 +81,7 @@ def train(
         refuse_finished(folder)
     recorder, watch = Recorder(follow.record) if follow.record else None, Stopwatch()
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
-    run = ready(plan, data_dir, device, watchers)
+    run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
         write_plan(run.plan, folder)
@@ -127,9 +139,15 @@ def refuse_side_by_side(plan: Plan) -> None:
         )
 
 
-def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Watcher] = ()) -> LocalRun:
-    """A plan with its data, about to begin."""
-    loaded = plan.data.load(data_dir)
+def ready(
+    plan: Plan,
+    data_dir: Path | None,
+    device: str,
+    at_server: Sequence[Watcher] = (),
+    scale: Scale | None = None,
+) -> LocalRun:
+    """A plan with its data, about to begin; or to go on, with the `scale` that it was begun with."""
+    loaded = plan.data.load(data_dir, scale)
     return LocalRun(
         plan,
         parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed),
@@ -142,6 +160,7 @@ def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Wa
 def _begin(run: LocalRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(run.plan, folder)
+    keep_scale(folder, run.parts.scale)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder, "last")
@@ -192,6 +211,7 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         checkpoint.save(folder / "model.safetensors", whole, {})
     result = {
         "plan": repr(run.plan),
+        **({"inputs": scale_in_words(run.parts.scale)} if scale_in_words(run.parts.scale) else {}),
         "accuracy": sum(used) / len(used),
         **({"mean_iou": sum(maps) / len(maps)} if maps else {}),
         "accuracy_spread": max(used) - min(used),
