@@ -50,8 +50,8 @@ class Table(Source):
                 f"{table.path} has no column besides the target and the attributes: nothing to learn from"
             )
         kept, held = carve(y, derive(0, "table", "test"))
-        refuse_one_class(table.path, y, f"the column {self.target!r}")
         columns, parts = _described(table, rest, kept)
+        refuse_one_class(table.path, y, f"the column {self.target!r}")
         pool = Samples(torch.cat(parts, 1), y, s)
         return Loaded(pool[kept], pool[held], classes, columns, _scale(columns))
 
