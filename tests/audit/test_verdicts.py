@@ -351,6 +351,11 @@ def test_a_guard_that_is_read_better_than_the_open_cut_is_flagged():
     assert better.grade == "does not protect" and any("read better" in flag for flag in better.flags)
 
 
+def test_a_row_that_does_not_count_says_nothing_of_how_well_a_guard_is_read():
+    found = judged(pictured("none", 0.9, psnr=15.0), pictured("g", 0.31, psnr=25.0, valid=False, why_invalid="-"))
+    assert not any("read better" in flag for flag in found.flags)
+
+
 def test_an_attack_that_diverged_is_named_and_earns_nothing_good():
     broken = pictured("g", 0.3, broken=3)
     reason = why_invalid(broken, None, FLOORS)

@@ -1,6 +1,7 @@
 """Benchmarks of a deployment: the ideal schedule they compare with, what they count, and that each of them runs."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -162,6 +163,14 @@ def test_overhead_is_within_its_goal():
     found = bench_deploy._wire_overhead(4)
     assert 0 < found.value <= 0.3
     assert 1 < found.ratio < 1.01
+
+
+def test_frames_are_counted_on_their_way():
+    away, sent = Away.__new__(Away), []
+    away.frames, away.site = 0, SimpleNamespace(channel=SimpleNamespace(send=sent.append, receive=lambda: b"abc"))
+    away._count_frames()
+    away.site.channel.send(b"12345")
+    assert (sent, away.site.channel.receive(), away.frames) == ([b"12345"], b"abc", 8)
 
 
 def test_idle(monkeypatch):

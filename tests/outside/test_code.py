@@ -72,16 +72,22 @@ def test_what_has_a_source_is_not_refused():
     assert "code" not in Plan().agreed() and Plan().code() == {}
 
 
-def test_what_a_class_uses_from_beside_itself_counts(plugins):
-    def digest():
-        return spec("two_layers.py:TwoLayers()").__class__, source_of(type(spec("two_layers.py:TwoLayers()"))).digest
+def digest_of_two_layers():
+    return source_of(type(spec("two_layers.py:TwoLayers()"))).digest
 
-    _, before = digest()
-    net = Path("two_layers.py")
+
+def test_what_a_class_uses_from_beside_itself_counts(plugins):
+    before, net = digest_of_two_layers(), Path("two_layers.py")
     net.write_text(net.read_text() + "\n\nUNUSED = 3\n")
-    assert digest()[1] == before, "what it does not use does not count"
+    assert digest_of_two_layers() == before, "what it does not use does not count"
     net.write_text(net.read_text().replace("from widths import MIDDLE", "MIDDLE = 7"))
-    assert digest()[1] != before, "a number it uses does"
+    assert digest_of_two_layers() != before, "a number it uses does"
+
+
+def test_what_stands_above_a_class_counts(plugins):
+    before, net = digest_of_two_layers(), Path("two_layers.py")
+    net.write_text(net.read_text().replace("@dataclass(frozen=True, ", "@dataclass(frozen=True, order=True, "))
+    assert digest_of_two_layers() != before
 
 
 def test_a_network_from_outside_names_its_parameters(plugins):
