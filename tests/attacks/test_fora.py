@@ -22,7 +22,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import seeded
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
 from cutlayer.metrics.images import ncc
-from cutlayer.metrics.readers import Chosen
+from cutlayer.metrics.readers import Chosen, fit
 from cutlayer.metrics.series import correlation_either
 
 SMALL = FORA(steps=100, reader_steps=100, width=8, reader_width=16, hidden=128, critic_width=8)
@@ -304,13 +304,13 @@ def test_features_can_be_scored_by_whoever_has_the_clients():
     assert errors[0] < errors[1] / 2
 
 
-def test_behind_a_copy_and_a_lift_the_better_of_two_readers_is_chosen_on_held_out_images(monkeypatch):
+def test_behind_a_copy_and_a_lift_there_are_two_readers(monkeypatch):
     knowledge, truth = victim(LightSplit(ratio=4))
     attack = replace(SMALL, knows="matched+lift", steps=2, reader_steps=2)
     for better, kind in (("conv", fora.ConvReader), ("mlp", fora.MLPReader)):
 
         def choose(spec, names, rows, seed, train, score, better=better):
-            assert list(names) == ["conv", "mlp"] and 0 <= score(train("conv")) <= 1
+            assert list(names) == ["conv", "mlp"] and score(train("conv")) < 0
             return Chosen(train(better), better, {})
 
         monkeypatch.setattr(fora, "best_reader", choose)
@@ -320,6 +320,21 @@ def test_behind_a_copy_and_a_lift_the_better_of_two_readers_is_chosen_on_held_ou
     monkeypatch.undo()
     assert made(attack, knowledge).remarks()["reader"] in ("conv", "mlp")
     assert made(replace(attack, reader="conv"), knowledge).remarks()["reader"] == "conv"
+
+
+@pytest.mark.parametrize(("spoilt", "kept"), [("conv", "mlp"), ("mlp", "conv")])
+def test_of_two_readers_it_takes_the_one_whose_pictures_would_be_sent_as_what_was_seen(spoilt, kept, monkeypatch):
+    def fit_but_one(network, *given, **settings):
+        trained = fit(network, *given, **settings)
+        if isinstance(network, {"conv": fora.ConvReader, "mlp": fora.MLPReader}[spoilt]):
+            for parameter in network.parameters():
+                nn.init.zeros_(parameter)
+        return trained
+
+    monkeypatch.setattr(fora, "fit", fit_but_one)
+    knowledge, _ = victim(LightSplit(ratio=4))
+    few = replace(SMALL, knows="matched+lift", steps=50, reader_steps=50)
+    assert made(few, knowledge).remarks()["reader"] == kept
 
 
 def test_lifted_features_are_compared_where_the_lift_ends():
