@@ -12,6 +12,7 @@ from . import audit as cli_audit
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
+from . import layers as cli_layers
 from .options import (
     AsJson,
     Code,
@@ -271,6 +272,7 @@ def list_things(
 
 
 cli_check.register(app)
+cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 

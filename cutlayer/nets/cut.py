@@ -94,8 +94,8 @@ def _call(model: nn.Module, nodes: list[Node], name: str) -> Node:
 def _output(call: Node) -> Node:
     """What a module gives: where it answers with several values and one of them alone is read, that one."""
     read = [user for user in call.users if user.users]
-    if len(read) == 1 and read[0].target is operator.getitem and isinstance(read[0].args[1], int):
-        return read[0]
+    if len(read) == 1 and read[0].target in (operator.getitem, getattr) and isinstance(read[0].args[1], int | str):
+        return call if _is_size(read[0]) else read[0]
     return call
 
 
@@ -108,12 +108,16 @@ def _place_parameters(nodes: list[Node], side: dict[Node, int]) -> None:
 
 def _refuse_shared_state(model: nn.Module, nodes: list[Node], side: dict[Node, int]) -> None:
     sides: dict[Tensor, set[int]] = {}
+    first: dict[Tensor, str] = {}
     for node in nodes:
         used = {side[user] for user in node.users} if node.op == "get_attr" else {side[node]}
         for name, tensor in _state(model, node).items():
             sides.setdefault(tensor, set()).update(used)
             if len(sides[tensor]) > 1:
-                raise ValueError(f"{name!r} is used on both sides of a cut; each part needs its own")
+                other = first.get(tensor, name)
+                tied = "" if other == name else f"{other!r} and {name!r} are tied, one tensor by two names: "
+                raise ValueError(f"{tied}{name!r} is used on both sides of a cut; each part needs its own")
+            first.setdefault(tensor, name)
 
 
 def _state(model: nn.Module, node: Node) -> dict[str, Tensor]:

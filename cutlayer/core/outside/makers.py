@@ -57,6 +57,15 @@ def maker(text: str) -> Callable[[], Any]:
     return functools.partial(thing, *arguments, **keywords) if arguments or keywords else thing
 
 
+def is_place(text: str) -> bool:
+    """Whether a text is that of something by where it is."""
+    try:
+        _read(text)
+    except ValueError:
+        return False
+    return True
+
+
 def without_place(text: str) -> str:
     """The name and the arguments alone, which are the same on every machine."""
     origin, _ = _read(text)

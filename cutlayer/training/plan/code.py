@@ -96,12 +96,19 @@ def _modules(net: Net) -> dict[str, nn.Module]:
     """Head, body and tail without their numbers; none where no shape is known that the network reads."""
     if isinstance(net, CutAtLayers):
         return _cut_modules(net)
-    shape = next((one for one in SHAPES if _reads(net, one)), None)
+    shape = usual_shape(net)
     if shape is None:
         return {}
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         # How many classes there are is the data's to say, too.
         return {"head": net.head(shape), "body": net.body(shape), "tail": net.tail(shape, 10)}
+
+
+def usual_shape(net: Net) -> tuple[int, ...] | None:
+    """A shape of inputs that a network reads; None: nothing tells."""
+    if isinstance(net, CutAtLayers):
+        return net.usual_shape()
+    return next((one for one in SHAPES if _reads(net, one)), None)
 
 
 def _cut_modules(net: CutAtLayers) -> dict[str, nn.Module]:

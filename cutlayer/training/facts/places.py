@@ -1,0 +1,60 @@
+"""What each place costs where a network can be cut: the client's part, its memory, and what crosses in a step."""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import torch
+
+from ...core.batch import Batch, Task
+from ...core.remote import Remote
+from ...core.split import UShapedNetwork, VanillaNetwork
+from ...nets.base import Net, count_macs, count_parameters, out_shape
+from ...nets.cut import Parts
+from ...nets.places import places
+from ..step import ClientNetwork
+from .memory import client_memory, total
+
+FEW = 2  # samples that are counted; a batch of others takes as much for each
+
+
+def costs(net: Net, task: Task, batch: int, inside_blocks: bool = False) -> Iterator[dict[str, Any]]:
+    """A row for each place: name and either figures or `why_not`. Bytes are those of numbers of four bytes, bare."""
+    classes = task.classes or None
+    for name, parts, why_not in places(net, task.shape, classes, inside_blocks):
+        if parts is None:
+            yield {"name": name, "why_not": why_not}
+            continue
+        try:
+            yield {"name": name, **_figures(parts, task, batch)}
+        except Exception as error:  # whatever a user's layers raise
+            yield {"name": name, "why_not": f"it does not run on inputs of {tuple(task.shape)}: {error}"}
+
+
+def _figures(parts: Parts, task: Task, batch: int) -> dict[str, Any]:
+    head, body, tail = parts
+    z = out_shape(head, task.shape)
+    u = out_shape(body, z)
+    returns = any(True for _ in tail.parameters())  # the client has the last layers, too: the U shape
+    macs = count_macs(head, task.shape) + (count_macs(tail, u) if returns else 0)
+    crossing = 4 * batch * (prod(z) + (prod(u) if returns else 0))
+    return {
+        "z": list(z),
+        "parameters": count_parameters(head) + count_parameters(tail),
+        "macs": macs,
+        "memory": _memory(parts, task, batch, u, returns),
+        # As much goes as comes: z up, u down, and the gradients of both the other way.
+        "bytes_up": crossing + (0 if returns else 8 * batch),  # labels travel
+        "bytes_down": crossing,
+    }
+
+
+def _memory(parts: Parts, task: Task, batch: int, u: tuple[int, ...], returns: bool) -> int:
+    """Weights, gradients and what a step keeps of a batch; what an optimizer carries comes on top."""
+    split = UShapedNetwork(parts.head, parts.tail) if returns else VanillaNetwork(parts.head)
+    client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
+    x = torch.zeros(FEW, *task.shape)
+    sizes = client_memory(client, Batch(x, torch.zeros(FEW, dtype=torch.long)), u)
+    for name in ("activations", "working"):
+        sizes[name] = sizes[name] * batch // FEW
+    return total(sizes)
