@@ -18,7 +18,7 @@ FORMS = ("oblivious", "lift", "matched")
 # Fields by which an attack works longer or with larger networks.
 EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
-    "reader_width", "readers",
+    "reader_width", "readers", "prior_steps",
 )  # fmt: skip
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
 
@@ -54,7 +54,8 @@ class Knowledge:
     history: Sequence[Message] | None = None  # what it recorded while the client learnt, in the order it came
     net: Net | None = None  # the architecture, without weights
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
-    encode: Callable[[Tensor, Tensor], Tensor] | None = None  # white box: images and labels -> what would be sent
+    # White box: images and labels -> what would be sent, and as a third argument which draw of the guard's noise.
+    encode: Callable[..., Tensor] | None = None
     head: Callable[[Tensor, Tensor], Tensor] | None = None  # the same without the guard: activations of the cut
     guard: KnownGuard | None = None
     undo: nn.Module | None = None  # the public map of the guard back to the shape of the cut
