@@ -18,7 +18,7 @@ FORMS = ("oblivious", "lift", "matched", "matched+lift")  # of knowing a guard, 
 # Fields by which an attack works longer or with larger networks.
 EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
-    "reader_width", "readers", "epochs",
+    "reader_width", "readers", "epochs", "prior_steps",
 )  # fmt: skip
 ANY_INPUT = ("images", "records", "series")
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
@@ -66,7 +66,8 @@ class Knowledge:
     net: Net | None = None  # the architecture, without weights
     bodies: Sequence[nn.Module] | None = None  # the server's own part at the end of each epoch of `history`
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
-    encode: Callable[[Tensor, Tensor], Tensor] | None = None  # white box: images and labels -> what would be sent
+    # White box: images and labels -> what would be sent, and as a third argument which draw of the guard's noise.
+    encode: Callable[..., Tensor] | None = None
     head: Callable[[Tensor, Tensor], Tensor] | None = None  # the same without the guard: activations of the cut
     guard: KnownGuard | None = None
     undo: nn.Module | None = None  # the public map of the guard back to the shape of the cut

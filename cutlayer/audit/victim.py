@@ -180,22 +180,24 @@ def uploads(messages: Sequence[Message]) -> list[Message]:
 
 
 class WhiteBox:
-    """The client's head and guard, copied: images and labels to what would be sent. Holds no data of the client."""
+    """The client's head and guard, copied: images and labels to what would be sent. Holds no data of the client.
+
+    Images that want a gradient get one, through the guard. `draw` says which of the guard's random numbers.
+    """
 
     def __init__(self, split: Split, batch: int):
         self.split, self.batch = copy.deepcopy(split), batch
         self.split.tail = torch.nn.Identity()
         freeze(self.split)
 
-    @torch.no_grad()
     def send(self, batch: Batch) -> Tensor:
-        return self.split.train().send(batch)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and batch.x.requires_grad):
+            return self.split.train().send(batch)
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        rows = torch.arange(len(images), device=images.device)
-        return torch.cat(
-            [self.send(Batch(images[i], labels[i], seed=n)) for n, i in enumerate(_even(rows, self.batch))]
-        )
+    def __call__(self, images: Tensor, labels: Tensor, draw: int = 0) -> Tensor:
+        chunks = _even(torch.arange(len(images), device=images.device), self.batch)
+        first = draw * len(chunks)
+        return torch.cat([self.send(Batch(images[i], labels[i], seed=first + n)) for n, i in enumerate(chunks)])
 
 
 def _unguarded(split: Split) -> Split:

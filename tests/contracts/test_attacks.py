@@ -18,6 +18,7 @@ from cutlayer.attacks import (
     SDAR,
     AttributeInference,
     Decoder,
+    DiffusionPrior,
     FeatureSniffer,
     LabelClustering,
     Linked,
@@ -40,10 +41,20 @@ from cutlayer.metrics.images import ncc
 from cutlayer.training.laws import Skipped, its_text_is_itself
 from cutlayer.training.protocols import UShaped, Vanilla
 
-FEW = {"steps": 6, "reader_steps": 6, "warm": 6, "rounds": 2, "input_steps": 4, "clone_steps": 4, "starts": 2}
+FEW = {
+    "steps": 6,
+    "reader_steps": 6,
+    "warm": 6,
+    "rounds": 2,
+    "input_steps": 4,
+    "clone_steps": 4,
+    "starts": 2,
+    "prior_steps": 6,
+}
 ATTACKS = [
     Decoder(steps=120, width=16, hidden=64),
     Retrieval(),
+    DiffusionPrior(steps=60, prior_steps=40, width=8, batch=16, weights=(0.1,), most_images=32),
     AttributeInference("odd", steps=120, width=8, hidden=32),
     Linked(steps=60, width=16, hidden=64, epochs=2, readers=("ridge", "mlp")),
     Membership(),
