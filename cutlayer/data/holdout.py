@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core.columns import Column
 from ..core.seeds import derive, generator
 from .samples import Loaded, Samples
 
@@ -19,7 +18,6 @@ class Parts:
     val: Samples
     aux: Samples  # training samples set aside for an attacker
     test: Samples
-    columns: tuple[Column, ...] = ()  # of a table whose columns have names
 
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
@@ -46,7 +44,6 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         val=loaded.train[validation],
         aux=loaded.train[attacker],
         test=loaded.test,
-        columns=loaded.columns,
     )
 
 

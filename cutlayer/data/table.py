@@ -50,8 +50,8 @@ class Table(Source):
             )
         kept, held = carve(y, derive(0, "table", "test"))
         columns, parts = _described(table, rest, kept)
-        pool = Samples(torch.cat(parts, 1), y, s)
-        return Loaded(pool[kept], pool[held], classes, columns)
+        pool = Samples(torch.cat(parts, 1), y, s, columns=columns)
+        return Loaded(pool[kept], pool[held], classes)
 
 
 def _described(table: Columns, names: list[str], train: Tensor) -> tuple[tuple[Column, ...], list[Tensor]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
-from ...data.base import parts
+from ...data.base import Loaded, parts
 from ...training import checkpoint, loop
 from ...training.evaluation import mean_iou
 from ...training.facts.compression import rates
@@ -122,9 +122,15 @@ def refuse_side_by_side(plan: Plan) -> None:
         )
 
 
-def ready(plan: Plan, data_dir: Path | None, device: str, at_server: Sequence[Watcher] = ()) -> LocalRun:
-    """A plan with its data, about to begin."""
-    loaded = plan.data.load(data_dir)
+def ready(
+    plan: Plan,
+    data_dir: Path | None,
+    device: str,
+    at_server: Sequence[Watcher] = (),
+    prepared: Callable[[Loaded], Loaded] = lambda loaded: loaded,
+) -> LocalRun:
+    """A plan with its data, about to begin. `prepared` may say more of the same samples, e.g. which are secrets."""
+    loaded = prepared(plan.data.load(data_dir))
     return LocalRun(
         plan,
         parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed),
