@@ -151,7 +151,9 @@ class _Matrix:
         self.show = Cells(resources.on_event, self.to_make)
         self.store, self.claim = resources.store, cache(resources.claim)  # what is this process's stays so
         self.records = any("history" in attack.needs for attack in attacks)
-        self.left_out = {repr(one): why for one, why in (*unfit.items(), *pointless.items())}
+        self.left_out = {repr(guard): why for guard, why in unfit.items()}
+        # By name, each once: all forms of an attack lack the same.
+        self.left_out |= {type(one).__name__: why.replace(f"{one} ", "it ", 1) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
             self.left_out[f"{copies} auxiliary records"] = "they equal private ones, value for value"

@@ -50,7 +50,7 @@ SURE = 1.96  # standard errors on either side: 95 %
 
 # What an audited decoder saw at most beyond the estimate, rounded up, over all runs in docs/evidence/leakmeter.json
 # (a test compares). A budget is compared with the estimate and this. Of attributes nothing was measured; of records
-# and series little (at most 0.07 and 0.01, in ten and four runs on made-up sets), so it is taken wider.
+# and series little (at most 0.08 and 0.01, in fifteen and four runs on made-up sets), so it is taken wider.
 MARGIN = {"ssim": 0.08, "ncc": 0.06, "skill": 0.1, "correlation": 0.05, "accuracy": 0.0}
 
 

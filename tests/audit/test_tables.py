@@ -287,6 +287,13 @@ def test_a_column_that_is_not_surely_read_does_not_decide(one):
     assert judged(read_at("G()", 0.12, [one])).grade == "hides"
 
 
+def test_a_column_read_worse_than_nothing_is_not_read():
+    """Naming the commonest value of other records may score below 0, and to beat that is no feat."""
+    floors = {name: {**figures, of_column("age"): -0.4} for name, figures in FLOORS.items()}
+    found = verdict([OPEN, read_at("G()", 0.12, [column("age", -0.2)])], floors, "G()")
+    assert found.grade == "hides" and found.secrets[0].statistic != "column"
+
+
 def test_a_column_is_held_against_its_own_blind_guess():
     """Were it another column's, one that the class gives away would excuse one that it does not."""
     found = judged(read_at("G()", 0.12, [column("town", 0.55)])).secrets[0]
@@ -317,7 +324,10 @@ def test_a_table_is_audited_from_training_to_report(tmp_path):
     assert guarded < unguarded
     assert rows["none", "attribute"]["value"] > rows["none", "attribute"]["chance"]
     assert "auxiliary records" in " ".join(rows["none", "records"]["knows"])
-    assert "is for images" in result.left_out["UnSplit()"] and "column 'fixed'" in result.left_out
+    assert (
+        result.left_out["UnSplit"].startswith("it is for images, and the inputs here are records")
+        and "column 'fixed'" in result.left_out
+    )
 
     files.write(result, tmp_path / "out", "from a test")
     written = json.loads((tmp_path / "out" / "audit.json").read_text())
