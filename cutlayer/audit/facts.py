@@ -5,6 +5,7 @@ from statistics import mean
 import torch
 from torch import Tensor
 
+from ..core.batch import Task
 from ..data.base import Loaded, Parts, overlap, parts
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun
@@ -29,6 +30,9 @@ def shared_out(plan: Plan, loaded: Loaded, seed: int) -> Parts:
 
 
 def refuse_overlap(data: Parts) -> None:
+    """Images that are both private and the attacker's. (Records of a table may be equal and not the same.)"""
+    if data.aux.x.dim() == 2:
+        return
     if common := overlap(data.private, data.aux):
         raise ValueError(
             f"{common} of the attacker's auxiliary images are also private: the score would be memory. "
@@ -39,10 +43,12 @@ def refuse_overlap(data: Parts) -> None:
 def refuse_alike(data: Parts) -> None:
     """Where all images are one, every guess rebuilds them: no figure would tell a guard from none."""
     images = data.private.images()[:CHUNK]
-    if len(data.private) < 2 or spread_across(images) < CONSTANT:
+    what = Task(tuple(images.shape[1:]), 0).kind
+    spread = spread_across(images) if what == "images" else float(images.double().std(0, correction=0).mean())
+    if len(data.private) < 2 or spread < CONSTANT:
         raise ValueError(
-            f"the {len(data.private)} private images are all alike, so there is nothing that an attacker could tell "
-            "apart: audit data whose images differ"
+            f"the {len(data.private)} private {what} are all alike, so there is nothing that an attacker could tell "
+            f"apart: audit data whose {what} differ"
         )
 
 

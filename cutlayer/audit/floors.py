@@ -22,8 +22,9 @@ BLIND = ("blank", "mean", "class_mean")
 
 
 def blind_guess(floors: Floors, figure: str = "ssim_either") -> float:
-    """The best guess that needs no message, in one of the figures."""
-    return max(floors[name].get(figure, floors[name].get("ssim")) or 0.0 for name in BLIND if name in floors)
+    """The best guess that needs no message, in one of the figures; at least 0, which is what nothing is worth."""
+    found = (floors[name].get(figure, floors[name].get("ssim")) for name in BLIND if name in floors)
+    return max([0.0, *(value for value in found if value is not None)])
 
 
 def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -> Floors:

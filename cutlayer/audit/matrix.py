@@ -43,7 +43,7 @@ from .refusal import NotTried
 from .rows import SCHEMA, AloneRow, AuditData, Floors, PoisonRow, Row, UntriedRow, Verdict, picture_key, shown
 from .scene import Scene, SceneContext
 from .spec import AuditSpec, Resources
-from .tables import refuse_unfit, still, with_secret_columns
+from .tables import refuse_unfit, still, with_secret_columns, without_copies
 from .verdicts import guards_of, verdict
 from .victim import Victim
 
@@ -156,8 +156,12 @@ class _Matrix:
         self.show = Cells(resources.on_event, self.to_make)
         self.store, self.claim = resources.store, cache(resources.claim)  # what is this process's stays so
         self.records = any("history" in attack.needs for attack in attacks)
-        self.left_out = {repr(one): why for one, why in (*unfit.items(), *pointless.items())}
+        self.left_out = {repr(guard): why for guard, why in unfit.items()}
+        # By name, each once: all forms of an attack lack the same.
+        self.left_out |= {type(one).__name__: why.replace(f"{one} ", "it ", 1) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
+        if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
+            self.left_out[f"{copies} auxiliary records"] = "they equal private ones, value for value"
         self._floors: list[Floors] = []
         self._result: Audit | None = None
 
@@ -297,7 +301,7 @@ class _Matrix:
         self._result.alone.append(cell[0])
 
     def _data(self, plan: Plan, seed: int) -> Parts:
-        return self.spec.auxiliary.apply(shared_out(plan, self.loaded, seed), self.task)
+        return without_copies(self.spec.auxiliary.apply(shared_out(plan, self.loaded, seed), self.task))[0]
 
     def _why_unfit(self, guard: Guard) -> str | None:
         return why_unfit(self.plan, self.task, guard, self.loaded.train.y)

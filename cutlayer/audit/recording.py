@@ -23,6 +23,7 @@ from .facts import refuse_overlap
 from .floors import floors
 from .judge import judge
 from .knowledge import why_untold
+from .tables import with_secret_columns, without_copies
 from .victim import Victim, WhiteBox, uploads
 
 
@@ -79,22 +80,23 @@ def attack_recording(
     There is no unguarded run beside it, so no control: an attack that fails here may simply be weak. An audit tells.
     """
     plan = load_plan(folder)
-    run = ready(plan, data_dir, device)
+    run = ready(plan, data_dir, device, prepared=lambda loaded: with_secret_columns(loaded, attacks))
     run.restore(*checkpoint.load(folder / "last.safetensors"))
     victim = Recorded(run, read(folder / TRANSCRIPT), images)
     if not len(run.parts.aux):
         raise ValueError(f"{folder} set no images aside for the attacker: train with --aux-samples N")
     refuse_overlap(run.parts)
+    data, _ = without_copies(run.parts)
     for attack in attacks:
         if lacking := [name for name in ("passes", "bodies") if name in attack.needs]:
             raise ValueError(f"{attack} needs {REQUIRED[lacking[0]]}: that is not in a recording, run an audit")
-        why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, run.parts, images)
+        why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
         if why is not None:
             raise ValueError(why)
     rows, pictures = [], {}
     for attack in attacks:
         for form in attack.against(plan.guard, cut_shapes(plan, run.task).shared):
-            row, guess = judge(form, victim, run.parts, seed, lpips)
+            row, guess = judge(form, victim, data, seed, lpips)
             rows.append({**row, "why_invalid": why_invalid(row, None)})
             if guess is not None:
                 pictures[repr(form)] = guess
@@ -102,7 +104,7 @@ def attack_recording(
         "plan": repr(plan),
         "messages": len(victim.observed),
         "control": "none: run an audit to see whether these attacks succeed on the unguarded cut",
-        "floors": floors(victim, run.parts, seed, lpips),
+        "floors": floors(victim, data, seed, lpips),
         "rows": rows,
     }
     return found, victim, pictures

@@ -23,7 +23,7 @@ def worth(truth: Tensor, guess: Tensor, data: Parts, units: Sequence[int] | None
     """Of records (N, features) or series (N, channels, length)."""
     if truth.dim() == 3:
         return Worth(dict(series.scores(truth, guess)), series.correlation_either(truth, guess))
-    found = columns.cells(truth, guess, columns.Limits.of(data.aux.images().to(truth.device), data.columns))
+    found = columns.cells(truth, guess, columns.Limits.of(data.aux.images().to(truth.device), data.aux.columns))
     told = {"columns": columns.by_column(found, units), "still": list(found.still)}
     return Worth({**columns.scores(found), **told}, found.records)
 

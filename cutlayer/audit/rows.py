@@ -54,6 +54,8 @@ class Leak(TypedDict):
     floor: float
     held_out: int
     seconds: float
+    skill: NotRequired[float]  # of records
+    correlation: NotRequired[float]  # of series
     accuracy: NotRequired[float]  # of an attribute
     accuracy_plus_minus: NotRequired[float]
     chance: NotRequired[float]
@@ -283,6 +285,7 @@ class MeterRow(TypedDict):
     detector: str
     step: int | None
     reader: str | None
+    estimate: Figure
     ssim: Figure
     ncc: Figure
     plus_minus: Figure

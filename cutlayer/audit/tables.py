@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ..attacks import Attack
 from ..core.columns import Column, unnamed
-from ..data.base import Loaded, Samples
+from ..data.base import Loaded, Parts, Samples
 from ..metrics.columns import STILL
 
+MOST_COPIES = 0.1  # of the auxiliary records: more of them say that records repeat by nature
 BINS = 5  # that a number is guessed in, as many records in each
 MOST_VALUES = 16  # of whole numbers that are taken for kinds; of more, their bins are guessed
 
@@ -45,8 +46,23 @@ def still(loaded: Loaded) -> list[str]:
     return [column.name for column in _columns(loaded) if column.of(rows).std(0, correction=0).max() < STILL]
 
 
+def without_copies(data: Parts) -> tuple[Parts, int]:
+    """The same without auxiliary records that equal a private one, and how many these were.
+
+    What an attacker has seen before it need not read. Where records repeat anyway, because they have few columns,
+    they stay: equal is not the same.
+    """
+    if data.aux.x.dim() != 2 or not len(data.aux):
+        return data, 0
+    private = {row.numpy().tobytes() for row in data.private.x}
+    copies = torch.tensor([row.numpy().tobytes() in private for row in data.aux.x])
+    if not copies.any() or copies.double().mean() > MOST_COPIES:
+        return data, 0
+    return replace(data, aux=data.aux[(~copies).nonzero().flatten()]), int(copies.sum())
+
+
 def _columns(loaded: Loaded) -> tuple[Column, ...]:
-    return loaded.columns or unnamed(loaded.train.x.shape[1])
+    return loaded.train.columns or unnamed(loaded.train.x.shape[1])
 
 
 def with_secret_columns(loaded: Loaded, attacks: Iterable[Attack]) -> Loaded:
@@ -58,7 +74,7 @@ def with_secret_columns(loaded: Loaded, attacks: Iterable[Attack]) -> Loaded:
     if loaded.train.x.dim() == 4:
         return loaded
     wanted = {str(attack.attribute) for attack in attacks if hasattr(attack, "attribute")}  # type: ignore[attr-defined]
-    inputs = {column.name: column for column in loaded.columns}
+    inputs = {column.name: column for column in loaded.train.columns}
     train, test = dict(loaded.train.s), dict(loaded.test.s)
     for name in sorted(wanted & (inputs.keys() | train.keys())):
         own, other = _values(loaded.train, name, inputs), _values(loaded.test, name, inputs)

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.columns import Column
 from ..core.seeds import derive, generator
 from .samples import Loaded, Samples
 from .scaling import Scale
@@ -21,7 +20,6 @@ class Parts:
     val: Samples
     aux: Samples  # training samples set aside for an attacker
     test: Samples
-    columns: tuple[Column, ...] = ()  # of a table whose columns have names
     scale: Scale | None = None  # that the inputs were put on
 
 
@@ -49,7 +47,6 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         val=loaded.train[validation],
         aux=loaded.train[attacker],
         test=loaded.test,
-        columns=loaded.columns,
         scale=loaded.scale,
     )
 

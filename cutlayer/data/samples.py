@@ -21,6 +21,7 @@ class Samples:
     y: Tensor  # int64; N, or N,H,W where every pixel has a class
     s: Mapping[str, Tensor] = field(default_factory=dict)  # sensitive attributes by name
     identity: Tensor | None = None  # who each row is about or belongs to
+    columns: tuple[Column, ...] = ()  # of a table whose columns have names
 
     def __len__(self) -> int:
         return len(self.x)
@@ -31,6 +32,7 @@ class Samples:
             self.y[index],
             {name: values[index] for name, values in self.s.items()},
             None if self.identity is None else self.identity[index],
+            self.columns,
         )
 
     def images(self, index: Tensor | None = None) -> Tensor:
@@ -46,7 +48,6 @@ class Loaded:
     train: Samples
     test: Samples
     classes: tuple[str, ...]
-    columns: tuple[Column, ...] = ()  # of a table whose columns have names
     scale: "Scale | None" = None  # that x was put on
     names: bool = False  # the numbers of x are names of things (token ids), not amounts
 
@@ -62,9 +63,10 @@ class Loaded:
             )
         if self.train.y.dim() != self.test.y.dim():
             raise ValueError("train and test must have labels of one kind: one number a sample, or one a pixel")
-        if self.columns and self.train.x.shape[1:] != (features(self.columns),):
+        named = self.train.columns
+        if named and self.train.x.shape[1:] != (features(named),):
             raise ValueError(
-                f"the columns describe rows of {features(self.columns)} features; the rows are {_shape(self.train.x)}"
+                f"the columns describe rows of {features(named)} features; the rows are {_shape(self.train.x)}"
             )
 
 

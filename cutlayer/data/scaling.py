@@ -65,15 +65,15 @@ def on_scale(loaded: Loaded, known: Scale | None = None) -> Loaded:
         low, high = (float(end) for end in loaded.train.x.aminmax())
         known = Scale.of(loaded.train.x, f"its numbers run from {low:.4g} to {high:.4g}")
     train, test = (_moved(samples, known, loaded.scale) for samples in (loaded.train, loaded.test))
-    columns = tuple(
-        one if one.values else replace(one, mean=known.mean[one.first], spread=known.spread[one.first])
-        for one in loaded.columns
-    )
-    return replace(loaded, train=train, test=test, scale=known, columns=columns)
+    return replace(loaded, train=train, test=test, scale=known)
 
 
 def _moved(samples: Samples, known: Scale, before: Scale | None) -> Samples:
-    return replace(samples, x=known.apply(samples.x, before))
+    columns = tuple(
+        one if one.values else replace(one, mean=known.mean[one.first], spread=known.spread[one.first])
+        for one in samples.columns
+    )
+    return replace(samples, x=known.apply(samples.x, before), columns=columns)
 
 
 def _is_far(loaded: Loaded) -> bool:

@@ -52,8 +52,8 @@ class Table(Source):
         kept, held = carve(y, derive(0, "table", "test"))
         columns, parts = _described(table, rest, kept)
         refuse_one_class(table.path, y, f"the column {self.target!r}")
-        pool = Samples(torch.cat(parts, 1), y, s)
-        return Loaded(pool[kept], pool[held], classes, columns, _scale(columns))
+        pool = Samples(torch.cat(parts, 1), y, s, columns=columns)
+        return Loaded(pool[kept], pool[held], classes, _scale(columns))
 
 
 def _described(table: Columns, names: list[str], train: Tensor) -> tuple[tuple[Column, ...], list[Tensor]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Task
+from ..core.columns import Column
 from ..core.guard import GuardModule
 from ..core.plan_view import PlanView
 from ..core.spec import Spec
@@ -57,6 +58,7 @@ class ClientAssets(NamedTuple):
     ]  # so many, or all there are; nothing was sent for them yet, so `seen` is empty
     guard: Callable[[Guard], GuardModule]  # another one in the place of its own, or why that cannot be
     undo: nn.Module | None
+    columns: tuple[Column, ...] = ()  # of its table, where they have names
 
 
 class ClientContext(NamedTuple):

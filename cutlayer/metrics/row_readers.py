@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .columns import skill
+from .columns import Limits, skill
 from .components import Components
 from .readers import Before, Reader, fit, ridge
 from .series import correlation_either
@@ -32,7 +32,7 @@ class Size(NamedTuple):
 
 def likeness(truth: Tensor, guess: Tensor) -> Tensor:
     """What a reader is chosen by, one value a sample: skill of records, correlation of series."""
-    return correlation_either(truth, guess) if truth.dim() == 3 else skill(truth, guess)
+    return correlation_either(truth, guess) if truth.dim() == 3 else skill(truth, guess, truth)
 
 
 class Pairs(NamedTuple):
@@ -46,9 +46,13 @@ class Pairs(NamedTuple):
 
 def train_reader(name: str, size: Size, pairs: Pairs, undo: nn.Module | None = None) -> Reader | None:
     """The reader of this name for records or series; None: it cannot read such messages."""
-    seen, truth = pairs.seen, pairs.truth
+    seen, truth, held = pairs.seen, pairs.truth, pairs.held_truth
+    if truth.dim() == 2:
+        # Nobody is scored beyond these limits, and squared errors of a few outliers would be all that is learnt.
+        limits = Limits.of(truth)
+        truth, held = limits.inside(truth).to(truth), limits.inside(held).to(held)
     if name == "ridge":
-        return ridge(seen, truth, pairs.held_seen, pairs.held_truth, clamp=False)
+        return ridge(seen, truth, pairs.held_seen, held, clamp=False)
     rows = tuple(truth.shape[1:])
     step, network = network_for(name, seen, rows, size, undo)
     if network is None:

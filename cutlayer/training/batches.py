@@ -57,7 +57,7 @@ def on(samples: Samples, device: torch.device) -> Samples:
     if device.type == "cpu":
         return samples
     moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
-    return Samples(samples.x.to(device), samples.y.to(device), moved, samples.identity)
+    return Samples(samples.x.to(device), samples.y.to(device), moved, samples.identity, samples.columns)
 
 
 def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:

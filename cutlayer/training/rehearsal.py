@@ -47,7 +47,7 @@ def assets(party: Party, own: OwnData) -> ClientAssets:
         private = client_secret(plan, number, "guard")
         return swap_guard(old, new, cut.shared, public=public, private=private, task=task, device=device)
 
-    return ClientAssets(some, guard, undo.to(device) if undo is not None else None)
+    return ClientAssets(some, guard, undo.to(device) if undo is not None else None, own.pool.columns)
 
 
 def honest_steps(

@@ -12,19 +12,23 @@ from verdict_rows import COST, NO_FIGURES
 from cutlayer.attacks import FORA, AttributeInference, Decoder, LabelClustering, Membership, UnSplit, suite
 from cutlayer.audit import judge as judging
 from cutlayer.audit.control import why_control_failed, why_invalid
+from cutlayer.audit.facts import refuse_alike
 from cutlayer.audit.floors import blind_guess, nearest
 from cutlayer.audit.kinds import IMAGES, KINDS, RECORDS, SERIES, of_floors
 from cutlayer.audit.matrix import audit
+from cutlayer.audit.recording import attack_recording
 from cutlayer.audit.report import files
 from cutlayer.audit.row_scores import of_column, spread, worth
 from cutlayer.audit.spec import AuditSpec
-from cutlayer.audit.tables import edges, refuse_unfit, still, with_secret_columns
+from cutlayer.audit.tables import edges, refuse_unfit, still, with_secret_columns, without_copies
 from cutlayer.audit.uncertainty import intervals
 from cutlayer.audit.verdicts import read_secrets, refuse_secrets, verdict
 from cutlayer.core.batch import Task
 from cutlayer.core.columns import Column
 from cutlayer.core.message import Kind, Message
+from cutlayer.data import Table
 from cutlayer.data.base import Loaded, Parts, Samples
+from cutlayer.engines.local import start
 from cutlayer.guards import Gaussian, LightSplit
 from cutlayer.metrics.bootstrap import tail
 from cutlayer.nets import MLP, SignalNet
@@ -44,11 +48,11 @@ def records(count, seed=0):
     age, dose = torch.randn(2, count, generator=draw)
     town = (torch.rand(count, generator=draw) < 0.4).long()
     x = torch.stack([age, 1.0 - town, town, torch.zeros(count), dose], 1)
-    return Samples(x, (age + town > 0.4).long(), {"weight": (60 + 10 * dose + age).round().long()})
+    return Samples(x, (age + town > 0.4).long(), {"weight": (60 + 10 * dose + age).round().long()}, columns=COLUMNS)
 
 
 def table(count=240):
-    return Loaded(records(count, 1), records(80, 2), ("no", "yes"), COLUMNS)
+    return Loaded(records(count, 1), records(80, 2), ("no", "yes"))
 
 
 def series(count, seed=0):
@@ -105,6 +109,15 @@ def test_secrets_of_another_kind_of_input_are_refused():
         refuse_secrets(("images",), Task((5,), 2))
 
 
+def test_records_of_large_numbers_are_not_all_alike():
+    """Pixels are cut to [0, 1] before they are compared; there all of these are 1."""
+    data = parts_of(table())
+    far = replace(data, private=replace(data.private, x=data.private.x + 100))
+    refuse_alike(far)
+    with pytest.raises(ValueError, match="private records are all alike"):
+        refuse_alike(replace(data, private=replace(data.private, x=torch.ones(9, 5), y=torch.ones(9))))
+
+
 # ---------------------------------------------------------------------------- columns as secrets
 def test_any_column_can_be_a_secret():
     attacks = [AttributeInference(attribute=name) for name in ("age", "town", "weight")]
@@ -133,6 +146,21 @@ def test_a_column_that_is_not_there_is_refused_by_name():
         audit(AuditSpec(Plan(net=MLP()), attacks=[AttributeInference(attribute="shoe size")]), table())
 
 
+# ----------------------------------------------------------------------------------------- copies
+def test_auxiliary_records_that_are_private_too_are_taken_out_unless_records_repeat_anyway():
+    loaded = table()
+    few = parts_of(loaded)
+    apart = replace(few, aux=loaded.test, private=loaded.train)
+    assert without_copies(apart) == (apart, 0)
+    copied = replace(apart, aux=loaded.test[torch.arange(79)], private=loaded.test[torch.tensor([5, 79])])
+    left, taken = without_copies(copied)
+    assert taken == 1 and len(left.aux) == 78 and not (left.aux.x == loaded.test.x[5]).all(1).any()
+    # Of two yes/no columns every record is there many times.
+    marks = replace(loaded.train, x=loaded.train.x[:, 1:3], columns=())
+    assert without_copies(replace(few, private=marks, aux=marks))[1] == 0
+    assert without_copies(parts_of(curves()))[1] == 0
+
+
 # ------------------------------------------------------------------------------ what the judge says
 def reading(truth, guess, data, kind, units=None):
     forward = [Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(len(truth), 1)})]
@@ -143,7 +171,7 @@ def reading(truth, guess, data, kind, units=None):
 
 
 def parts_of(loaded):
-    return Parts(loaded.train, loaded.train, loaded.train, loaded.test, loaded.columns)
+    return Parts(loaded.train, loaded.train, loaded.train, loaded.test)
 
 
 def test_records_are_judged_column_by_column():
@@ -259,6 +287,13 @@ def test_a_column_that_is_not_surely_read_does_not_decide(one):
     assert judged(read_at("G()", 0.12, [one])).grade == "hides"
 
 
+def test_a_column_read_worse_than_nothing_is_not_read():
+    """Naming the commonest value of other records may score below 0, and to beat that is no feat."""
+    floors = {name: {**figures, of_column("age"): -0.4} for name, figures in FLOORS.items()}
+    found = verdict([OPEN, read_at("G()", 0.12, [column("age", -0.2)])], floors, "G()")
+    assert found.grade == "hides" and found.secrets[0].statistic != "column"
+
+
 def test_a_column_is_held_against_its_own_blind_guess():
     """Were it another column's, one that the class gives away would excuse one that it does not."""
     found = judged(read_at("G()", 0.12, [column("town", 0.55)])).secrets[0]
@@ -289,7 +324,10 @@ def test_a_table_is_audited_from_training_to_report(tmp_path):
     assert guarded < unguarded
     assert rows["none", "attribute"]["value"] > rows["none", "attribute"]["chance"]
     assert "auxiliary records" in " ".join(rows["none", "records"]["knows"])
-    assert "is for images" in result.left_out["UnSplit()"] and "column 'fixed'" in result.left_out
+    assert (
+        result.left_out["UnSplit"].startswith("it is for images, and the inputs here are records")
+        and "column 'fixed'" in result.left_out
+    )
 
     files.write(result, tmp_path / "out", "from a test")
     written = json.loads((tmp_path / "out" / "audit.json").read_text())
@@ -313,3 +351,24 @@ def test_series_are_audited_from_training_to_report(tmp_path):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The series that were read best" in page and "spectral error" in page
     files.print_table(result)
+
+
+def test_a_recording_of_a_table_is_attacked_column_by_column(tmp_path):
+    write_csv(tmp_path / "people.csv", table())
+    data = Table(str(tmp_path / "people.csv"), "y", attributes=("weight",))
+    start.train(replace(small(MLP(widths=(12, 8))), data=data), tmp_path / "run", record=1 << 20)
+    attacks = [Decoder(steps=20, readers=("ridge",)), AttributeInference("age", steps=20)]
+    found, victim, guesses = attack_recording(tmp_path / "run", attacks, images=32)
+    read, guessed = found["rows"]
+    assert read["secret"] == "records" and {one["name"] for one in read["columns"]} == {"age", "town", "dose"}
+    assert guessed["target"] == "age" and guessed["value"] > guessed["chance"]
+    files.write_attack(found, victim.truth, victim.y, guesses, tmp_path / "out")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"attack.json", "columns.png"}
+
+
+def write_csv(path, loaded):
+    lines = ["age,town,fixed,dose,weight,y"]
+    for part in (loaded.train, loaded.test):
+        for x, y, weight in zip(part.x, part.y.tolist(), part.s["weight"].tolist(), strict=True):
+            lines.append(f"{float(x[0]):.4f},{'ab'[int(x[2])]},7,{float(x[4]):.4f},{weight},{y}")
+    path.write_text("\n".join(lines))

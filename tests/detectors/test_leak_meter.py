@@ -150,7 +150,7 @@ def test_history_and_result_tell_it(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------- what it does
 def unreachable_is_fine(monkeypatch):
     """Toy images are noise, which no mean image resembles; a small budget is exceeded at once."""
-    monkeypatch.setattr(leak_meter, "floors", lambda known, held, a="": {"ssim": 0.0, "ncc": 0.0})
+    monkeypatch.setattr(leak_meter, "floors", lambda known, held, a="", columns=(): {"ssim": 0.0, "ncc": 0.0})
 
 
 def test_stop_says_the_number_and_the_budget_and_sends_nothing_more(monkeypatch):
@@ -295,7 +295,7 @@ def test_the_estimate_on_digits_is_within_its_margin():
     [
         ({"policy": "shout"}, "policy is one of 'warn', 'stop', 'strengthen'"),
         ({"budget": "ssim<0.3"}, "e.g. 'ssim<=0.35'"),
-        ({"budget": "psnr<=20"}, "budget is ssim, ncc or accuracy"),
+        ({"budget": "psnr<=20"}, "budget is one of ssim, ncc, skill, correlation, accuracy"),
         ({"budget": "ssim<=1.5"}, r"in \(0, 1\)"),
         ({"policy": "stop"}, "needs a budget"),
         ({"policy": "strengthen", "budget": "ssim<=0.5"}, "go together"),
@@ -330,8 +330,11 @@ def test_too_few_images_and_unknown_attributes_are_refused():
     shape = TASK._replace(shape=(1, 8, 8))
     with pytest.raises(ValueError, match="limit ncc instead"):
         LeakMeter(budget="ssim<=0.5").refuse_unfit(ClientContext(shape, 6, 0, lambda steps: iter(())))
-    with pytest.raises(ValueError, match="reads images"):
-        LeakMeter().refuse_unfit(ClientContext(TASK._replace(shape=(20,)), 6, 0, lambda steps: iter(())))
+    for shape, instead in (((20,), "skill"), ((2, 20), "correlation")):
+        context = ClientContext(TASK._replace(shape=shape), 6, 0, lambda steps: iter(()))
+        with pytest.raises(ValueError, match=f"limit {instead}, e.g"):
+            LeakMeter(budget="ssim<=0.5").refuse_unfit(context)
+        LeakMeter(budget=f"{instead}<=0.5").refuse_unfit(context)
 
 
 @pytest.mark.parametrize(
@@ -356,3 +359,26 @@ def test_a_guard_of_the_same_server_half_may_take_its_place():
         assert swap_guard(old, new, shape, **settings).training
     with pytest.raises(ValueError, match="another half"):
         swap_guard(Bottleneck1x1(ratio=1), NoGuard(), shape, **settings)
+
+
+# ---------------------------------------------------------------------------- records and series
+@pytest.mark.parametrize(("rows", "figure"), [((6,), "skill"), ((2, 16), "correlation")])
+def test_records_and_series_are_measured_in_figures_of_their_own(rows, figure):
+    x = torch.randn(192, *rows, generator=torch.Generator().manual_seed(1)).cumsum(len(rows))
+    open_cut = fed(LeakMeter(every=200, samples=128, steps=40), x, 2 * x.flatten(1) + 1)
+    noise = torch.randn(192, 12, generator=torch.Generator().manual_seed(2))
+    nothing = fed(LeakMeter(every=200, samples=128, steps=40), x, noise)
+    for watch in (open_cut, nothing):
+        watch.finish()
+    leaks, hides = (watch.report()["leak_so_far"] for watch in (open_cut, nothing))
+    assert set(leaks) == {figure} and leaks[figure] > 0.9
+    assert hides[figure] < leaks[figure] - 0.2 and f"leak_{figure}" in open_cut.figures
+
+
+def test_what_was_measured_of_records_survives_a_snapshot():
+    x = torch.randn(128, 6, generator=torch.Generator().manual_seed(1))
+    watch = fed(LeakMeter(every=200, samples=64, steps=5), x, x)
+    watch.finish()
+    again = LeakMeter(every=200, samples=64, steps=5).watch(ClientContext(TASK, 6, 0, lambda steps: iter(())))
+    again.load(watch.tensors())
+    assert again.report()["leak_so_far"] == pytest.approx(watch.report()["leak_so_far"])

@@ -1,8 +1,9 @@
 """What the detectors of an audit noticed, as tables and in words: pure functions from its rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from ..kinds import rebuilt
 from ..rows import DetectorRow, Floors, Leak, MeterRow, PoisonRow, Row
 from ..verdicts import strongest
 from .plots import INK, SOFT, png, pyplot
@@ -63,7 +64,8 @@ class Floor(NamedTuple):
 
 def picture_floor(floors: Floors) -> Floor:
     name = "class_mean" if "class_mean" in floors else "mean"
-    return Floor(name.replace("_", " "), floors[name]["ssim"] or 0.0, floors[name]["ncc"] or 0.0)
+    figures = floors[name]
+    return Floor(name.replace("_", " "), figures.get("ssim") or 0.0, figures.get("ncc") or 0.0)
 
 
 def missed(rows: Sequence[Row], floors: Floors) -> list[str]:
@@ -169,17 +171,18 @@ def meters(rows: Sequence[Row]) -> list[MeterRow]:
 def _metered(key: tuple[Any, ...], told: DetectorRow, attack: Row | None) -> MeterRow:
     estimate = _highest(told["leak"])
     names = ("step", "reader", "ssim", "ncc", "plus_minus", "floor", "accuracy", "accuracy_plus_minus", "chance")
-    shown = {name: None if estimate is None else estimate.get(name) for name in names}
+    shown: dict[str, Any] = {name: None if estimate is None else estimate.get(name) for name in names}
+    shown["estimate"] = None if estimate is None else _estimate(estimate)
     best: Any = None if attack is None else attack["value"]  # of the picture or its negative
     found = {
         **dict(zip(("guard", "seed", "hijacked_by", "detector"), key, strict=True)),
         **shown,
         "attack": None if attack is None else attack["attack"],
         "attack_ssim": best,
-        "margin": None if best is None or shown["ssim"] is None else shown["ssim"] - best,
+        "margin": None if best is None or shown["estimate"] is None else shown["estimate"] - best,
         "leak_so_far": told["leak_so_far"],
         "exceeded": told["exceeded"],
-        "course": [[one["step"], one["ssim"], one["plus_minus"], one["floor"]] for one in told["leak"]],
+        "course": [[one["step"], _estimate(one), one["plus_minus"], one["floor"]] for one in told["leak"]],
     }
     return cast(MeterRow, found)
 
@@ -187,7 +190,13 @@ def _metered(key: tuple[Any, ...], told: DetectorRow, attack: Row | None) -> Met
 def _highest(leak: Sequence[Leak]) -> Leak | None:
     """The one that counts: what was sent cannot be taken back. Those before the guard was changed tell of another."""
     changed = max((place + 1 for place, one in enumerate(leak) if "guard" in one), default=0)
-    return max(leak[changed:] or leak, key=lambda one: one["ssim"], default=None)
+    return max(leak[changed:] or leak, key=lambda one: _estimate(one) or 0.0, default=None)
+
+
+def _estimate(one: Leak) -> float | None:
+    """The figure that an attack's is compared with: SSIM, skill or correlation."""
+    known = cast(Mapping[str, float | None], one)
+    return next((known[name] for name in ("ssim", "skill", "correlation") if known.get(name) is not None), None)
 
 
 def metered(rows: Sequence[Row]) -> list[str]:
@@ -201,14 +210,19 @@ def metered(rows: Sequence[Row]) -> list[str]:
         if low := [one for one in compared if one["margin"] < TOO_LOW]:
             worst = min(low, key=lambda one: one["margin"])
             said.append(
-                f"The estimate of {name} was too low {_in(low, compared)}: {worst['attack']} reached SSIM "
+                f"The estimate of {name} was too low {_in(low, compared)}: {worst['attack']} reached {_said(rows)} "
                 f"{worst['attack_ssim']:.2f}, {-worst['margin']:.2f} more. Give the readers more steps or samples."
             )
         elif compared:
             least, most = (_signed(pick(one["margin"] for one in compared)) for pick in (min, max))
             span = least if least == most else f"{least} to {most}"
-            said.append(f"The estimates of {name}, less the best attack on the same training: {span} SSIM.")
+            said.append(f"The estimates of {name}, less the best attack on the same training: {span} {_said(rows)}.")
     return said
+
+
+def _said(rows: Sequence[Row]) -> str:
+    """What the figure of these reconstructions is called."""
+    return next((kind.said for row in rows if (kind := rebuilt(row)) is not None), "SSIM")
 
 
 def _in(some: Sequence[MeterRow], of: Sequence[MeterRow]) -> str:
@@ -245,7 +259,7 @@ def leak_plot(rows: Sequence[Row]) -> bytes | None:
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
         axes.plot(steps, floor, color=SOFT, lw=1, ls=":", label=None if place else "class mean")
     axes.set_xlabel("the client's steps")
-    axes.set_ylabel("estimated SSIM")
+    axes.set_ylabel(f"estimated {_said(rows)}")
     axes.set_ylim(0, 1)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
     return png(figure, plt)

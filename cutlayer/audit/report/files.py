@@ -301,7 +301,7 @@ def tradeoff(audit: Audit) -> bytes:
     many = len(names) > 8
     figure, axes = plt.subplots(figsize=(9.6, max(4.4, 0.3 * len(names))))
     kind = of_floors(audit.floors)
-    floor = max(0.0, blind_guess(audit.floors, kind.statistics["value"]))
+    floor = blind_guess(audit.floors, kind.statistics["value"])
     axes.axvspan(0, floor, color="#e9f3ec", lw=0)
     axes.text(
         floor / 2,

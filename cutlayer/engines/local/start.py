@@ -19,7 +19,7 @@ from typing import Any
 
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
-from ...data.base import parts
+from ...data.base import Loaded, parts
 from ...data.scaling import Scale
 from ...training import checkpoint, loop
 from ...training.evaluation import mean_iou
@@ -145,9 +145,11 @@ def ready(
     device: str,
     at_server: Sequence[Watcher] = (),
     scale: Scale | None = None,
+    prepared: Callable[[Loaded], Loaded] = lambda loaded: loaded,
 ) -> LocalRun:
-    """A plan with its data, about to begin; or to go on, with the `scale` that it was begun with."""
-    loaded = plan.data.load(data_dir, scale)
+    """A plan with its data, about to begin; or to go on, with the `scale` that it was begun with. `prepared` may say
+    more of the same samples, e.g. which are secrets."""
+    loaded = prepared(plan.data.load(data_dir, scale))
     return LocalRun(
         plan,
         parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed),
