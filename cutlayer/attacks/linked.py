@@ -17,6 +17,7 @@ from .parts.pictures import READERS, learn_to_read, linear_error, refuse_strange
 LINKS = ("neighbours", "order")
 LEAST_HELD = 16  # own images by which readers are compared
 MANY, MOST_COPIES = 2048, 4  # own images: where there are fewer, each passes several times, and is drawn anew
+MOST_NUMBERS = 2**28  # of all its own messages that it keeps at a time
 DAMPINGS = (0.01, 0.1, 1.0)  # where samples share rows: how much of what hardly comes apart is left out
 
 
@@ -84,13 +85,15 @@ class _Linking(Attacker):
     def __init__(self, spec: Linked, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None and knowledge.aux_labels is not None and knowledge.passes is not None
         assert knowledge.encode is not None
-        held = min(max(LEAST_HELD, len(knowledge.aux) // 10), len(knowledge.aux) // 2)
-        images, labels, odd = _often_enough(knowledge.aux, knowledge.aux_labels, held)
         recorded = list(knowledge.passes)[-spec.epochs :]
         if not recorded:
             raise ValueError(f"{spec} reads several epochs, of which none was recorded")
         self.spec = spec
         self.theirs = [smashed(one.messages) for one in recorded]
+        count = max(MANY, MOST_NUMBERS // (self.theirs[0][0].numel() * (len(recorded) + 1)))
+        own_images, own_labels = knowledge.aux[:count], knowledge.aux_labels[:count]
+        held = min(max(LEAST_HELD, len(own_images) // 10), len(own_images) // 2)
+        images, labels, odd = _often_enough(own_images, own_labels, held)
         self.order = None if knowledge.order is None else list(knowledge.order)[-len(recorded) - 1 :]
         own = [_sent(one, images, labels, held) for one in (*(one.encode for one in recorded), knowledge.encode)]
         self.links: list[Link] = []

@@ -5,7 +5,7 @@ import torch
 from toys import GUARDS, TASK, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder, Linked, usual
-from cutlayer.attacks.parts.linking import Link, shared_rows, taken_apart
+from cutlayer.attacks.parts.linking import Link, _halves, shared_rows, taken_apart
 from cutlayer.audit.check.toys import toy_parts
 from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
@@ -114,6 +114,13 @@ def test_the_more_noise_the_fewer_are_found_and_the_less_a_row_is_trusted():
     # Where nobody can tell, what stands for a sample is nearly the mean of all rows: it says nothing wrong.
     spread = [float(rows.std(0).mean() / truth.std(0).mean()) for truth, rows, _ in found]
     assert spread[0] > 0.8 and spread[2] < 0.5
+
+
+def test_how_far_a_row_may_lie_is_measured_on_samples_that_the_guess_was_not_learnt_from():
+    """Guesses at pure noise: those who learnt from it would miss by less than it is, strangers miss by more."""
+    wanted = drawn(200, 6, seed=1)
+    _, missed = _halves(drawn(200, 40), wanted, torch.arange(200) % 2 == 1, 1e-6)
+    assert missed.square().mean() > wanted.square().mean()
 
 
 # ------------------------------------------------------------------ what it is told, and by whom it is tried

@@ -20,6 +20,7 @@ SURENESS = (
     8.0,
     16.0,
 )  # what a Gaussian's distances are divided by: real residuals have longer tails
+TRIED = 1024  # samples by which ways to link are compared
 AT_ONCE = 512  # rows that are compared with a whole pass together
 MOST_ROUNDS, GOOD_ENOUGH = 100, 1e-6  # of conjugate gradients
 
@@ -82,9 +83,9 @@ class Link(NamedTuple):
         covariance += 1e-3 * covariance.diagonal().mean() * torch.eye(len(covariance)).to(covariance)
         whiten = torch.linalg.inv(torch.linalg.cholesky(covariance)).T
         link = cls(reads, space, maps, whiten, SURENESS[0])
-        far = torch.cat([link._distances(part, rows) for part in link.guesses(collected, odd).split(AT_ONCE)])
-        sample = torch.arange(len(index)).to(index)
-        likely = {by: float((-far / by).log_softmax(1)[sample, index].mean()) for by in SURENESS}
+        far = link._distances(link.guesses(collected, odd)[:TRIED], rows)
+        right = index[:TRIED, None]
+        likely = {by: float((-far / by).log_softmax(1).gather(1, right).mean()) for by in SURENESS}
         sure = max(likely, key=lambda by: likely[by])
         return link._replace(sureness=sure), likely[sure]
 
