@@ -25,8 +25,9 @@ from .base import Attacker, Knowledge, smashed
 from .parts.keyed import Keyed, Made, made
 
 READERS = ("ridge", "conv", "mlp", "augmented")
-ROUNDS = 8  # of augmented images
-MOST_FRESH = 4096  # of them in a round: their messages have to fit into memory
+BATCH = 32
+ROUNDS = 8  # of augmented images, at most
+LEAST_FRESH, MOST_FRESH = 128, 4096  # messages of a round: guards need company, and they have to fit into memory
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,13 +133,16 @@ def _augmented(reader: Before, spec: Decoder, own: Made, knowledge: Knowledge) -
     aux, labels = knowledge.aux, knowledge.aux_labels
     assert aux is not None and labels is not None and isinstance(reader.reader, Standardised)
     known = own.rows.unique()
+    # No more than are learnt from: some guards take their time over a message.
+    rounds = max(1, min(ROUNDS, spec.steps * BATCH // LEAST_FRESH))
+    count = min(max(LEAST_FRESH, spec.steps * BATCH // rounds), MOST_FRESH) // 2
 
     @torch.no_grad()
     def fresh() -> tuple[Tensor, Tensor]:
-        pick = known[torch.randperm(len(known))[: MOST_FRESH // 2].to(known.device)]
+        pick = known[torch.randperm(len(known))[:count].to(known.device)]
         # Mirrored writing is no writing; most of what is in colour has no sides.
         images = torch.cat([aux[pick], augmented(aux[pick], mirrored=aux.shape[1] > 1)])
         seen = own.encode(images, labels[pick].repeat(2, *[1] * (labels.dim() - 1)))
         return (seen if reader.step is None else reader.step(seen)), images
 
-    return Before(reader.step, fit_on(reader.reader, fresh, steps=spec.steps, rounds=ROUNDS))
+    return Before(reader.step, fit_on(reader.reader, fresh, steps=spec.steps, rounds=rounds, batch=BATCH))
