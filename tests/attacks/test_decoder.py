@@ -77,9 +77,12 @@ def test_a_reader_goes_on_from_the_better_network_with_images_of_its_own_making(
         Decoder(readers=("ridge", "augmented"))
 
 
-def test_a_quick_audit_leaves_it_out_and_says_so():
-    assert "augmented" not in Decoder.sized("quick").readers and "augmented" in Decoder.sized("standard").readers
-    assert "readers 3 of 4" in Decoder.sized("quick").below_default() and not Decoder().below_default()
+def test_every_budget_has_it_and_who_leaves_it_out_works_below_the_default():
+    assert all("augmented" in Decoder.sized(budget).readers for budget in ("quick", "standard", "paper"))
+    assert (
+        Decoder(readers=("ridge", "conv", "mlp")).below_default() == ["readers 3 of 4"]
+        and not Decoder().below_default()
+    )
 
 
 def test_what_is_not_in_the_message_cannot_be_read():
