@@ -240,7 +240,7 @@ def fit(
 
 
 def fit_on(
-    reader: Standardised, fresh: Callable[[], tuple[Tensor, Tensor]], *, steps: int, rounds: int, batch: int = 32
+    reader: Standardised, fresh: Callable[[], tuple[Tensor, Tensor]], *, steps: int, rounds: int, batch: int
 ) -> Standardised:
     """A copy of a trained reader that has gone on learning, for SSIM above all, from pairs fresh in each round."""
     network = copy.deepcopy(reader.network).requires_grad_(True).train()

@@ -41,7 +41,7 @@ def test_going_on_makes_pictures_more_alike_and_leaves_the_first_reader_as_it_wa
     first = fit(ConvReader((3, 6, 6), (1, 12, 12), 8), seen[:250], images[:250], steps=20)
     before, guess = pickle.dumps(first), first(seen[250:])
     draws = []
-    on = fit_on(first, lambda: draws.append(1) or (seen[:250], images[:250]), steps=40, rounds=4)
+    on = fit_on(first, lambda: draws.append(1) or (seen[:250], images[:250]), steps=40, rounds=4, batch=32)
     assert len(draws) == 4, "fresh pairs in each round"
     assert pickle.dumps(first) == before and torch.equal(on.mean, first.mean)
     assert ssim(images[250:], on(seen[250:])).mean() > ssim(images[250:], guess).mean() + 0.01
