@@ -102,7 +102,7 @@ class _Search(Attacker):
     def remarks(self) -> dict[str, object]:
         # Without it a picture says nothing: where no message like the one seen was found, the prior drew it.
         scores = {_called(weight): round(score, 4) for weight, score in self.tried.items()}
-        through = self.gradient if self.weight != NO_SEARCH else _called(NO_SEARCH)
+        through = f"search by {self.gradient}" if self.weight != NO_SEARCH else _called(NO_SEARCH)
         return {"reader": through, "readers": scores, "match": round(self.match, 4), **self.recovered}
 
     def _sender(self, knowledge: Knowledge, own: Made) -> tuple[str, Send]:
