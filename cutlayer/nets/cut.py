@@ -56,6 +56,7 @@ def cut_graph(model: nn.Module, graph: Graph, at: str, back: str | None) -> Part
     if not any(side[node] == BODY and node.op not in ("get_attr", "output") for node in nodes):
         end = "the end" if back is None else repr(back)
         raise ValueError(f"the body is empty: nothing is computed between {at!r} and {end}")
+    _place_unread(nodes, side)
     _place_parameters(nodes, side)
     _refuse_shared_state(model, nodes, side)
     result = nodes[-1].args[0]
@@ -97,6 +98,13 @@ def _output(call: Node) -> Node:
     if len(read) == 1 and read[0].target in (operator.getitem, getattr) and isinstance(read[0].args[1], int | str):
         return call if _is_size(read[0]) else read[0]
     return call
+
+
+def _place_unread(nodes: list[Node], side: dict[Node, int]) -> None:
+    # Of an answer with several values those that nobody reads cross nothing.
+    for node in nodes:
+        if node.target in (operator.getitem, getattr) and not node.users and isinstance(node.args[0], Node):
+            side[node] = side[node.args[0]]
 
 
 def _place_parameters(nodes: list[Node], side: dict[Node, int]) -> None:
