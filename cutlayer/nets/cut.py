@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from .sized import Shape, batch_of, device_of, free_of_data
+from .sized import Shape, batch_of, device_of, free_of_data, nothing_like
 from .trace import Call, plain_call, read_forward
 
 HEAD, BODY, TAIL, ANYWHERE = 0, 1, 2, 3
@@ -56,11 +56,12 @@ def cut_graph(model: nn.Module, graph: Graph, at: str, back: str | None) -> Part
     if not any(side[node] == BODY and node.op not in ("get_attr", "output") for node in nodes):
         end = "the end" if back is None else repr(back)
         raise ValueError(f"the body is empty: nothing is computed between {at!r} and {end}")
+    _place_unread(nodes, side)
     _place_parameters(nodes, side)
+    side |= dict.fromkeys(free_of_data(graph), ANYWHERE)
     _refuse_shared_state(model, nodes, side)
     result = nodes[-1].args[0]
     assert isinstance(result, Node)
-    side |= dict.fromkeys(free_of_data(graph), ANYWHERE)
     _one_crosses(nodes, side, BODY, z, f"after {at!r}")
     head = _part(model, nodes, side, HEAD, nodes[0], z)
     if final is None:
@@ -99,6 +100,13 @@ def _output(call: Node) -> Node:
     return call
 
 
+def _place_unread(nodes: list[Node], side: dict[Node, int]) -> None:
+    # Of an answer with several values those that nobody reads cross nothing.
+    for node in nodes:
+        if node.target in (operator.getitem, getattr) and not node.users and isinstance(node.args[0], Node):
+            side[node] = side[node.args[0]]
+
+
 def _place_parameters(nodes: list[Node], side: dict[Node, int]) -> None:
     # A parameter that forward reads by itself belongs where it is used, not where it was first mentioned.
     for node in nodes:
@@ -111,6 +119,7 @@ def _refuse_shared_state(model: nn.Module, nodes: list[Node], side: dict[Node, i
     first: dict[Tensor, str] = {}
     for node in nodes:
         used = {side[user] for user in node.users} if node.op == "get_attr" else {side[node]}
+        used -= {ANYWHERE}
         for name, tensor in _state(model, node).items():
             sides.setdefault(tensor, set()).update(used)
             if len(sides[tensor]) > 1:
@@ -181,9 +190,10 @@ def _part(
     for node in nodes:
         if node not in wanted:
             continue
-        if node.target in (batch_of, device_of) and side[node] == ANYWHERE:
+        if node.target in (batch_of, device_of, nothing_like) and side[node] == ANYWHERE:
             # Every part has these of its own input: one row is one sample everywhere.
-            copies[node] = graph.call_function(node.target, (copies.get(node.all_input_nodes[0], x),))
+            asked = copies.get(node.all_input_nodes[0], x)
+            copies[node] = graph.call_function(node.target, (asked, *node.args[1:]))  # type: ignore[arg-type]
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(copies[result])

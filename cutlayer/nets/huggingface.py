@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..core.outside.origin import is_plain
 from .at_layers import CutAtLayers
 from .base import Shape
+from .sized import READS_SIZES_ONLY
 
 NO_MASK = "sdpa without a mask"  # our name for an attention of the library's
 # Fields of a config that make a layer see less than all that came before: the library does that by masks.
@@ -45,6 +46,11 @@ class HuggingFace(CutAtLayers):
         config.use_cache = False
         config.architectures = config.architectures or []
         model = _auto_class(config, self.config).from_config(config, trust_remote_code=False)
+        for module in model.modules():
+            if type(module).__name__.endswith(
+                "RotaryEmbedding"
+            ):  # sines of positions, in the type of what it is given
+                setattr(module, READS_SIZES_ONLY, True)
         if _is_decoder(model):
             self._refuse_windows(config)
             model.set_attn_implementation(_unmasked_attention())
@@ -69,7 +75,7 @@ class HuggingFace(CutAtLayers):
         if hasattr(config, "num_channels"):
             size = getattr(config, "image_size", None) or 224
             return (config.num_channels, size, size) if isinstance(size, int) else (config.num_channels, *size)
-        return (min(16, getattr(config, "max_position_embeddings", 16)),)
+        return (min(16, _longest(config) or 16),)
 
     def _path(self) -> Path:
         path = Path(self.config).expanduser()
@@ -99,7 +105,7 @@ class HuggingFace(CutAtLayers):
             if len(shape) != 3 or shape[0] != config.num_channels:
                 raise ValueError(f"{self!r} reads images of {config.num_channels} channels; got {tuple(shape)}")
             return
-        most = getattr(config, "max_position_embeddings", None)
+        most = _longest(config)
         if len(shape) != 1:
             raise ValueError(
                 f"{self!r} reads token ids, (length,) for each text; got {tuple(shape)}: data with "
@@ -109,9 +115,9 @@ class HuggingFace(CutAtLayers):
             raise ValueError(f"{self!r} reads at most {most} tokens; got {shape[0]}")
 
     def _refuse_windows(self, config: Any) -> None:
-        kinds = set(getattr(config, "layer_types", None) or ())
+        kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
         narrow = [name for name in WINDOWS if getattr(config, name, None)]
-        if narrow or kinds - {"full_attention"}:
+        if narrow or kinds:
             raise ValueError(
                 f"{self!r} lets some layers see a part of the text only ({', '.join([*narrow, *sorted(kinds)])}), "
                 "which takes a mask on both sides of the cut: take a network whose layers see all that came before"
@@ -133,6 +139,15 @@ class _Vocabulary:
                     f"token ids run from 0 to {self.words - 1} in this network; the data have {low} to {high}: was "
                     "another tokenizer used?"
                 )
+
+
+def _longest(config: Any) -> int | None:
+    """How many tokens a text may have; None: any number."""
+    try:
+        most = getattr(config, "max_position_embeddings", None)
+    except NotImplementedError:  # XLNet's way to say so
+        return None
+    return most if isinstance(most, int) and most > 0 else None
 
 
 def _is_decoder(model: Any) -> bool:

@@ -162,12 +162,23 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
+READS_SIZES_ONLY = (
+    "reads_sizes_only"  # a module with this attribute takes of its inputs where they lie and their type
+)
+
+
+def nothing_like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """No numbers, on the device of x."""
+    return torch.empty(0, device=x.device, dtype=dtype)
+
+
 def free_of_data(graph: Graph) -> set[Node]:
     """Nodes that follow from the batch size and the device alone; they are the same on every side of a cut."""
     free: set[Node] = set()
     for node in graph.nodes:
-        reads = node.target is device_of or bool(node.meta.get(ROWS_ARE_SAMPLES))
-        computes = node.op in ("call_function", "call_method") and bool(node.all_input_nodes)
+        reads = node.target in (device_of, nothing_like) or bool(node.meta.get(ROWS_ARE_SAMPLES))
+        computes = node.op in ("call_function", "call_method") or bool(node.meta.get(READS_SIZES_ONLY))
+        computes = computes and bool(node.all_input_nodes)
         if reads or (computes and all(source in free for source in node.all_input_nodes)):
             free.add(node)
     return free

@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import Graph, Node, Proxy, Tracer
 
 from .answers import SeveralAnswers, only_tensor
-from .sized import Shape, SizedProxy, Sizes, sizes_make_tensors
+from .sized import READS_SIZES_ONLY, Shape, SizedProxy, Sizes, nothing_like, sizes_make_tensors
 
 _ELSE = "; or give head, body and tail directly as three modules"
 _ONE_AT_A_TIME = threading.RLock()  # a trace changes what it means to call a module, for the whole process
@@ -108,7 +108,18 @@ class _Opener(Tracer):
             return forward(*args, **kwargs)
         if m not in self.inside and not m.state_dict():  # nn.ReLU()(x): made on the way, a function by its nature
             return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
+        if self.sizes is None or not getattr(m, READS_SIZES_ONLY, False):
+            return super().call_module(m, forward, args, kwargs)
+        answer = super().call_module(m, forward, tuple(map(self._bare, args)), kwargs)
+        answer.node.meta[READS_SIZES_ONLY] = True
+        return answer
+
+    def _bare(self, given: Any) -> Any:
+        """An input of a module that reads its type alone, without the numbers; whole numbers are positions."""
+        known = self.sizes.of(given.node) if self.sizes is not None and isinstance(given, Proxy) else None
+        if known is None or not known.is_floating_point():
+            return given
+        return self.create_proxy("call_function", nothing_like, (given, known.dtype), {})
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         if self._is_elsewhere():

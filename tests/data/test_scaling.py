@@ -100,6 +100,17 @@ def test_a_run_keeps_its_scale_and_predicts_by_it(saved, tmp_path):
     assert not torch.equal(raw.load().test.x, raw.load(None, Npz(plan.data.path).load().scale).test.x)
 
 
+def test_a_client_that_joins_goes_by_its_own_rows_and_by_the_same_when_it_comes_back(saved):
+    from cutlayer.engines.grpc.deploy import own_parts
+
+    plan, own = Plan(net=MLP(widths=(4, 4)), clients=2), Npz(saved("ward.npz", x=ROWS * 3, y=Y))
+    _, first = own_parts(plan, 0, own, None)
+    assert first.scale == own.load().scale
+    grown = Npz(saved("ward.npz", x=np.concatenate([ROWS * 3, ROWS * 50]), y=np.tile(Y, 2)))
+    _, again = own_parts(plan, 0, grown, None, first.scale)
+    assert again.scale == first.scale != grown.load().scale
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

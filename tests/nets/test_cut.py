@@ -210,3 +210,29 @@ def test_a_published_network_cut_by_name_is_itself():
     model = nn.Sequential(net.head(shape), net.body(shape), net.tail(shape, 10))
     parts = cut(model, "0", "2")
     assert [sum(p.numel() for p in part.parameters()) for part in parts] == [208, 44_220, 850]
+
+
+class Attends(nn.Module):
+    """Of what the layer gives one value is read; libraries unpack the others all the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(4, 2, batch_first=True), Attended()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        first, _weights = self.attention(x, x, x)
+        return self.fc(self.out(first)["last"])
+
+
+class Attended(nn.Module):
+    def forward(self, x):
+        return {"last": x * 2, "all": (x,)}
+
+
+@pytest.mark.parametrize("at", ["attention", "out"])
+def test_of_several_values_the_one_that_is_read_crosses(at):
+    model, x = Attends(), torch.rand(3, 5, 4)
+    head, body, _ = cut(model, at, shape=(5, 4))
+    assert head(x).shape == (3, 5, 4)
+    assert torch.equal(body(head(x)), model(x))

@@ -22,12 +22,14 @@ SMALL = {
 ENDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "max_position_embeddings": 20}
 ROBERTA = {"model_type": "roberta", **SMALL, **ENDS}
 GPT2 = {"model_type": "gpt2", "vocab_size": 30, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 20, **ENDS}
+LLAMA = {"model_type": "llama", **SMALL, **ENDS, "num_key_value_heads": 1}  # positions turn inside its layers
 VIT = {"model_type": "vit", **{name: SMALL[name] for name in SMALL if name != "vocab_size"}}
 VIT |= {"image_size": 16, "patch_size": 8, "num_channels": 1}
 TEXT, PICTURE = Task((6,), 3), Task((1, 16, 16), 3)
 MODELS = {
     "roberta": (ROBERTA, "roberta.encoder.layer.0", "classifier", TEXT),
     "gpt2": (GPT2, "transformer.h.0", "score", TEXT),
+    "llama": (LLAMA, "model.layers.0", "score", TEXT),
     "vit": (VIT, "vit.layers.0", "classifier", PICTURE),
 }
 every_model = pytest.mark.parametrize("model", MODELS)
@@ -104,6 +106,9 @@ def test_what_is_refused(network, tmp_path):
         net.head(task.shape)(torch.tensor([[0.0, 31, 1, 1, 1, 1]]))
     with pytest.raises(ValueError, match=r"no module 'transformer.h.9'; did you mean 'transformer.h"):
         HuggingFace(net.config, at="transformer.h.9").head(task.shape)
+    write(tmp_path, LLAMA | {"model_type": "mistral", "sliding_window": 4})
+    with pytest.raises(ValueError, match=r"see a part of the text only \(sliding_window\)"):
+        net.head(task.shape)
     write(tmp_path, {"model_type": "gpt9"})
     with pytest.raises(ValueError, match="has no model_type 'gpt9'"):
         net.head(task.shape)
