@@ -45,6 +45,7 @@ class Cells(NamedTuple):
     columns: tuple[Column, ...]
     chance: tuple[float | None, ...]  # share of the commonest value; None: a number
     still: tuple[str, ...]  # columns that never change among these records: there is nothing to read in them
+    influence: Tensor  # of each record on each column's skill, for its standard error
 
     @property
     def records(self) -> Tensor:
@@ -59,6 +60,7 @@ def cells(truth: Tensor, guess: Tensor, limits: Limits) -> Cells:
         )
     known, said = limits.inside(truth), limits.inside(guess)
     scores: list[Tensor] = []
+    influence: list[Tensor] = []
     kept: list[Column] = []
     chances: list[float | None] = []
     still: list[str] = []
@@ -68,30 +70,45 @@ def cells(truth: Tensor, guess: Tensor, limits: Limits) -> Cells:
         if found is None:
             still.append(column.name)
             continue
-        scores.append(found[0])
-        chances.append(found[1])
+        scores.append(found.scores)
+        influence.append(found.influence)
+        chances.append(found.chance)
         kept.append(column)
     if not kept:
         raise ValueError(
             f"none of the {len(limits.columns)} columns changes from record to record: nothing can be read"
         )
-    return Cells(torch.stack(scores, 1), tuple(kept), tuple(chances), tuple(still))
+    return Cells(torch.stack(scores, 1), tuple(kept), tuple(chances), tuple(still), torch.stack(influence, 1))
 
 
-def _number(column: Column, truth: Tensor, guess: Tensor) -> tuple[Tensor, None] | None:
+class _Read(NamedTuple):
+    """One column. Skill is a ratio, and which records happen to be scored moves its denominator, too: influence is
+    what one record more would change in both (the delta method)."""
+
+    scores: Tensor
+    influence: Tensor
+    chance: float | None = None
+
+
+def _number(column: Column, truth: Tensor, guess: Tensor) -> _Read | None:
     wanted, said = column.coded(truth), column.coded(guess)
     variance = wanted.var(correction=0)
     if variance.sqrt() < STILL:
         return None
-    return 1 - (wanted - said).square() / variance, None
+    error, apart = (wanted - said).square() / variance, (wanted - wanted.mean()).square() / variance
+    return _Read(1 - error, error.mean() * apart - error)
 
 
-def _category(column: Column, truth: Tensor, guess: Tensor) -> tuple[Tensor, float] | None:
+def _category(column: Column, truth: Tensor, guess: Tensor) -> _Read | None:
     wanted, said = column.coded(truth), column.coded(guess)
-    chance = int(wanted.bincount().max()) / len(wanted)
+    counts = wanted.bincount()
+    chance = int(counts.max()) / len(wanted)
     if chance == 1:
         return None
-    return ((said == wanted).double() - chance) / (1 - chance), chance
+    right, commonest = (said == wanted).double(), (wanted == counts.argmax()).double()
+    missed = 1 - float(right.mean())
+    influence = (right - right.mean()) / (1 - chance) - missed * (commonest - chance) / (1 - chance) ** 2
+    return _Read((right - chance) / (1 - chance), influence, chance)
 
 
 @torch.no_grad()
@@ -107,7 +124,7 @@ def by_column(found: Cells, units: Sequence[int] | None = None) -> list[dict[str
     The ends hold for all columns together with 95 % (Bonferroni): of many columns one always looks well read. Records
     that shared what was sent (equal numbers in `units`) are one observation. Of a category also how often right.
     """
-    means, doubt = found.scores.mean(0), _standard_error(found.scores, units)
+    means, doubt = found.scores.mean(0), _standard_error(found.influence, units)
     far = torch.special.ndtri(torch.tensor(1 - (1 - SURE) / 2 / len(found.columns), dtype=torch.float64)) * doubt
     told = []
     for place, (column, chance) in enumerate(zip(found.columns, found.chance, strict=True)):
@@ -118,13 +135,13 @@ def by_column(found: Cells, units: Sequence[int] | None = None) -> list[dict[str
     return sorted(told, key=lambda one: -one["skill"])
 
 
-def _standard_error(scores: Tensor, units: Sequence[int] | None) -> Tensor:
-    """Of the mean of each column; what varies is units, not records."""
-    apart = scores - scores.mean(0)
+def _standard_error(influence: Tensor, units: Sequence[int] | None) -> Tensor:
+    """Of each column's skill; what varies is units, not records."""
+    apart = influence
     if units is not None:
-        unit = torch.tensor(list(units), device=scores.device).unique(return_inverse=True)[1]
+        unit = torch.tensor(list(units), device=influence.device).unique(return_inverse=True)[1]
         apart = apart.new_zeros(int(unit.max()) + 1, apart.shape[1]).index_add(0, unit, apart)
-    return apart.square().sum(0).sqrt() / len(scores)
+    return apart.square().sum(0).sqrt() / len(influence)
 
 
 def skill(truth: Tensor, guess: Tensor, known: Tensor, columns: Sequence[Column] = ()) -> Tensor:

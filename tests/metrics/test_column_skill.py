@@ -66,7 +66,7 @@ def test_one_outlier_is_not_most_of_a_column():
     """Its variance would be: 199 of 200 numbers read exactly would then count for nothing."""
     known = table(seed=1)
     truth = table()
-    truth[0, 0] = 1e4
+    truth[0, 0] = known[0, 0] = 1e4
     guess = truth.clone()
     guess[0, 0] = 0
     assert figures(truth, guess, known=known)["age"]["skill"] > 0.9
@@ -74,13 +74,28 @@ def test_one_outlier_is_not_most_of_a_column():
 
 def test_the_best_read_column_comes_first_and_has_an_interval_that_holds_for_all():
     draw = torch.Generator().manual_seed(0)
-    truth, noise = torch.randn(100, 40, generator=draw), torch.randn(100, 40, generator=draw)
-    guess = 0.1 * noise
+    truth, noise = torch.randn(100, 400, generator=draw), torch.randn(100, 400, generator=draw)
+    guess = 0.02 * noise
     guess[:, 7] = truth[:, 7]
-    best, *others = by_column(found(truth, guess, columns=unnamed(40)))
+    best, *others = by_column(found(truth, guess, columns=unnamed(400)))
     assert best["name"] == "feature 7" and best["interval"][0] > 0.99
-    # Of forty columns that nobody read, a few would seem to be read if each had an interval of its own.
+    # Of 400 columns that nobody read, some would seem to be read if each had an interval of its own.
     assert not any(one["interval"][0] > 0 for one in others)
+
+
+def test_an_interval_is_as_wide_as_the_skill_varies_from_sample_to_sample():
+    """Against a slow twin: other records of the same table, read as well."""
+    draw, seen, widths = torch.Generator().manual_seed(0), {"age": [], "town": []}, {"age": [], "town": []}
+    for seed in range(120):
+        truth = table(150, seed)
+        guess = truth + 0.8 * torch.randn(truth.shape, generator=draw)
+        for name, one in figures(truth, guess, known=table(seed=999)).items():
+            seen[name].append(one["skill"])
+            widths[name].append(one["skill"] - one["interval"][0])
+    far = 2.2414  # standard errors, for two columns together
+    for name, skills in seen.items():
+        told, real = sum(widths[name]) / len(widths[name]) / far, float(torch.tensor(skills).std())
+        assert 0.75 * real < told < 1.33 * real
 
 
 def test_records_that_shared_a_message_are_one_observation():
