@@ -36,6 +36,7 @@ def main() -> None:
     run.add_argument("--device", default="cpu")
     run.add_argument("--images", type=int, default=256)
     run.add_argument("--passive", action="store_true", help="without attacks that need a training of their own")
+    run.add_argument("--only", help="attacks by name, between commas; the others are not run")
     run.add_argument("--seed", type=int, default=0)
     table = commands.add_parser("table")
     table.add_argument("before", type=Path)
@@ -69,6 +70,8 @@ def _run(args: argparse.Namespace) -> None:
     loaded = plan.data.load(args.data_folder)
     suite = attacks.suite(args.budget, task_of(loaded.train, len(loaded.classes)), plan.protocol.labels_stay_home)
     suite = [attack for attack in suite if not (args.passive and attack.active)]
+    if args.only:
+        suite = [attack for attack in suite if type(attack).__name__ in args.only.split(",")]
     spec = AuditSpec(
         plan, [parsed(text, "guards") for text in GUARDS], suite, seeds=[args.seed], images=args.images, alone=False
     )
