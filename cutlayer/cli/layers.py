@@ -39,9 +39,9 @@ def layers(
     [bold]cutlayer layers my.py:Model --input 3,32,32[/bold]
     The client keeps everything up to and including the layer that is named: the deeper the cut, the more it computes
     (what z tells of the input is for an audit to say). A row has z's shape, the client's parameters and
-    multiply-accumulates, and, for a batch, its memory (weights, gradients, activations) and the bytes a step sends and
-    receives without a guard. Where a shortcut or shared weights would have to cross as well there is no cut; the row
-    says which. Then:
+    multiply-accumulates, and, for a batch, its memory (weights, gradients, activations) and the bytes that a step
+    sends and receives without a guard. Where a shortcut or shared weights would have to cross as well there is no
+    cut; the row says which. Then:
     [bold]cutlayer train --net "Own('my.py:Model', at='layer1', back='fc')"[/bold]
     """
     prepare(threads or 1, "cpu")
