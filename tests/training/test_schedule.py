@@ -9,7 +9,7 @@ from fleet import GROUPED, PLAIN, body_of, plan, same, start, trained
 from toys import TinyNet, tiny_plan
 
 from cutlayer.core.errors import NonFinite
-from cutlayer.core.message import Kind
+from cutlayer.core.message import Kind, Message
 from cutlayer.core.spec import spec
 from cutlayer.core.state import named
 from cutlayer.data.partitions import Dirichlet
@@ -500,3 +500,22 @@ def test_one_state_for_all_is_what_export_says_it_is():
     state = export(start(plan()).networks[0])
     assert {"net.head.1.weight", "stat.head.1.running_mean", "stat.head.1.num_batches_tracked"} <= state.keys()
     assert not any("running" in name for name in state if name.startswith("net."))
+
+
+def test_a_client_whose_numbers_are_gone_brings_the_weights_it_was_given(monkeypatch):
+    run = start(plan(rounds=SplitFed()))
+    client, turn = run.clients[0], run.timetable.rounds(0)[0][0]
+
+    def lost(*given, **more):
+        with torch.no_grad():
+            next(client.network.split.parameters()).fill_(float("nan"))
+        raise NonFinite("gone")
+
+    order = Message(Kind.WEIGHTS, 0, 0, {"turn": torch.tensor([0, turn.first, turn.last, 0])})
+    before = {name: tensor.clone() for name, tensor in client.network.split.state_dict().items()}
+    monkeypatch.setattr(client, "learn", lost)
+    done = client.handle(order)
+    assert int(done["samples"]) == 0
+    brought = {name.split(".", 1)[1]: t for name, t in done.tensors.items() if name.startswith(("net.", "stat."))}
+    assert brought.keys() == before.keys() and all(torch.equal(t, before[name]) for name, t in brought.items())
+    assert not any(name.startswith("optimizer.") for name in done.tensors)
