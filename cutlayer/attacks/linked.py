@@ -93,11 +93,15 @@ class _Linking(Attacker):
         count = max(MANY, MOST_NUMBERS // (self.theirs[0][0].numel() * (len(recorded) + 1)))
         own_images, own_labels = knowledge.aux[:count], knowledge.aux_labels[:count]
         held = min(max(LEAST_HELD, len(own_images) // 10), len(own_images) // 2)
-        images, labels, odd = _often_enough(own_images, own_labels, held)
+        copies = max(1, min(MOST_COPIES, MANY // len(own_images)))
+        number = torch.arange(len(own_images), device=own_images.device)
+        number = torch.cat([number[:held], number[held:].repeat(copies)])
+        images, labels, parts = own_images[number], own_labels[number], [held, *[len(own_images) - held] * copies]
         self.order = None if knowledge.order is None else list(knowledge.order)[-len(recorded) - 1 :]
-        own = [_sent(one, images, labels, held) for one in (*(one.encode for one in recorded), knowledge.encode)]
+        own = [_sent(one, images, labels, parts) for one in (*(one.encode for one in recorded), knowledge.encode)]
         self.links: list[Link] = []
         self.damping = 0.0
+        odd = number % 2 == 1  # with all copies of an image on one side
         seen = self._linked(own, odd, images, held) if self.order is None else self._taken_apart(own, images, held)
         self.read, self.best, self.scores = learn_to_read(spec, seen, images, held, knowledge.undo, seed)
 
@@ -153,25 +157,16 @@ class _Linking(Attacker):
         return tried[self.damping]
 
 
-def _often_enough(images: Tensor, labels: Tensor, held: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Images to learn from, behind the first ones, as often as there should be; and every other one of them marked,
-    with all of its copies."""
-    number = torch.arange(len(images), device=images.device)
-    copies = max(1, min(MOST_COPIES, MANY // len(images)))
-    number = torch.cat([number[:held], number[held:].repeat(copies)])
-    return images[number], labels[number], number % 2 == 1
-
-
 def _sent(
-    encode: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor, held: int
+    encode: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor, parts: list[int]
 ) -> tuple[Tensor, Tensor]:
     """What the client would send in one pass over these images, and which row stands for each of them.
 
-    The first ones go by themselves: in a row that they shared with images it learns from, a reader would know the
-    rest.
+    Parts go by themselves: in a row that held-out images shared with those it learns from, a reader would know the
+    rest, and copies of one image would find each other in a group.
     """
     seen = []
-    for part, names in ((images[:held], labels[:held]), (images[held:], labels[held:])):
+    for part, names in zip(images.split(parts), labels.split(parts), strict=True):
         order = torch.randperm(len(part)).to(part.device)
         sent = encode(part[order], names[order])
         seen.append(torch.empty_like(sent).index_copy_(0, order, sent))
