@@ -40,7 +40,9 @@ def rates(plan: Plan, task: Task, ledger: Ledger) -> dict[str, Any]:
     spent = ledger.per_sample(UP) + ledger.per_sample(DOWN)
     return {
         "bits per feature": 8 * sent / features,
-        "bits per input pixel": 8 * sent / max(1, prod(task.shape[1:])),
+        "bits per input pixel": 8
+        * sent
+        / max(1, prod(task.shape[1:] or task.shape)),  # of a record: a column of numbers
         "uplink ratio": up / ledger.per_sample(UP),
         "total ratio": (up + down) / (spent + other),
         "by message": _by_message(ledger, samples),
