@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..attacks import Attack
 from ..core.batch import Task
+from ..core.columns import Column
 from ..core.errors import NonFinite
 from ..core.guard import Shape
 from ..core.outside import is_outside
@@ -71,6 +72,7 @@ class Audit:
     not_tried: list[UntriedRow] = field(default_factory=list)  # attacks that lacked something for their work
     poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
     alone: list[AloneRow] = field(default_factory=list)  # what clients reach without a server; two rows a seed
+    columns: tuple[Column, ...] = ()  # of `truth`, where that is a table whose columns have names
 
     @property
     def seed(self) -> int:
@@ -181,6 +183,7 @@ class _Matrix:
             truth = self._truth(open_cut)
             missing = self.resources.lpips_missing
             self._result = Audit(self.plan, {}, truth["images"], truth["labels"], missing, self.left_out)
+            self._result.columns = self.loaded.train.columns
         controls: dict[str, Row] = {}
         for guard in self.guards:
             if guard == NoGuard():

@@ -18,7 +18,9 @@ from cutlayer.audit.kinds import IMAGES, KINDS, RECORDS, SERIES, of_floors
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.recording import attack_recording
 from cutlayer.audit.report import files
+from cutlayer.audit.report.row_plots import best_records
 from cutlayer.audit.row_scores import of_column, spread, worth
+from cutlayer.audit.rows import picture_key
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.tables import edges, refuse_unfit, still, with_secret_columns, without_copies
 from cutlayer.audit.uncertainty import intervals
@@ -305,6 +307,15 @@ def test_the_kind_of_input_follows_from_the_floors():
     assert of_floors({"mean": {"ssim": 0.1}}) is IMAGES
 
 
+def test_the_best_read_record_is_shown_as_the_table_has_it():
+    truth = torch.tensor([[0.0, 1, 0, 0, 1.5], [1.0, 0, 1, 0, 2.0]])
+    guess = torch.tensor([[9.0, 0, 1, 0, 0.0], [1.1, 0.2, 0.4, 0, 2.0]])
+    row = read_at("none", 0.9, worst=[[1, 0.97]])
+    (best,) = best_records(truth, [row], {picture_key(row): guess}, COLUMNS)
+    assert (best.guard, best.number, best.skill) == ("none", 1, 0.97)
+    assert best.cells == [("50", "51"), ("b", "b"), ("0", "0"), ("2", "2")]
+
+
 # ----------------------------------------------------------------------------------- end to end
 def small(net):
     return Plan(net=net, epochs=2, batch_size=16, aux_samples=100, private_seed=1)
@@ -333,6 +344,7 @@ def test_a_table_is_audited_from_training_to_report(tmp_path):
     written = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert strays(written) == []
     page = (tmp_path / "out" / "report.html").read_text()
+    assert "The record that was read best" in page
     assert "Column by column" in page and "best-read column" in page and "60 private records" in page
     assert (tmp_path / "out" / "columns.png").stat().st_size > 1000
     files.print_table(result)

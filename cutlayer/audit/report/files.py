@@ -27,7 +27,7 @@ from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_b
 from ..words import percents, secret_name, signed
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
-from .row_plots import column_chart, column_table, curves
+from .row_plots import best_records, column_chart, column_table, curves
 from .sweep import figure, points, table
 
 SHOWN = 10  # pictures in a line of the grid
@@ -66,8 +66,7 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
 
 def rebuilt_pictures(audit: Audit) -> dict[str, bytes]:
     """What attackers made of what was sent, to look at: pictures, curves, or how well each column was read."""
-    own = [row for row in audit.rows if row["seed"] == audit.seed]
-    counted = [row for guard in guards_of(audit.rows) if (row := _counted(own, guard)) is not None]
+    counted = _shown_rows(audit)
     if of_floors(audit.floors) is RECORDS:
         return {"columns.png": column_chart(counted)} if counted else {}
     if of_floors(audit.floors) is SERIES:
@@ -76,6 +75,12 @@ def rebuilt_pictures(audit: Audit) -> dict[str, bytes]:
     if (best := read_best(audit)) is not None:
         drawn["read-best.png"] = best
     return drawn
+
+
+def _shown_rows(audit: Audit) -> list[Row]:
+    """The strongest attacker of each guard under the seed whose truth is kept."""
+    own = [row for row in audit.rows if row["seed"] == audit.seed]
+    return [row for guard in guards_of(audit.rows) if (row := _counted(own, guard)) is not None]
 
 
 def as_data(audit: Audit, command: str) -> AuditFile:
@@ -118,6 +123,8 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         audit=audit,
         kind=(kind := of_floors(audit.floors)),
         columns=column_table(audit.rows, best_rows, audit.floors) if kind is RECORDS else None,
+        named=audit.columns,
+        records=best_records(audit.truth, _shown_rows(audit), audit.pictures, audit.columns),
         guards=guards,
         ranked=sorted(guards, key=lambda item: _rank(item["verdict"])) if len(guards) > FEW else guards,
         few=len(guards) <= FEW,

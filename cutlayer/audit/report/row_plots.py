@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ...core.columns import Column
 from ..floors import blind_guess
 from ..row_scores import of_column
 from ..rows import Floors, Row, picture_key
@@ -49,6 +50,29 @@ def column_table(rows: Sequence[Row], best: Mapping[str, Row], floors: Floors) -
     return ColumnTable(
         list(told), [row["columns"][0]["name"] for row in best.values()], lines, len(names) - len(lines), still
     )
+
+
+class BestRecord(NamedTuple):
+    """The record that was read best behind one guard: each column's value, and what the attacker says it is."""
+
+    guard: str
+    number: int
+    skill: float
+    cells: list[tuple[str, str]]
+
+
+def best_records(
+    truth: Tensor, rows: Sequence[Row], guesses: Mapping[str, Tensor], columns: Sequence[Column]
+) -> list[BestRecord]:
+    """In the table's own units; a mean hides the record that comes back whole."""
+    found = []
+    for row in rows:
+        guess, worst = guesses.get(picture_key(row)), row.get("worst")
+        if guess is not None and worst:
+            number, score = worst[0]
+            cells = [(column.shown(truth[number]), column.shown(guess[number])) for column in columns[:MOST_COLUMNS]]
+            found.append(BestRecord(row["guard"], number, score, cells))
+    return found
 
 
 def column_chart(rows: Sequence[Row]) -> bytes:

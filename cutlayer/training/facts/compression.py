@@ -38,9 +38,10 @@ def rates(plan: Plan, task: Task, ledger: Ledger) -> dict[str, Any]:
     down = FLOAT * features + (FLOAT * answers if labels_stay else 0)
     other = (ledger.bytes[Kind.LIFT.name, UP] + ledger.bytes[Kind.LIFT.name, DOWN]) / samples
     spent = ledger.per_sample(UP) + ledger.per_sample(DOWN)
+    pixels = max(1, prod(task.shape[1:] or task.shape))  # a record has none: there it is its numbers
     return {
         "bits per feature": 8 * sent / features,
-        "bits per input pixel": 8 * sent / max(1, prod(task.shape[1:])),
+        "bits per input pixel": 8 * sent / pixels,
         "uplink ratio": up / ledger.per_sample(UP),
         "total ratio": (up + down) / (spent + other),
         "by message": _by_message(ledger, samples),
