@@ -156,7 +156,7 @@ class Attack(Spec):
     # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
     # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
-    # Of these forms, the one that a quick audit runs beside the oblivious one: the strongest, as far as was measured.
+    # Of these forms, the one that a quick audit runs beside the oblivious one: the strongest, as far as is known.
     strongest: ClassVar[str] = FORMS[-1]
     # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
     clusters: ClassVar[bool] = False

@@ -25,7 +25,8 @@ PASSES = 2  # over the auxiliary images where a guard may draw anew each time
 RECENT = 4  # messages that stand for how the client speaks at a moment of its training
 MOST_SENT_AGAIN = 512  # rows by which two readers are compared
 # Share of MK-MMD for images in colour. Without a critic FORA ended at SSIM 0.47 to 0.49 on CIFAR-10 for any number of
-# steps, with one that joins late at 0.63 to 0.65 (docs/evidence/cifar10-attacks.md). Digits gain nothing by a critic.
+# steps, with one that joins late at 0.63 to 0.65 (docs/evidence/cifar10-attacks.md; wide networks, thousands of
+# steps: at the default sizes this was not measured). Digits gain nothing by a critic.
 COLOUR_MIX = 0.8
 NEXT_TO_DEAD = 1e-2  # of the overall spread: channels that vary less are measured by this instead
 
