@@ -76,6 +76,11 @@ def with_secret_columns(loaded: Loaded, attacks: Iterable[Attack]) -> Loaded:
     wanted = {str(attack.attribute) for attack in attacks if hasattr(attack, "attribute")}  # type: ignore[attr-defined]
     inputs = {column.name: column for column in loaded.train.columns}
     train, test = dict(loaded.train.s), dict(loaded.test.s)
+    if inputs and (strange := sorted(wanted - inputs.keys() - train.keys())):
+        raise ValueError(
+            f"there is no column {strange[0]!r} to guess (labels are the target's); there is "
+            f"{', '.join([*inputs, *train])}"
+        )
     for name in sorted(wanted & (inputs.keys() | train.keys())):
         own, other = _values(loaded.train, name, inputs), _values(loaded.test, name, inputs)
         if own.is_floating_point() or len(own.unique()) > MOST_VALUES:

@@ -28,7 +28,7 @@ def read(reader, some):
 def test_records_are_read_from_a_linear_head(name):
     torch.manual_seed(1)
     some = pairs((6,), nn.Linear(6, 12))
-    assert read(train_reader(name, SMALL, some), some) > 0.8
+    assert read(train_reader(name, SMALL, some), some) > 0.7
 
 
 @pytest.mark.parametrize("name", ["ridge", "mlp", "conv"])
