@@ -24,10 +24,11 @@ BUDGETS = ("quick", "standard", "paper")
 PASSES = 2  # over the auxiliary images where a guard may draw anew each time
 RECENT = 4  # messages that stand for how the client speaks at a moment of its training
 MOST_SENT_AGAIN = 512  # rows by which two readers are compared
-# Share of MK-MMD for images in colour. Without a critic FORA ended at SSIM 0.47 to 0.49 on CIFAR-10 for any number of
-# steps, with one that joins late at 0.63 to 0.65 (docs/evidence/cifar10-attacks.md; wide networks, thousands of
-# steps: at the default sizes this was not measured). Digits gain nothing by a critic.
-COLOUR_MIX = 0.8
+# Share of MK-MMD for images in colour. On CIFAR-10 it stayed at SSIM 0.47 to 0.49 alone, in 6,000 to 8,000 steps with
+# wide networks, and reached 0.63 to 0.65 with a critic that joins late (docs/evidence/cifar10-attacks.md). In 300 steps
+# such a critic spoils it (-0.18, -0.02, 0.02 where 0.44, 0.53, 0.16 are reached alone), in 3,000 it pays (0.39, 0.48
+# against 0.13, 0.51). Digits gain nothing by one.
+COLOUR_MIX, ENOUGH_FOR_A_CRITIC = 0.8, 3000
 NEXT_TO_DEAD = 1e-2  # of the overall spread: channels that vary less are measured by this instead
 
 
@@ -37,7 +38,7 @@ class FORA(Attack):
 
     The substitute is built from the shape of the cut alone and learns to make, from auxiliary images, activations
     that are distributed like the client's: `mix` of MK-MMD and 1 - `mix` of a critic with gradient `penalty`, by
-    default no critic for grey images and a fifth for coloured ones. A reader trained on the substitute then reads the
+    default a fifth for coloured images where there are thousands of steps, else none. A reader trained on the substitute then reads the
     client's messages. The client has finished learning by then; `alongside` aligns the substitute while it learns, as
     published. `knows` says how the guard enters, `prior` (FORA-G) lets a generator draw the picture.
     """
@@ -45,7 +46,7 @@ class FORA(Attack):
     knows: str = EVERY
     steps: int = 300  # that align the substitute
     reader_steps: int = 300
-    mix: float | None = None  # None: by the channels of the auxiliary images
+    mix: float | None = None  # None: by the channels of the auxiliary images and the steps
     penalty: float = 10.0
     joins: float = 0.3  # share of the steps before the critic is heard
     width: int = 32  # of the substitute, at least; its last stage is as wide as the cut
@@ -121,7 +122,8 @@ class Impersonator(Attacker):
                 f"{spec}: a prior draws images, and these inputs have the shape {tuple(aux.shape[1:])}: prior=False"
             )
         if spec.mix is None:
-            spec = replace(spec, mix=COLOUR_MIX if self.pictures and aux.shape[1] > 1 else 1.0)
+            critic = self.pictures and aux.shape[1] > 1 and spec.steps >= ENOUGH_FOR_A_CRITIC
+            spec = replace(spec, mix=COLOUR_MIX if critic else 1.0)
         self.view = View(spec.knows, knowledge, seed).to(aux.device)
         seen = self.read(knowledge.observed)
         self.batch = min(spec.batch, len(aux), len(seen))

@@ -57,7 +57,7 @@ class Eye:
         self.weights = torch.linalg.solve(gram + ridge, rows.T @ (wanted - self.share))
 
     def __call__(self, images: Tensor) -> Tensor:
-        rows = torch.cat([_places(self._found(_seen(some))) for some in images.split(256)]).double()
+        rows = torch.cat([_places(self._found(_seen(some.to(self.filters)))) for some in images.split(256)]).double()
         return ((rows - self.mean) @ self.weights + self.share).argmax(1)
 
     def _found(self, small: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from toys import TASK, samples
 
 from cutlayer.attacks import FORA, Knowledge, KnownGuard, fora
 from cutlayer.attacks.base import smashed
-from cutlayer.attacks.fora import Scale, _network
+from cutlayer.attacks.fora import Scale, _row_network
 from cutlayer.attacks.parts.critic import Critic, gradient_penalty
 from cutlayer.attacks.parts.mmd import mk_mmd
 from cutlayer.attacks.parts.prior import learn_to_draw
@@ -355,9 +355,13 @@ def test_without_the_critics_share_the_penalty_does_not_matter():
     assert marks[0.2, 0.0] != marks[0.2, 1000.0]
 
 
-@pytest.mark.parametrize(("channels", "mix", "critics"), [(1, None, 0), (3, None, 16), (3, 1.0, 0), (1, 0.8, 16)])
-def test_by_default_a_critic_joins_for_images_in_colour(channels, mix, critics, monkeypatch):
+@pytest.mark.parametrize(
+    ("channels", "mix", "enough", "critics"),
+    [(1, None, 20, 0), (3, None, 20, 16), (3, None, 21, 0), (3, 1.0, 20, 0), (1, 0.8, 21, 16)],
+)
+def test_by_default_a_critic_joins_for_images_in_colour_and_many_steps(channels, mix, enough, critics, monkeypatch):
     penalised = []
+    monkeypatch.setattr(fora, "ENOUGH_FOR_A_CRITIC", enough)
     monkeypatch.setattr(fora, "gradient_penalty", lambda *given: penalised.append(1) or gradient_penalty(*given))
     aux = torch.rand(40, channels, 12, 12)
     seen = [Message(Kind.FORWARD, 0, 0, {"z": torch.rand(40, *CUT)})]
@@ -490,4 +494,4 @@ def test_series_are_read_through_a_substitute():
 
 def test_a_convolution_reads_no_records():
     with pytest.raises(ValueError, match="reader='mlp'"):
-        _network(FORA(reader="conv"), torch.zeros(4, 6), torch.zeros(4, 5))
+        _row_network(FORA(reader="conv"), torch.zeros(4, 6), (5,))

@@ -464,7 +464,7 @@ def test_missing_knowledge_is_named():
     knowledge = told(SDAR(), toy(UShaped()))
     for name, words in {"body": "the server's own network", "net": "architecture", "aux_labels": "labels"}.items():
         with pytest.raises(ValueError, match=words):
-            replace(knowledge, **{name: None}).only(SDAR.needs)
+            replace(knowledge, **{name: None}).only(SDAR().needs)
     with pytest.raises(ValueError, match="some of the client's own images"):
         knowledge.only(PCAT(private_share=0.1).needs)
 
@@ -508,7 +508,7 @@ def test_pixelwise_labels_are_no_condition():
         ({"critic_rate": 0}, "above 0"),
         ({"flip": 1.5}, "share of labels"),
         ({"classifier": "mine"}, "classifier"),
-        ({"reader": "tea"}, "reader is 'auto' or 'conv' or 'mlp'"),
+        ({"reader": "tea"}, "reader is 'auto' or 'conv' or 'batchnorm' or 'mlp'"),
         ({"knows": "all"}, "knows is 'oblivious' or 'lift' or 'matched' or 'matched.lift'"),
         ({"keys": "stolen"}, "keys is 'own'"),
     ],

@@ -310,7 +310,7 @@ def reading(pictures, truth, units=None, gallery=None):
     )  # fmt: skip
     attacker = Attacker()
     attacker.reconstruct = lambda messages: pictures
-    return judging._images(None, attacker, victim, None)[0]
+    return judging._images(Decoder(), attacker, victim, None)[0]
 
 
 def private_images(count=40):

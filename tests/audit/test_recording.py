@@ -68,8 +68,8 @@ def test_what_cannot_be_attacked_is_refused(tmp_path):
 class Copies(Digits):
     """Every image is there twice, so some are private and the attacker's at once."""
 
-    def load(self, folder=None):
-        loaded = super().load(folder)
+    def load(self, folder=None, known=None):
+        loaded = super().load(folder, known)
         return replace(loaded, train=loaded.train[torch.arange(len(loaded.train)).repeat(2)])
 
 

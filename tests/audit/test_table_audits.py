@@ -368,7 +368,9 @@ def test_series_are_audited_from_training_to_report(tmp_path):
 def test_a_recording_of_a_table_is_attacked_column_by_column(tmp_path):
     write_csv(tmp_path / "people.csv", table())
     data = Table(str(tmp_path / "people.csv"), "y", attributes=("weight",))
-    start.train(replace(small(MLP(widths=(12, 8))), data=data), tmp_path / "run", record=1 << 20)
+    start.train(
+        replace(small(MLP(widths=(12, 8))), data=data), tmp_path / "run", follow=start.Following(record=1 << 20)
+    )
     attacks = [Decoder(steps=20, readers=("ridge",)), AttributeInference("age", steps=20)]
     found, victim, guesses = attack_recording(tmp_path / "run", attacks, images=32)
     read, guessed = found["rows"]

@@ -38,7 +38,7 @@ def grpc(plan, folder):
     rehearsal = Rehearsal(plan, folder)
     for name in rehearsal.names:
         rehearsal.join(name)
-    server = rehearsal.service._open(lambda names: None)
+    server = rehearsal.service._open(lambda names: None, "cpu")
     server.recovery.restore_newest()
     server.recovery.meet_if_needed()
     try:

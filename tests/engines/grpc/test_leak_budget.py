@@ -15,7 +15,7 @@ METER = LeakMeter(budget="ncc<=0.2", policy="stop", every=4, samples=64, steps=8
 
 def test_one_stops_and_the_others_go_on(tmp_path, monkeypatch):
     # Toy images are noise, which no mean image resembles: a budget that is exceeded at once would be refused.
-    monkeypatch.setattr(leak_meter, "floors", lambda known, held, attribute="": {"ssim": 0.0, "ncc": 0.0})
+    monkeypatch.setattr(leak_meter, "floors", lambda *known: {"ssim": 0.0, "ncc": 0.0})
     plan, careful, parts = tiny_plan(epochs=2, batch_size=16, clients=3), NAMES[1], tiny_parts(240)
     run = Rehearsal(plan, tmp_path, limits=Limits(every=3, deadline=1.5, quiet=0.5), quiet=0.5, parts=parts)
     halts = []
