@@ -25,9 +25,9 @@ PASSES = 2  # over the auxiliary images where a guard may draw anew each time
 RECENT = 4  # messages that stand for how the client speaks at a moment of its training
 MOST_SENT_AGAIN = 512  # rows by which two readers are compared
 # Share of MK-MMD for images in colour. On CIFAR-10 it stayed at SSIM 0.47 to 0.49 alone, in 6,000 to 8,000 steps with
-# wide networks, and reached 0.63 to 0.65 with a critic that joins late (docs/evidence/cifar10-attacks.md). In 300 steps
-# such a critic spoils it (-0.18, -0.02, 0.02 where 0.44, 0.53, 0.16 are reached alone), in 3,000 it pays (0.39, 0.48
-# against 0.13, 0.51). Digits gain nothing by one.
+# wide networks, and reached 0.63 to 0.65 with a critic that joins late (docs/evidence/cifar10-attacks.md). In 300
+# steps such a critic spoils it (-0.18, -0.02, 0.02 where 0.44, 0.53, 0.16 are reached alone), in 3,000 it pays (0.39,
+# 0.48 against 0.13, 0.51). Digits gain nothing by one.
 COLOUR_MIX, ENOUGH_FOR_A_CRITIC = 0.8, 3000
 NEXT_TO_DEAD = 1e-2  # of the overall spread: channels that vary less are measured by this instead
 
@@ -38,9 +38,10 @@ class FORA(Attack):
 
     The substitute is built from the shape of the cut alone and learns to make, from auxiliary images, activations
     that are distributed like the client's: `mix` of MK-MMD and 1 - `mix` of a critic with gradient `penalty`, by
-    default a fifth for coloured images where there are thousands of steps, else none. A reader trained on the substitute then reads the
-    client's messages. The client has finished learning by then; `alongside` aligns the substitute while it learns, as
-    published. `knows` says how the guard enters, `prior` (FORA-G) lets a generator draw the picture.
+    default a fifth for coloured images where there are thousands of steps, else none. A reader trained on the
+    substitute then reads the client's messages. The client has finished learning by then; `alongside` aligns the
+    substitute while it learns, as published. `knows` says how the guard enters, `prior` (FORA-G) lets a generator
+    draw the picture.
     """
 
     knows: str = EVERY
