@@ -5,25 +5,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.message import Message
 from ..metrics.augment import augmented
-from ..metrics.readers import (
-    Before,
-    ConvReader,
-    MLPReader,
-    Reader,
-    Standardised,
-    best_reader,
-    fit,
-    fit_on,
-    picture_quality,
-    ridge,
-)
-from ..metrics.row_readers import Pairs, Size, likeness, train_reader
+from ..metrics.readers import Before, Reader, Standardised, best_reader, fit_on
+from ..metrics.row_readers import Pairs
 from .base import ANY_INPUT, Attacker, Knowledge, smashed
 from .parts.keyed import Keyed, Made, made
+from .parts.pictures import quality as quality_of
+from .parts.pictures import reader_of, refuse_strange
 
 READERS = ("ridge", "conv", "mlp", "augmented")
 BATCH = 32
@@ -55,8 +46,7 @@ class Decoder(Keyed):
         super().__post_init__()
         if min(self.steps, self.width, self.hidden) < 1:
             raise ValueError(f"{self}: steps, width and hidden are whole numbers from 1 up")
-        if not self.readers or set(self.readers) - set(READERS):
-            raise ValueError(f"readers are among {', '.join(READERS)}; got {self.readers}")
+        refuse_strange(self.readers, READERS)
         if "augmented" in self.readers and not {"conv", "mlp"} & set(self.readers):
             raise ValueError(f"{self}: 'augmented' goes on where another reader ends: name 'conv' or 'mlp' as well")
 
@@ -77,7 +67,6 @@ class Decoder(Keyed):
 class _Reading(Attacker):
     def __init__(self, spec: Decoder, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None
-        self.undo = knowledge.undo
         own = made(spec.key, knowledge, seed)
         images, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
         self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
@@ -87,13 +76,13 @@ class _Reading(Attacker):
             if name == "augmented":  # records and series are not turned or shifted
                 best = max(networks, key=quality, default=None)
                 return best and _augmented(best, spec, own, knowledge)
-            reader = self._train(name, spec, own.seen, images, own.held, held)
+            reader = reader_of(name, spec, Pairs(own.seen, images, own.held, held), knowledge.undo)
             if isinstance(reader, Before) and images.dim() == 4:
                 networks.append(reader)
             return reader
 
         def quality(reader: Reader) -> float:
-            return _quality(reader(own.held), held)
+            return quality_of(reader(own.held), held)
 
         in_order = [name for name in READERS if name in spec.readers]
         self.read, self.best, self.scores = best_reader(spec, in_order, own.seen, seed, train, quality)
@@ -107,34 +96,6 @@ class _Reading(Attacker):
             "readers": {name: round(score, 4) for name, score in self.scores.items()},
             **self.recovered,
         }
-
-    def _train(
-        self, name: str, spec: Decoder, seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor
-    ) -> Reader | None:
-        if images.dim() != 4:  # records or series
-            pairs = Pairs(seen, images, held_seen, held_images)
-            return train_reader(name, Size(spec.steps, spec.width, spec.hidden), pairs, self.undo)
-        image = tuple(images.shape[1:])
-        if name == "ridge":
-            return ridge(seen, images, held_seen, held_images)
-        if name == "mlp":
-            flat = seen.flatten(1)
-            mlp = fit(MLPReader(tuple(flat.shape[1:]), image, spec.hidden).to(seen), flat, images, steps=spec.steps)
-            return Before(nn.Flatten(), mlp)
-        # A convolution reads a map: undo the guard's public transform first, if there is one.
-        maps = self._maps(seen)
-        if maps.dim() != 4:
-            return None
-        conv = fit(ConvReader(tuple(maps.shape[1:]), image, spec.width).to(seen), maps, images, steps=spec.steps)
-        return Before(self.undo, conv)
-
-    @torch.no_grad()
-    def _maps(self, seen: Tensor) -> Tensor:
-        return self.undo(seen) if self.undo is not None else seen
-
-
-def _quality(guess: Tensor, truth: Tensor) -> float:
-    return picture_quality(guess, truth) if truth.dim() == 4 else float(likeness(truth, guess).mean())
 
 
 def _augmented(reader: Before, spec: Decoder, own: Made, knowledge: Knowledge) -> Before:

@@ -1,4 +1,4 @@
-"""Pictures out of rows whose own images are known: a linear, a convolutional and a fully connected reader."""
+"""Readers of rows whose own inputs are known: a linear, a convolutional and a fully connected one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,18 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ...metrics.images import ncc, ssim
-from ...metrics.readers import (
-    SMALLEST_FOR_SSIM,
-    Before,
-    Chosen,
-    ConvReader,
-    MLPReader,
-    Reader,
-    best_reader,
-    fit,
-    ridge,
-)
+from ...metrics.readers import Before, Chosen, ConvReader, MLPReader, Reader, best_reader, fit, picture_quality, ridge
+from ...metrics.row_readers import Pairs, Size, likeness, train_reader
 
 READERS = ("ridge", "conv", "mlp")
 
@@ -35,26 +25,35 @@ class Effort(Protocol):
     def readers(self) -> tuple[str, ...]: ...
 
 
+def reader_of(name: str, spec: Effort, pairs: Pairs, undo: nn.Module | None) -> Reader | None:
+    """The reader of this name, trained; None: it cannot read such messages."""
+    seen, images = pairs.seen, pairs.truth
+    if images.dim() != 4:  # records or series
+        return train_reader(name, Size(spec.steps, spec.width, spec.hidden), pairs, undo)
+    image = tuple(images.shape[1:])
+    if name == "ridge":
+        return ridge(*pairs)
+    if name == "mlp":
+        flat = seen.flatten(1)
+        mlp = MLPReader(tuple(flat.shape[1:]), image, spec.hidden).to(seen)
+        return Before(nn.Flatten(), fit(mlp, flat, images, steps=spec.steps))
+    # A convolution reads a map: undo the guard's public transform first, if there is one.
+    with torch.no_grad():
+        maps = seen if undo is None else undo(seen)
+    if maps.dim() != 4:
+        return None
+    conv = ConvReader(tuple(maps.shape[1:]), image, spec.width).to(seen)
+    return Before(undo, fit(conv, maps, images, steps=spec.steps))
+
+
 def learn_to_read(spec: Effort, seen: Tensor, images: Tensor, held: int, undo: nn.Module | None, seed: int) -> Chosen:
     """The reader of `seen` that does best on the first `held` images, from which none of them learns."""
-    kept = slice(held, None)
-
-    def train(name: str) -> Reader | None:
-        image = tuple(images.shape[1:])
-        if name == "ridge":
-            return ridge(seen[kept], images[kept], seen[:held], images[:held])
-        if name == "mlp":
-            flat = seen[kept].flatten(1)
-            mlp = MLPReader(tuple(flat.shape[1:]), image, spec.hidden).to(seen)
-            return Before(nn.Flatten(), fit(mlp, flat, images[kept], steps=spec.steps))
-        with torch.no_grad():
-            maps = seen[kept] if undo is None else undo(seen[kept])
-        if maps.dim() != 4:
-            return None
-        conv = ConvReader(tuple(maps.shape[1:]), image, spec.width).to(seen)
-        return Before(undo, fit(conv, maps, images[kept], steps=spec.steps))
-
-    return best_reader(spec, spec.readers, seen, seed, train, lambda read: quality(read(seen[:held]), images[:held]))
+    pairs = Pairs(seen[held:], images[held:], seen[:held], images[:held])
+    return best_reader(
+        spec, spec.readers, seen, seed,
+        lambda name: reader_of(name, spec, pairs, undo),
+        lambda read: quality(read(pairs.held_seen), pairs.held_truth),
+    )  # fmt: skip
 
 
 def linear_error(seen: Tensor, images: Tensor, held: int) -> float:
@@ -64,10 +63,10 @@ def linear_error(seen: Tensor, images: Tensor, held: int) -> float:
 
 
 def quality(guess: Tensor, truth: Tensor) -> float:
-    measure = ssim if min(truth.shape[2:]) >= SMALLEST_FOR_SSIM else ncc
-    return float(measure(guess, truth).mean())
+    """What readers are compared by: what the judge scores."""
+    return picture_quality(guess, truth) if truth.dim() == 4 else float(likeness(truth, guess).mean())
 
 
-def refuse_strange(readers: Sequence[str]) -> None:
-    if not readers or set(readers) - set(READERS):
-        raise ValueError(f"readers are among {', '.join(READERS)}; got {readers}")
+def refuse_strange(readers: Sequence[str], known: Sequence[str] = READERS) -> None:
+    if not readers or set(readers) - set(known):
+        raise ValueError(f"readers are among {', '.join(known)}; got {readers}")
