@@ -94,6 +94,28 @@ def test_it_reads_an_unguarded_cut(attack, protocol):
     assert any(row["ncc"] > floor and row["task_accuracy"] > 0.5 for row in rows)  # chance is 0.1
 
 
+@pytest.mark.parametrize("attack", [SDAR, PCAT])
+@pytest.mark.parametrize(
+    ("guard", "form", "start"),
+    [
+        (NONE, "oblivious", 0.5),
+        (LightSplit(ratio=4), "lift", 0.5),
+        (LightSplit(ratio=4), "matched", 0.5),
+        (DCT(energy=0.8), "matched+lift", 0.5),
+        (LightSplit(ratio=4), "matched+lift", 0.1),
+    ],
+    ids=repr,
+)
+def test_the_decoder_starts_half_grey_but_dark_as_the_images_behind_a_lifted_projection(attack, guard, form, start):
+    hardly = attack(**TINY | {"steps": 1, "decoder_rate": 1e-6}, knows=form)
+    victim = toy(Vanilla(), guard)
+    knowledge = told(hardly, victim)
+    dark = knowledge.aux * (0.1 / knowledge.aux.mean())
+    with seeded(0):
+        attacker = hardly.attacker(replace(knowledge, aux=dark), 0)
+    assert attacker.reconstruct(victim.messages).mean() == pytest.approx(start, abs=0.15)
+
+
 def test_its_tail_finds_the_labels_that_stayed_home():
     victim = digits(UShaped())
     found = prepared(SDAR(**SMALL), victim).infer(victim.messages)
