@@ -40,8 +40,8 @@ def test_train_in_words_shows_both_sides(command, tmp_path):
 
 def test_audit_writes_a_report(command, tmp_path):
     code, out, err = command(
-        "audit", *QUICK, "--guard", "LightSplit(ratio=8)", "--attack", "Decoder(steps=2, width=4, hidden=8)", "--images", "16",
-        "--out", tmp_path / "a", "--json",
+        "audit", *QUICK, "--guard", "LightSplit(ratio=8)", "--attack", "Decoder(steps=2, width=4, hidden=8)",
+        "--images", "16", "--out", tmp_path / "a", "--json",
     )  # fmt: skip
     assert code == 0, err
     data = json.loads(out)
