@@ -25,10 +25,17 @@ def spread(
     assert folder is not None, "processes meet in a folder"
     # Each process opens the store itself, and what it is doing it shows nobody.
     handed = Resources(resources.device, resources.lpips)
+    attacks = len(spec.attacks) + len(spec.optional_attacks)
+    guards = len(spec.guards) + len(spec.optional_guards)
     # The open cut comes first: it is the control. What clients reach alone at equal cost hangs on all guards.
-    for part in (replace(spec, guards=(), optional_guards=(), alone=False), spec):
+    for part, to_claim in (
+        (replace(spec, guards=(), optional_guards=(), alone=False), attacks),
+        (spec, guards + 2 * spec.alone),
+    ):
         store = (folder, spec.identity, resources.store.on_open)
-        share(count, folder, show, _work, threads, store, part, loaded, handed)
+        # A process that finds nothing left to claim would still train the open cut for the floors.
+        useful = max(1, min(count, to_claim * len(spec.seeds)))
+        share(useful, folder, show, _work, threads, store, part, loaded, handed)
 
 
 def share(

@@ -4,6 +4,7 @@ Built from the shapes of z and u alone: depthwise-separable convolutions (Howard
 linear layers for vectors. Made to be cheap: the client that runs it was meant to need no body.
 """
 
+from functools import lru_cache
 from math import ceil, prod
 
 from torch import nn
@@ -54,6 +55,7 @@ def local_macs(z: Shape, u: Shape, width: int) -> int:
     return count_macs(local_network(z, u, width), z)
 
 
+@lru_cache(maxsize=64)  # a dozen networks are built to find it, and every audit of a plan asks for the same
 def widest(z: Shape, u: Shape, macs: int) -> int:
     """The largest width whose local network takes at most so many multiply-accumulates; 0: not even one channel."""
     low, high = 0, MOST_WIDTH + 1  # `low` fits, `high` does not, or is not asked for

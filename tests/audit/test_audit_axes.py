@@ -18,7 +18,7 @@ from cutlayer.data.base import Loaded, Samples
 from cutlayer.guards import WCC, LightSplit
 from cutlayer.training.facts.link import Link
 
-READER = Decoder(steps=60, width=8, hidden=32)
+READER = Decoder(readers=("ridge",))  # it needs no steps and passes its control
 LOADED = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
 
 ROWS = Samples(torch.rand(9, 5), torch.zeros(9).long())
@@ -26,7 +26,7 @@ TABLE = Loaded(ROWS, ROWS, ("a",))
 
 
 def ran(resources=None, **changes):
-    given = {"guards": [LightSplit(ratio=4)], "attacks": [READER], "images": 30, **changes}
+    given = {"guards": [LightSplit(ratio=4)], "attacks": [READER], "images": 30, "alone": False, **changes}
     return audit(AuditSpec(tiny_plan(epochs=1, batch_size=16), **given), LOADED, resources)
 
 

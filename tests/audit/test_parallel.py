@@ -7,6 +7,7 @@ import pytest
 from toys import TASK, samples, tiny_plan
 
 from cutlayer.attacks import Decoder
+from cutlayer.audit import parallel
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.parallel import _work, spread
 from cutlayer.audit.spec import AuditSpec, Resources
@@ -73,6 +74,15 @@ def test_two_processes_fill_the_cells(tmp_path):
     assert set((tmp_path / "cells").iterdir()) == made  # nothing was left to do
     assert without_times(shared.rows) == without_times(alone.rows)
     assert not (tmp_path / "cells.claims").exists() and shown
+
+
+@pytest.mark.parametrize(("asked", "started"), [(9, [2, 3]), (2, [2, 2]), (1, [1, 1])])
+def test_no_more_processes_are_started_than_there_is_work_for(tmp_path, monkeypatch, asked, started):
+    """Two attacks on the open cut; then a guard and two baselines."""
+    counts = []
+    monkeypatch.setattr(parallel, "share", lambda count, *given: counts.append(count))
+    spread(*wanted(), kept(tmp_path / "cells"), asked, 1, print)
+    assert counts == started
 
 
 def test_what_cannot_be_handed_over_is_said(tmp_path):

@@ -40,7 +40,7 @@ def test_the_truth_behind_each_recorded_row_is_found_again(tmp_path):
 
 def test_a_recorded_run_is_attacked_from_its_folder(tmp_path):
     start.train(PLAN, tmp_path / "run", follow=start.Following(record=1 << 20))
-    found, victim, pictures = attack_recording(tmp_path / "run", [Decoder(steps=60, width=16)], images=40)
+    found, victim, pictures = attack_recording(tmp_path / "run", [Decoder(readers=("ridge",))], images=40)
     (row,) = found["rows"]
     assert row["ncc"] > found["floors"]["class_mean"]["ncc"] and row["n"] == len(victim.truth) >= 40
     write_attack(found, victim.truth, victim.y, pictures, tmp_path / "out")

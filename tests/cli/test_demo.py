@@ -1,17 +1,19 @@
 """What `cutlayer demo` must show.
 
 `make test` runs the command in this process, on the demo's own data, network, decoder and bars, but with half of the
-epochs, few steps for the decoder, and of the three guards the one that has a bar. `make campaign` holds the same bars
-against the demo itself, run as a user runs it.
+epochs, few steps for the decoder, of the three guards the one that has a bar, and no client trained alone.
+`make campaign` holds the same bars against the demo itself, run as a user runs it.
 """
 
 import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from cutlayer.audit import spec
 from cutlayer.cli import demo
 from cutlayer.cli.app import main
 from cutlayer.guards import LightSplit
@@ -31,11 +33,12 @@ def shown(request, tmp_path_factory):
         smaller = {
             "demo_plan": replace(demo.demo_plan(), epochs=5),
             "demo_guards": [guard for guard in demo.demo_guards() if isinstance(guard, LightSplit)],
-            "demo_attacks": [replace(attack, steps=40) for attack in demo.demo_attacks()],
+            "demo_attacks": [replace(attack, steps=10) for attack in demo.demo_attacks()],
         }
         with pytest.MonkeyPatch.context() as patch:
             for name, value in smaller.items():
                 patch.setattr(demo, name, lambda value=value: value)
+            patch.setattr(spec, "AuditSpec", partial(spec.AuditSpec, alone=False))
             patch.setattr(sys, "argv", ["cutlayer", *words])
             with pytest.raises(SystemExit, match=r"^0$"):
                 main()
