@@ -50,6 +50,9 @@ FEW = {
     "clone_steps": 4,
     "starts": 2,
     "prior_steps": 6,
+    "width": 8,
+    "reader_width": 8,
+    "hidden": 8,
 }
 ATTACKS = [
     Decoder(steps=120, width=16, hidden=64),
@@ -69,7 +72,7 @@ ATTACKS = [
     LabelClustering(),
     TailEnumeration(starts=6, steps=60, rate=1e-2, batch=32),
 ]
-# Laws that ask nothing of the result meet the same attacks with next to no steps.
+# Laws that ask nothing of the result meet the same attacks with next to no steps and weights.
 SHORT = [
     replace(attack, **{name: min(few, getattr(attack, name)) for name, few in FEW.items() if hasattr(attack, name)})
     for attack in ATTACKS
