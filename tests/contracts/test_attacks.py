@@ -141,13 +141,17 @@ def test_it_is_reproducible_and_leaves_the_random_state_and_the_victim_alone(att
     assert all(torch.equal(t, before[name]) for name, t in open_cut.tensors().items())
 
 
-# The reference decoder meets every kind of guard, and every guard in the campaign; the others one of each kind, in
-# every form of knowledge.
+# The reference decoder meets every kind of guard, and every guard in the campaign; the others two of four kinds by
+# turns, all four in the campaign, in every form of knowledge.
 KINDS = [LightSplit(ratio=4), SEAL(), KAnonymous(k=2), Chain(LightSplit(ratio=4), Noise(scale=0.1))]
 FIRST = {type(guard): guard for guard in reversed(ALL_GUARDS[1:])}.values()
 PAIRS = [
     *(pair for pair in and_the_rest([(SHORT[0], guard) for guard in FIRST], SHORT[:1], ALL_GUARDS[1:])),
-    *((attack, guard) for attack in SHORT[1:] for guard in KINDS),
+    *and_the_rest(
+        [(attack, KINDS[(turn + step) % 4]) for turn, attack in enumerate(SHORT[1:]) for step in (0, 2)],
+        SHORT[1:],
+        KINDS,
+    ),
 ]
 
 

@@ -20,7 +20,7 @@ from cutlayer.training.protocols import Bypass, Vanilla
 from cutlayer.training.step import learn
 
 FROZEN = [(), ("head",), ("body",), ("head", "tail")]
-STEPS = {HEVC: 3, JPEG: 6, DPSGD: 6}  # of guards whose steps take several times as long; all others make 20
+STEPS = {HEVC: 3, JPEG: 6, DPSGD: 6}  # of guards whose steps take several times as long; all others make 12
 # What cannot be split so, in the words it is refused with. A line that is not needed fails: it must be refused.
 CANNOT = {
     (JPEG, Bypass()): "has only one",  # a grey picture has no channel that could stay home
@@ -57,7 +57,7 @@ def check(plan, steps, task=TASK, feed=None):
 def check_or_refuse(protocol, guard, **changes):
     plan, words = tiny_plan(protocol=protocol, guard=guard, **changes), CANNOT.get((type(guard), protocol))
     if words is None:
-        check(plan, STEPS.get(type(guard), 20))
+        check(plan, STEPS.get(type(guard), 12))
     else:
         with pytest.raises(ValueError, match=words):
             check(plan, steps=1)

@@ -273,6 +273,7 @@ def test_its_benchmark():
     assert row["value"] > 0 and row["ratio"] >= 1
 
 
+@pytest.mark.campaign
 def test_the_estimate_on_digits_is_within_its_margin():
     """A slice of what tests/campaign/test_leak_promise.py measures over all guards: small readers on both sides."""
     loaded = Digits().load()

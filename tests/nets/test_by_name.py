@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from named_files import nothing_named as nothing_named
+from rotation import and_the_rest
 from test_every_net_splits import check
 
 from cutlayer.core.spec import NotNamed, spec
@@ -22,14 +23,18 @@ MODELS = {
     "GPT": (f"{HERE}:Text(causal=True)", "layers.1", "classifier", TEXT),
 }
 every_model = pytest.mark.parametrize("model", MODELS)
+PROTOCOLS = [UShaped(), Vanilla(), Bypass()]
 
 
 def inputs(task, rows=3):
     return torch.rand(rows, *task.shape) if task is PICTURE else torch.randint(20, (rows, *task.shape)).float()
 
 
-@every_model
-@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
+@pytest.mark.parametrize(
+    ("model", "protocol"),
+    and_the_rest([(model, PROTOCOLS[turn % 3]) for turn, model in enumerate(MODELS)], MODELS, PROTOCOLS),
+    ids=str,
+)
 def test_split_is_whole(model, protocol):
     make, at, back, task = MODELS[model]
     check(Own(make, at=at, back=back), task, protocol)

@@ -124,11 +124,15 @@ def _part(name):
 
 
 FIRST = {(type(net), getattr(net, "norm", "")): (net, task) for net, task in reversed(EVERY)}.values()
+SLOW = (VGG16,)  # takes as long as all the others together: in the campaign
 
 
 @pytest.mark.parametrize(
     ("net", "task"),
-    [pytest.param(*case, marks=() if case in FIRST else pytest.mark.campaign) for case in EVERY],
+    [
+        pytest.param(*case, marks=() if case in FIRST and not isinstance(case[0], SLOW) else pytest.mark.campaign)
+        for case in EVERY
+    ],
     ids=repr,
 )
 def test_split_is_whole(net, task):

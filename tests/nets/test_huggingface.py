@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from rotation import and_the_rest
 from test_every_net_splits import check
 
 from cutlayer.core.spec import spec
@@ -33,6 +34,7 @@ MODELS = {
     "vit": (VIT, "vit.layers.0", "classifier", PICTURE),
 }
 every_model = pytest.mark.parametrize("model", MODELS)
+PROTOCOLS = [UShaped(), Vanilla(), Bypass()]
 
 
 def write(folder, config):
@@ -51,8 +53,11 @@ def network(tmp_path):
     return made
 
 
-@every_model
-@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
+@pytest.mark.parametrize(
+    ("model", "protocol"),
+    and_the_rest([(model, PROTOCOLS[turn % 3]) for turn, model in enumerate(MODELS)], MODELS, PROTOCOLS),
+    ids=str,
+)
 def test_split_is_whole(network, model, protocol):
     net, task = network(model)
     check(net, task, protocol)

@@ -172,7 +172,7 @@ def test_guards_that_need_whole_batches_say_so(guard, words):
 
 
 def test_guards_work_on_pieces():
-    for guard in GUARDS:
+    for guard in {type(guard): guard for guard in GUARDS}.values():
         plan = tiny_plan(guard=guard, micro_batches=2, batch_size=12, epochs=1)
         made = run(plan)
         assert made.progress.step == 4

@@ -249,7 +249,7 @@ def test_a_server_asked_to_end_keeps_a_snapshot_and_goes_on(nursery, tmp_path):
 
 @pytest.mark.parametrize("stopped", ["waiting", "training"])
 def test_stop_from_another_thread_is_an_interruption(stopped, tmp_path):
-    run, _, slow = begun(tmp_path, deadline=20.0, names=NAMES if stopped == "training" else NAMES[:1])
+    run, _, slow = begun(tmp_path, deadline=8.0, names=NAMES if stopped == "training" else NAMES[:1])
     server = run.serve()
     wait_for((lambda: slow.seen > 4) if stopped == "training" else (lambda: not run.service.admission.known[1]))
     run.service.stop()
