@@ -150,7 +150,7 @@ def test_a_passive_attacker_gets_exactly_the_honest_score(detector):
 
 
 @EVERY
-@pytest.mark.parametrize("guard", [g for g in GUARDS if not g.mixes_samples][::6], ids=repr)
+@pytest.mark.parametrize("guard", [g for g in GUARDS if not g.mixes_samples][::10], ids=repr)
 def test_it_watches_beside_guards(detector, guard):
     run = trained(plan(detector, guard=guard), parts=parts_for(detector))
     assert spoke(report(run)[0][0])
