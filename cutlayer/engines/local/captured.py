@@ -21,6 +21,8 @@ from ...training.plan.plan import Plan
 from ...training.step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, in_training, learn, noted
 from ...wire.ledger import Ledger, Noted
 
+MOST_KEPT = 8  # clients whose graphs are kept, those that stepped last: each holds a batch and its share of the pool
+
 
 class CapturedSteps:
     """`learn` for clients of one process on a CUDA device. `why_not` says what cannot be captured, once known."""
@@ -39,7 +41,7 @@ class CapturedSteps:
         stands = (*self._rates(client), *self._tensors(client))
         if self._stands.get(client.number) != stands:
             # Tensors were replaced, a rate is another or momentum is still to be made: a plain step, and look again.
-            self._stands[client.number], self._kept[client.number] = stands, {}
+            self._start_anew(client.number, stands)
             return learn(client, batch)
         if not self._looked:
             return self._look(client, batch)
@@ -50,6 +52,14 @@ class CapturedSteps:
                 return learn(client, batch)
             kept[shapes] = captured
         return self._replay(client, kept[shapes], batch)
+
+    def _start_anew(self, number: int, stands: tuple[float, ...]) -> None:
+        for held in (self._stands, self._kept):
+            held.pop(number, None)
+        while len(self._kept) >= MOST_KEPT:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest], self._stands[oldest]
+        self._stands[number], self._kept[number] = stands, {}
 
     def _look(self, client: ClientNetwork, batch: Batch) -> dict[str, float]:
         """A plain step, looked at closely: a graph would repeat the random numbers it was captured with."""
@@ -82,6 +92,7 @@ class CapturedSteps:
             self.why_not = f"this step cannot be captured: {str(error).splitlines()[0]}"
             torch.cuda.synchronize()
             self.server.forget(client.number)
+            client.split.zero_grad()  # what was captured of them was never computed
             client.remote.continue_at(step)
             return None
         messages = client.remote.next_step() - step

@@ -1,18 +1,20 @@
 """What a step must be to be captured as a graph, and that a captured one is the plain one, bit for bit."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
-from toys import TASK, tiny_parts, tiny_plan
+from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Kind, Message
-from cutlayer.engines.local.captured import Draws, why_not_captured
+from cutlayer.engines.local.captured import MOST_KEPT, CapturedSteps, Draws, why_not_captured
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, LightSplit, NoGuard, Noise, Quantize, TopK
 from cutlayer.guards.chain import Chain
 from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.step import learn
 from cutlayer.wire.ledger import Ledger
 
 CUDA = torch.device("cuda")
@@ -59,16 +61,75 @@ def test_messages_that_cross_again_count_again():
     assert plain.as_dict() == repeated.as_dict()
 
 
+class Graph:
+    """Stands in for a CUDA graph: what is captured runs at once, so the first replay has nothing left to do."""
+
+    def replay(self):
+        pass
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+def after(steps, captured, spoiled=False):
+    """All that steps leave behind, at the client and at the server. Spoiled: the capture breaks off half way back."""
+    run = LocalRun(tiny_plan(net=TinyNet(norm="group"), batch_size=8), tiny_parts(), classes=TASK.classes)
+    client, made = run.clients[0], CapturedSteps(run.server, run.ledger)
+    for number, index in enumerate(client.order(0)[:steps]):
+        breaks = [spoiled and number == steps - 1]
+
+        def broken_off(*given, breaks=breaks):
+            if breaks.pop() if breaks else False:
+                raise RuntimeError("operation not permitted when stream is capturing")
+
+        handle = client.network.split.tail.register_full_backward_hook(broken_off)
+        (made if captured else learn)(client.network, client.batch(index))
+        handle.remove()
+    assert client.steps == steps and (not captured or any(made._kept.values()) != spoiled)
+    left = {name: t.clone() for name, t in run.snapshot()[0].items()}
+    figures = run.ledger.as_dict(), client.network.remote.next_step(), run.server.bodies.updates, client.steps
+    return left, figures, made.why_not
+
+
+@pytest.mark.usefixtures("graphs")
+@pytest.mark.parametrize("spoiled", [False, True], ids=["captured", "cannot be captured"])
+def test_a_step_that_is_captured_or_fails_to_be_leaves_what_a_plain_one_leaves(spoiled):
+    plain, captured = after(4, captured=False), after(4, captured=True, spoiled=spoiled)
+    assert captured[1] == plain[1]
+    assert captured[0].keys() == plain[0].keys()
+    assert all(torch.equal(t, captured[0][name]) for name, t in plain[0].items())
+    assert (captured[2] is None) != spoiled and (not spoiled or "not permitted" in captured[2])
+
+
+@pytest.mark.usefixtures("graphs")
+def test_graphs_are_kept_of_the_clients_that_stepped_last():
+    plan = tiny_plan(clients=MOST_KEPT + 3, shared_client_network=False, batch_size=4)
+    run = LocalRun(plan, tiny_parts(16 * plan.clients), classes=TASK.classes)
+    steps = CapturedSteps(run.server, run.ledger)
+    for client in run.clients:
+        for index in client.order(0)[:4]:
+            steps(client.network, client.batch(index))
+    kept = list(range(3, plan.clients))
+    assert list(steps._kept) == list(steps._stands) == kept and all(steps._kept[number] for number in kept)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are CUDA's")
 @pytest.mark.parametrize("guard", [NoGuard(), LightSplit(ratio=2), SEAL(energy=0.7), Quantize(bits=4)], ids=str)
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.01), Adam()], ids=str)
 def test_captured_is_plain_bit_for_bit(guard, optimizer, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    plan = replace(tiny_plan(guard=guard, epochs=3), client_optimizer=optimizer, server_optimizer=optimizer)
+    plan = replace(
+        tiny_plan(guard=guard, epochs=3, batch_size=8), client_optimizer=optimizer, server_optimizer=optimizer
+    )
     runs = [LocalRun(plan.with_secrets(), tiny_parts(), classes=TASK.classes, device="cuda") for _ in range(2)]
     runs[0].captured.why_not = "the plain one is wanted"
     for run in runs:
         run.train()
-    assert runs[1].captured.why_not is None
+    assert runs[1].captured.why_not is None and any(runs[1].captured._kept.values())
     weights = [torch.cat([t.flatten() for t in run.server.body.parameters()]) for run in runs]
     assert torch.equal(*weights) and runs[0].ledger.as_dict() == runs[1].ledger.as_dict()
