@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.message import Message
-from ..metrics.augment import augmented
+from ..data.augment import nudged
 from ..metrics.readers import Before, Reader, Standardised, best_reader, fit_on
 from ..metrics.row_readers import Pairs
 from .base import ANY_INPUT, Attacker, Knowledge, smashed
@@ -111,7 +111,7 @@ def _augmented(reader: Before, spec: Decoder, own: Made, knowledge: Knowledge) -
     def fresh() -> tuple[Tensor, Tensor]:
         pick = known[torch.randperm(len(known))[:count].to(known.device)]
         # Mirrored writing is no writing; most of what is in colour has no sides.
-        images = torch.cat([aux[pick], augmented(aux[pick], mirrored=aux.shape[1] > 1)])
+        images = torch.cat([aux[pick], nudged(aux[pick], mirror=aux.shape[1] > 1)])
         seen = own.encode(images, labels[pick].repeat(2, *[1] * (labels.dim() - 1)))
         return (seen if reader.step is None else reader.step(seen)), images
 

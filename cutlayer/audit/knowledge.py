@@ -34,6 +34,11 @@ def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
     return None
 
 
+def why_pointless(attack: Attack, plan: Plan, task: Task, data: Parts, images: int) -> str | None:
+    """Why an attack cannot be tried in this audit: there is nothing to find, or something it needs is not there."""
+    return attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
+
+
 def before_training(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Knowledge:
     """All that an attacker can be told before a client sends anything: for those that take part in the training."""
     cut = cut_shapes(plan, task)

@@ -38,7 +38,7 @@ from .facts import refuse_alike, refuse_overlap, shared_out
 from .floors import floors
 from .grades import LEAST_UNITS
 from .judge import judge
-from .knowledge import why_untold
+from .knowledge import why_pointless
 from .progress import Cells
 from .refusal import NotTried
 from .rows import SCHEMA, AloneRow, AuditData, Floors, PoisonRow, Row, UntriedRow, Verdict, picture_key, shown
@@ -140,7 +140,9 @@ class _Matrix:
         data = self._data(self.plan, spec.seeds[0])
         _refuse_attacks(spec.attacks, self.plan, data, self.task, spec.images)
         pointless = {
-            one: why for one in spec.optional_attacks if (why := _why_not(one, self.plan, data, self.task, spec))
+            one: why
+            for one in spec.optional_attacks
+            if (why := why_pointless(one, self.plan, self.task, data, spec.images))
         }
         attacks = [*spec.attacks, *(one for one in spec.optional_attacks if one not in pointless)]
         # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
@@ -422,10 +424,5 @@ def _refuse_attacks(attacks: Sequence[Attack], plan: Plan, data: Parts, task: Ta
         refuse_broken([attack], (), task)
         if is_outside(type(attack)):
             hold(attack, (says_what_it_knows,))
-        reason = attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
-        if reason is not None:
+        if (reason := why_pointless(attack, plan, task, data, images)) is not None:
             raise ValueError(reason)
-
-
-def _why_not(attack: Attack, plan: Plan, data: Parts, task: Task, spec: AuditSpec) -> str | None:
-    return attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, spec.images)

@@ -22,7 +22,7 @@ from .control import why_invalid
 from .facts import refuse_overlap
 from .floors import floors
 from .judge import judge
-from .knowledge import why_untold
+from .knowledge import why_pointless
 from .tables import with_secret_columns, without_copies
 from .victim import Victim, WhiteBox, uploads
 
@@ -90,7 +90,7 @@ def attack_recording(
     for attack in attacks:
         if lacking := [name for name in ("passes", "bodies") if name in attack.needs]:
             raise ValueError(f"{attack} needs {REQUIRED[lacking[0]]}: that is not in a recording, run an audit")
-        why = attack.why_not(run.task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
+        why = why_pointless(attack, plan, run.task, data, images)
         if why is not None:
             raise ValueError(why)
     rows, pictures = [], {}

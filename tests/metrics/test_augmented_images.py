@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from cutlayer.metrics.augment import SHIFT, augmented
+from cutlayer.data.augment import NUDGE, nudged
 from cutlayer.metrics.images import ssim
 from cutlayer.metrics.readers import ConvReader, fit, fit_on
 
 
 def cuttings(image, mirrored):
     """All that an image may become, written out."""
-    wide = pad(image[None], (SHIFT,) * 4, mode="replicate")[0]
+    wide = pad(image[None], (NUDGE,) * 4, mode="replicate")[0]
     height, width = image.shape[1:]
-    found = [wide[:, r : r + height, c : c + width] for r in range(2 * SHIFT + 1) for c in range(2 * SHIFT + 1)]
+    found = [wide[:, r : r + height, c : c + width] for r in range(2 * NUDGE + 1) for c in range(2 * NUDGE + 1)]
     return found + [one.flip(2) for one in found] * mirrored
 
 
@@ -24,13 +24,13 @@ def cuttings(image, mirrored):
 def test_each_is_its_own_image_moved_and_mirrored_where_asked(shape, mirrored):
     torch.manual_seed(0)
     images = torch.rand(200, *shape)
-    made = augmented(images, mirrored=mirrored)
+    made = nudged(images, mirror=mirrored)
     which = []
     for image, one in zip(images, made, strict=True):
         same = [place for place, cutting in enumerate(cuttings(image, mirrored)) if torch.equal(cutting, one)]
         assert len(same) == 1
         which += same
-    everywhere = (2 * SHIFT + 1) ** 2 * (1 + mirrored)
+    everywhere = (2 * NUDGE + 1) ** 2 * (1 + mirrored)
     assert len(set(which)) > 0.8 * everywhere and max(which) >= everywhere - 3
 
 
