@@ -48,6 +48,7 @@ class Client:
         self.device, self.ledger, self._on_step = torch.device(device), uplink.ledger, on_step
         self.scored: Score | None = None  # of the last evaluation
         self.correction = plan.rule.correction()
+        self._root: int | None = None  # all its secrets follow from
         self._network: ClientNetwork | None = None
         self._samples: Samples | None = None
         self.detection = self._detection()
@@ -98,7 +99,9 @@ class Client:
         return self.network.peaks
 
     def secret(self, *names: object) -> int:
-        return client_secret(self.plan, self.number, *names)
+        if self._root is None:
+            self._root = client_secret(self.plan, self.number)
+        return derive(self._root, *names)
 
     def order(self, epoch: int) -> list[Tensor]:
         """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
