@@ -15,12 +15,15 @@ from . import deploy as cli_deploy
 from . import layers as cli_layers
 from .options import (
     AsJson,
+    ChannelsLast,
     Code,
+    Compiled,
     DataDir,
     Device,
     LinkOption,
     OneGuard,
     Out,
+    Precision,
     PrivateSeed,
     Recipe,
     Record,
@@ -56,6 +59,9 @@ def train(
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
+    precision: Precision = "",
+    channels_last: ChannelsLast = False,
+    compile: Compiled = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Out = None,
@@ -82,6 +88,7 @@ def train(
     from ..training.facts.forecast import in_words
     from ..training.facts.link import Link
     from ..training.facts.privacy import lines
+    from ..training.faster import Faster
     from ..training.plan.plan_text import change, read_plan
 
     over = Link.parse(link) if link is not None else None
@@ -111,7 +118,13 @@ def train(
             stop=stop,
         )
         result = start.train(
-            chosen, folder, data_dir=data_dir, device=device, resume=resume is not None, follow=follow
+            chosen,
+            folder,
+            data_dir=data_dir,
+            device=device,
+            resume=resume is not None,
+            follow=follow,
+            faster=Faster(precision, channels_last, compile),
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
@@ -141,7 +154,7 @@ def train(
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
-app.command()(resumable(train, only=frozenset({"record", "link", "device"})))
+app.command()(resumable(train, only=frozenset({"record", "link", "device", "precision", "channels_last", "compile"})))
 
 
 @app.command()

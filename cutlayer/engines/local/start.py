@@ -29,6 +29,7 @@ from ...training.facts.link import Link
 from ...training.facts.memory import by_role
 from ...training.facts.privacy import privacy
 from ...training.facts.sides import sides
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
 from ...wire.ledger import DOWN, UP
@@ -70,6 +71,7 @@ def train(
     device: str = "cpu",
     resume: bool = False,
     follow: Following | None = None,
+    faster: Faster = AS_ALWAYS,
 ) -> dict[str, Any]:
     """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
     follow = follow or Following()
@@ -81,7 +83,7 @@ def train(
         refuse_finished(folder)
     recorder, watch = Recorder(follow.record) if follow.record else None, Stopwatch()
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
-    run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None)
+    run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None, faster=faster)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
         write_plan(run.plan, folder)
@@ -127,7 +129,8 @@ def train(
             steps=run.progress.step,
             per_epoch=run.timetable.steps // run.plan.epochs,
         )
-    return _finish(run, folder, {} if link is None else {"link": told})
+    more = ({} if link is None else {"link": told}) | ({"faster": str(faster)} if str(faster) else {})
+    return _finish(run, folder, more)
 
 
 def refuse_side_by_side(plan: Plan) -> None:
@@ -146,6 +149,7 @@ def ready(
     at_server: Sequence[Watcher] = (),
     scale: Scale | None = None,
     prepared: Callable[[Loaded], Loaded] = lambda loaded: loaded,
+    faster: Faster = AS_ALWAYS,
 ) -> LocalRun:
     """A plan with its data, about to begin; or to go on, with the `scale` that it was begun with. `prepared` may say
     more of the same samples, e.g. which are secrets."""
@@ -156,6 +160,7 @@ def ready(
         classes=len(loaded.classes),
         device=device,
         at_server=at_server,
+        faster=faster,
     )
 
 
