@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...data.base import Loaded, parts
@@ -48,6 +50,7 @@ from ..folder import (
 )
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
+from .room import sentence
 from .run import LocalRun
 
 
@@ -102,14 +105,21 @@ def train(
             recorder.save(folder / TRANSCRIPT)
         follow.on_epoch(run.progress.history[-1])
 
+    lacked_memory, finished = False, False
     try:
         finished = loop.train(run.coordinator, run.carrier, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
+    except torch.OutOfMemoryError:
+        lacked_memory = True  # whoever failed still holds on to memory here, and lets go of it below
     except Halt as halt:
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
         run.progress.history.append({**run.progress.row(), "epoch": run.progress.epoch + 1, "halted": str(halt)})
         _write_history(run, folder)
         raise lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
+    if lacked_memory:
+        plan, task, where = run.plan, run.task, run.device
+        del run
+        raise MemoryError(sentence(plan, task, where))
     if not finished:
         _save(run, folder, "last")
         if recorder is not None:
