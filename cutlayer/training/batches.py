@@ -40,8 +40,9 @@ def task_of(samples: Samples, classes: int) -> Task:
 
 def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
     """Rows of `samples` as the batch of one step, in torch's default precision."""
-    images = samples.images(index.to(samples.y.device)).to(torch.get_default_dtype())
-    return Batch(images, samples.y[index], {name: values[index] for name, values in samples.s.items()}, seed)
+    there = index.to(samples.y.device)  # once: every use of the index would bring it over again
+    images = samples.images(there).to(torch.get_default_dtype())
+    return Batch(images, samples.y[there], {name: values[there] for name, values in samples.s.items()}, seed)
 
 
 def training_batch(plan: Plan, samples: Samples, index: Tensor, seed: int) -> Batch:
