@@ -70,7 +70,7 @@ class LocalCarrier:
         return done
 
     def evaluate(self, purpose: str) -> list[float]:
-        self.coordinator.progress.refuse_lost_weights(self.clients.tensors(self.keeps_heads))
+        self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.keeps_heads))
         return self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
 
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:
