@@ -47,6 +47,8 @@ class Client:
         self.plan, self.task, self.number, self.own, self.uplink = plan, task, number, own, uplink
         self.device, self.ledger, self._on_step = torch.device(device), uplink.ledger, on_step
         self.scored: Score | None = None  # of the last evaluation
+        self.at_best = False  # whether it stands at the best epoch, not at the last
+        self.detour: tuple[int, ...] = ()  # where this step was made before with other samples: it draws anew then
         self.correction = plan.rule.correction()
         self._network: ClientNetwork | None = None
         self._samples: Samples | None = None
@@ -105,7 +107,11 @@ class Client:
         return epoch_batches(self.own.count, self.plan.batch_size, self.secret("order", epoch), self.plan.least_batch)
 
     def batch(self, index: Tensor) -> Batch:
-        return training_batch(self.plan, self.samples, index, self.secret("step", self.steps))
+        return training_batch(self.plan, self.samples, index, self._drawn())
+
+    def _drawn(self) -> int:
+        """From which the numbers of the next step are drawn."""
+        return self.secret("step", self.steps, *self.detour)
 
     def micro_batches(self, index: Tensor) -> tuple[Tensor, ...]:
         return micro_batches(self.plan, index)
@@ -194,7 +200,7 @@ class Client:
             return self.detection.learn(self.network, self.batch(index), hooks)
         if self.plan.micro_batches == 1:
             return self.uplink.learn(self.network, self.batch(index), hooks=hooks)
-        pieces, seed = self.micro_batches(index), self.secret("step", self.steps)
+        pieces, seed = self.micro_batches(index), self._drawn()
         batches = [
             training_batch(self.plan, self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)
         ]
@@ -221,10 +227,15 @@ class Client:
         seen = on(self.own.held_out[purpose] if samples is None else samples, self.device)
         if not len(seen):
             return 0, 0
-        found = classes_of(self.network, self.plan, seen, lambda number: self.secret(purpose, epoch, number))
+        drawn = self.evaluated_as(purpose)
+        found = classes_of(self.network, self.plan, seen, lambda number: self.secret(drawn, epoch, number))
         self.ledger.samples["predicting"] += len(seen)
         self.scored = score(found, seen.y, self.task.classes)
         return self.scored.right, self.scored.samples
+
+    def evaluated_as(self, purpose: str) -> str:
+        """The best epoch is tested beside the last, with noise of its own: the same would cancel out between them."""
+        return f"{purpose} best" if self.at_best and purpose == "test" else purpose
 
     # ------------------------------------------------------------------------ carry it on
     def own_state(self) -> State:

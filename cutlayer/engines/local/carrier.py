@@ -10,6 +10,7 @@ from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED, Fusion
+from ...training.loop import BEST
 from ...training.micro_batches import Ring
 from ...training.plan.schedule import Turn
 from .pool import ClientPool
@@ -99,3 +100,4 @@ class LocalCarrier:
         self.clients.load(kept, self.keeps_heads, self.coordinator.shared)
         for client, steps in zip(self.clients, self.coordinator.progress.taken, strict=True):
             client.continue_at(steps)
+            client.at_best = number == BEST

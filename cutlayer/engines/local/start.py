@@ -229,7 +229,7 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         "ledger": run.ledger.as_dict(),
         "sides": sides(run.plan, run.task),
         "client_memory": by_role(run.plan, run.task),
-        "privacy": privacy(run.plan, run.task),
+        "privacy": privacy(run.plan, run.task, epochs=run.progress.epoch),
         **({"updates_held": run.coordinator.updates_held} if run.plan.rounds.merges else {}),
         **by_client(run),
         **({"why_eager": run.why_eager} if run.device.type == "cuda" else {}),
