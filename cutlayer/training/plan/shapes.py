@@ -19,6 +19,7 @@ from .plan import Plan
 def cut_shapes(plan: Plan, task: Task) -> Cut:
     """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
     plan.net.check(task.shape)
+    plan.net.check_vocabulary(task.vocabulary)
     z, u = _net_shapes(plan, task)
     shared = plan.protocol.shared_shape(z, plan.guard)
     cut = Cut(z, shared, plan.guard.out_shape(shared), u)
