@@ -156,7 +156,7 @@ class Plan(Spec):
     @property
     def least_batch(self) -> int:
         """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
-        return min(self.batch_size, 2 * self.guard.least_batch)
+        return min(self.batch_size, max(2 * self.guard.least_batch, self.guard.least_to_learn))
 
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
