@@ -72,6 +72,8 @@ class Guard(Spec):
     # It does to a sample what it would do to it alone, without a penalty over the batch: DP-SGD's bound on one
     # sample's share of the gradient holds beside it.
     acts_alone: ClassVar[bool] = False
+    # What it adds to the loss teaches a head the task without a server.
+    learns_at_home: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
     # What it does in a step follows from tensors alone, nothing is counted, drawn or decided in Python: on a GPU such

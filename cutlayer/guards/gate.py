@@ -1,6 +1,6 @@
 """Gate: a learned encoder lets so many bits of a sample through, and a learned lift at the server reads them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, ClassVar
 
@@ -75,7 +75,7 @@ class Gate(Guard):
         return bool(self.home)
 
     @property
-    def learns_at_home(self) -> bool:
+    def learns_at_home(self) -> bool:  # type: ignore[override]
         return bool(self.home)
 
     @property
@@ -134,8 +134,9 @@ class Gate(Guard):
         )
 
     def public_part(self) -> Guard:
-        """What its encoder is like and how it learns is the client's own business."""
-        return replace(Gate(), numbers=self.numbers, bits=self.bits, hidden=self.hidden)
+        """What its encoder is like and how it learns is the client's own business. Whether it can at home, a schedule
+        hangs on."""
+        return Gate(numbers=self.numbers, bits=self.bits, hidden=self.hidden, home=float(bool(self.home)))
 
 
 def _grid(bits: int) -> tuple[float, float]:

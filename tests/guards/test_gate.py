@@ -135,7 +135,7 @@ def test_head_and_gate_stay_within_twice_the_head_of_resnet18():
 
 def test_the_server_builds_its_lift_from_what_it_may_know():
     guard = Chain(Gate(numbers=5, budget=0, rounding="stochastic", home=0.3), WCC(weight=0.01))
-    assert repr(guard.public_part()) == "Gate(numbers=5, bits=2)"
+    assert repr(guard.public_part()) == "Gate(numbers=5, bits=2, home=1.0)"
     assert guard.public_part().lift(CUT, 1)(torch.randn(3, 5)).shape == (3, *CUT)
 
 

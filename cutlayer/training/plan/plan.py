@@ -158,6 +158,10 @@ class Plan(Spec):
         """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
         return min(self.batch_size, max(2 * self.guard.least_batch, self.guard.least_to_learn))
 
+    def rate_factor(self, epoch: int) -> float:
+        """What the learning rates of an epoch are multiplied by."""
+        return self.schedule.factor(*self.roles.stretch(epoch, self.epochs))
+
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
         return replace(self, guard=self.guard.public_part(), client_detectors=(), poison=None, private_seed=None)
