@@ -14,6 +14,7 @@ from .bodies import RoundBodies
 from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
 from .plan.shapes import cut_shapes
+from .send_once import keeping
 from .step import ClientNetwork
 
 
@@ -38,6 +39,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         bodies=bodies,
         watchers=[
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
+            *keeping(plan),
             *compressing(plan.seed, plan.compression),
             *bodies.watchers(),
         ],

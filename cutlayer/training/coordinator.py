@@ -24,6 +24,7 @@ from .plan.plan import Plan
 from .plan.roles import Role
 from .plan.schedule import Turn
 from .progress import Progress
+from .send_once import KeptRows
 from .timetable import Timetable
 
 
@@ -46,6 +47,7 @@ class Coordinator:
         self._before: dict[int, Kept] = {}  # the body before a client's turn, where that could spoil it
         assert isinstance(server.bodies, RoundBodies)
         self.bodies = server.bodies
+        self.kept = next((one for one in server.watchers if isinstance(one, KeptRows)), None)
 
     def _start_detectors(self) -> list[ServerWatch]:
         """The server's own detectors; an engine lets messages pass through them."""
@@ -113,6 +115,8 @@ class Coordinator:
             body = _body(named(self.server.body)) if self.bodies.copies else {}
             self._heads = Gathering(self.rule, self.shared, self.memory, len(turns))
             self._bodies = Gathering(self.rule, body, self.memory, len(turns))
+        if self.kept is not None:
+            self.kept.epoch = self.progress.epoch
 
     def order(self, turn: Turn) -> Message:
         """What a client is told to do, and the weights it starts from."""
@@ -243,12 +247,14 @@ class Coordinator:
         yield from ((f"memory/{name}", t) for name, t in self.memory.items())
         for client, state in self.bodies.kept().items():
             yield from ((f"copies/{client}.{name}", t) for name, t in state.items())
+        if self.kept is not None:
+            yield from ((f"kept/{name}", t) for name, t in self.kept.tensors().items())
         yield from ((f"shared/{name}", t) for name, t in self.shared.items())
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `tensors` once was; what is not the server's is left to others."""
         device = next((p.device for p in self.server.body.parameters()), torch.device("cpu"))
-        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}}
+        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}, "kept": {}}
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             if party in own:
@@ -263,6 +269,8 @@ class Coordinator:
             client, name = key.split(".", 1)
             kept.setdefault(int(client), {})[name] = tensor
         self.bodies.restore(kept)
+        if self.kept is not None:
+            self.kept.restore(own["kept"])
 
     def snapshot(self, clients: State) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say.

@@ -51,8 +51,7 @@ def train(
     steps = coordinator.timetable.steps
     progress.on_step = lambda terms: on_step(StepEvent(progress.epoch, progress.step, steps, terms))
     while not progress.finished(plan.epochs, plan.patience):
-        factor = plan.schedule.factor(progress.epoch, plan.epochs)
-        set_rate(server.optimizer, plan.server_optimizer.lr * factor)
+        set_rate(server.optimizer, plan.server_optimizer.lr * plan.rate_factor(progress.epoch))
         rounds = coordinator.timetable.rounds(progress.epoch)
         while progress.round < len(rounds):
             if stop():

@@ -411,7 +411,9 @@ def refuse_wrong_answer(
     elif asked.kind is Kind.LOSS:
         name, shape = "loss", ()
     else:
-        name, shape = "u", (len(asked["z"]), *row)
+        # To a reference the rows come back that were referred to: the labels they are compared with have as many.
+        rows = len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
+        name, shape = "u", (rows, *row)
     if set(reply.tensors) != {name}:
         raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
     tensor = reply[name]

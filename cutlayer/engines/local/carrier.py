@@ -54,7 +54,10 @@ class LocalCarrier:
     @property
     def keeps_heads(self) -> bool:
         """Whether a client's network is more than what is shared."""
-        return not self.coordinator.shared or self.coordinator.plan.roles.keeps_heads
+        coordinator = self.coordinator
+        roles = coordinator.plan.roles
+        # Clients that all are frozen are not given the shared weights again.
+        return not coordinator.shared or roles.keeps_heads or roles.phase(coordinator.progress.epoch).frozen
 
     def ask_all(self, turns: Sequence[Turn]) -> Iterable[Message | None]:
         if self._fused is not None:
