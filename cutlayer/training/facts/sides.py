@@ -35,7 +35,7 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
         client.split.eval()(batch, client.remote)
     with torch.no_grad(), FlopCounterMode(display=False) as alone:
         if sent:
-            server.body.eval()(sent[0]["z"])
+            server.body.eval()(sent[0]["z"], **sent[0].beside)
     return {
         "cut": list(cut.z),
         "sent": list(cut.sent),
