@@ -7,18 +7,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+PAD = 0  # the token id that fills a text up to its length
+
 
 class Task(NamedTuple):
-    """What both sides must know of the data: the shape of one input, the number of classes, and the sensitive
-    attributes by name with the number of values each takes."""
+    """What both sides must know of the data: the shape of one input, the number of classes, the sensitive attributes
+    by name with the number of values each takes, and of texts how many token ids there are."""
 
     shape: tuple[int, ...]
     classes: int
     attributes: Mapping[str, int] = {}  # never written to
+    vocabulary: int = 0  # 0: the numbers of an input are amounts, not names of words
 
     @property
     def kind(self) -> str:
-        """What one input is: an image (C, H, W), a series (channels, length), or a record, one row of a table."""
+        """What one input is: an image (C, H, W), a series (channels, length), a record of a table, or a text."""
+        if self.vocabulary:
+            return "texts"
         return {3: "images", 2: "series"}.get(len(self.shape), "records")
 
 

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class Samples:
     """Rows that belong together. Images stay uint8 in memory; `images` converts the rows of one batch."""
 
-    x: Tensor  # uint8 or float32; N,C,H,W or N,features
+    x: Tensor  # uint8 or float32; N,C,H,W or N,features; token ids of texts are int64, N,length
     y: Tensor  # int64; N, or N,H,W where every pixel has a class
     s: Mapping[str, Tensor] = field(default_factory=dict)  # sensitive attributes by name
     identity: Tensor | None = None  # who each row is about or belongs to
     columns: tuple[Column, ...] = ()  # of a table whose columns have names
+    vocabulary: int = 0  # of texts: how many token ids there are
 
     def __len__(self) -> int:
         return len(self.x)
@@ -33,10 +34,11 @@ class Samples:
             {name: values[index] for name, values in self.s.items()},
             None if self.identity is None else self.identity[index],
             self.columns,
+            self.vocabulary,
         )
 
     def images(self, index: Tensor | None = None) -> Tensor:
-        """The rows as float32: bytes become [0, 1], floats stay as they are."""
+        """The rows as a network reads them: bytes become floats in [0, 1]; floats and token ids stay as they are."""
         x = self.x if index is None else self.x[index]
         return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
@@ -49,7 +51,10 @@ class Loaded:
     test: Samples
     classes: tuple[str, ...]
     scale: "Scale | None" = None  # that x was put on
-    names: bool = False  # the numbers of x are names of things (token ids), not amounts
+
+    @property
+    def vocabulary(self) -> int:
+        return self.train.vocabulary
 
     def __post_init__(self) -> None:
         for name, samples in (("train", self.train), ("test", self.test)):
@@ -109,6 +114,9 @@ def _check_values(name: str, samples: Samples) -> None:
             row = _first(~torch.isfinite(values.flatten(1) if values.dim() > 1 else values[:, None]).all(1))
             raise ValueError(f"{what} at {name} row {row} holds NaN or Inf: repair or drop that row")
     x = samples.x
+    if samples.vocabulary:
+        _check_ids(name, x, samples.vocabulary)
+        return
     if x.dtype not in (torch.uint8, torch.float32) or x.dim() not in (2, 3, 4):
         raise ValueError(
             f"{name} x must be uint8 or float32 of shape (N, C, H, W), (N, C, length) or (N, features); "
@@ -118,6 +126,18 @@ def _check_values(name: str, samples: Samples) -> None:
         raise ValueError(
             f"{name} images given as floats must lie in [0, 1]; found {x.min():.3g} to {x.max():.3g}: "
             "rescale them, or give bytes (uint8)"
+        )
+
+
+def _check_ids(name: str, x: Tensor, vocabulary: int) -> None:
+    if x.dtype != torch.int64 or x.dim() != 2:
+        raise ValueError(f"{name} texts must be int64 token ids of shape (N, length); got {x.dtype} {tuple(x.shape)}")
+    wrong = ((x < 0) | (x >= vocabulary)).any(1)
+    if (row := _first(wrong)) is not None:
+        low, high = (int(end) for end in x[row].aminmax())
+        raise ValueError(
+            f"token ids run from 0 to {vocabulary - 1}; those of {name} row {row} from {low} to {high}: was another "
+            "tokenizer used?"
         )
 
 

@@ -109,7 +109,7 @@ class HuggingFace(CutAtLayers):
         if len(shape) != 1:
             raise ValueError(
                 f"{self!r} reads token ids, (length,) for each text; got {tuple(shape)}: data with "
-                "tokens=True, e.g. Npz(path='texts.npz', tokens=True)"
+                "token ids, e.g. Npz(path='texts.npz', vocabulary=30522)"
             )
         if most is not None and shape[0] > most:
             raise ValueError(f"{self!r} reads at most {most} tokens; got {shape[0]}")

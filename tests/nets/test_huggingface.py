@@ -103,7 +103,7 @@ def test_plans_agree_on_what_is_in_the_config_wherever_it_lies(network, tmp_path
 
 def test_what_is_refused(network, tmp_path):
     net, task = network("gpt2")
-    with pytest.raises(ValueError, match=r"reads token ids, .*Npz\(path='texts.npz', tokens=True\)"):
+    with pytest.raises(ValueError, match=r"reads token ids, .*Npz\(path='texts.npz', vocabulary=30522\)"):
         net.head((3, 32, 32))
     with pytest.raises(ValueError, match="reads at most 20 tokens; got 40"):
         net.head((40,))

@@ -88,7 +88,7 @@ def as_data(audit: Audit, command: str) -> AuditFile:
     return {
         **audit.as_dict(),
         "verdicts": [asdict(one) for one in audit.verdicts()],
-        "flags": flags(audit.rows),
+        "flags": flags(audit.rows, audit.verdicts()),
         "leak_meters": meters(audit.rows),
         "noticed": noticed(audit),
         "split_buys": split_buys(audit),
@@ -130,7 +130,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         few=len(guards) <= FEW,
         secrets=list(dict.fromkeys((one.secret, one.target) for judged in verdicts for one in judged.secrets)),
         best=best_rows,
-        flags=flags(audit.rows),
+        flags=flags(audit.rows, verdicts),
         costs={name: _cost(audit.rows, name) for name in names},
         grades=GRADES,
         percents=percents,
@@ -245,7 +245,7 @@ def print_table(audit: Audit) -> None:
         console.print(f"verdicts rest on {', '.join(sound)}", style="dim", highlight=False)
     if untried := verdicts[0].untried:
         console.print(f"not tried: {', '.join(untried)}", style="dim", highlight=False)
-    for flag in dict.fromkeys([*flags(audit.rows), *(one for judged in verdicts for one in judged.flags)]):
+    for flag in dict.fromkeys([*flags(audit.rows, verdicts), *(one for judged in verdicts for one in judged.flags)]):
         console.print(f"note: {flag}", highlight=False)
     if audit.lpips_missing and kind is IMAGES:
         console.print(f"LPIPS: {audit.lpips_missing}", style="dim", highlight=False)

@@ -89,7 +89,7 @@ class DeployedClient:
         self._about = {
             "batches": self.party.batches,
             "own_data": own_data,
-            "task": [*task[:2], dict(task.attributes)],
+            "task": [*task[:2], dict(task.attributes), task.vocabulary],
         }
         if not self.snapshots.numbers():
             self._write(0)

@@ -136,8 +136,8 @@ class Service:
         if numbers := snapshots.numbers():
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
-                    shape, classes, attributes = known["task"]
-                    self.admission.task = Task(tuple(shape), classes, attributes)
+                    shape, *rest = known["task"]
+                    self.admission.task = Task(tuple(shape), *rest)
                     self.admission.known[client] = {**known, "task": self.admission.task}
 
     def _epoch(self, host: GrpcServer, on_epoch: Callable[[dict[str, Any]], None]) -> None:
