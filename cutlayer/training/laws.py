@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.batch import Batch, Task
+from ..core.batch import Batch, Task, made_up
 from ..core.features import Form
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.outside import is_outside, written
@@ -59,7 +59,7 @@ def toy_batch(task: Task, count: int, seed: int = 0) -> Batch:
     """Numbers in the shape of a task."""
     draw, y = generator(seed), torch.arange(count) % task.classes
     s = {name: torch.arange(count) % values for name, values in task.attributes.items()}
-    return Batch(torch.rand(count, *task.shape, generator=draw), y, s, seed)
+    return Batch(made_up(task, count, draw), y, s, seed)
 
 
 # ------------------------------------------------------------------------------------------------ of every kind

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ...core.batch import Batch, Task
+from ...core.batch import Batch, Task, made_up
 from ...core.remote import Remote
+from ...core.seeds import generator
 from ...core.split import UShapedNetwork, VanillaNetwork
 from ...nets.base import Net, count_macs, count_parameters, crossing, out_shape
 from ...nets.cut import Parts
@@ -53,7 +54,7 @@ def _memory(parts: Parts, task: Task, batch: int, u: tuple[int, ...], returns: b
     """Weights, gradients and what a step keeps of a batch; what an optimizer carries comes on top."""
     split = UShapedNetwork(parts.head, parts.tail) if returns else VanillaNetwork(parts.head)
     client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
-    x = torch.zeros(FEW, *task.shape)
+    x = made_up(task, FEW, generator(0))
     sizes = client_memory(client, Batch(x, torch.zeros(FEW, dtype=torch.long)), u)
     for name in ("activations", "working"):
         sizes[name] = sizes[name] * batch // FEW

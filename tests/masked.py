@@ -7,11 +7,12 @@ from torch import nn
 
 from cutlayer.core.batch import Batch
 from cutlayer.core.features import Features
+from cutlayer.data.base import Parts, Samples
 from cutlayer.nets.base import Net
 from cutlayer.training.plan.plan import Task
 
 WORDS, LENGTH, WIDTH = 11, 6, 8
-TEXTS = Task((LENGTH,), 3, {"odd": 2})
+TEXTS = Task((LENGTH,), 3, {"odd": 2}, WORDS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,3 +84,10 @@ def texts(count, seed=0):
 def batches(count, size=6, seed=0):
     pairs = [texts(size, seed + number) for number in range(count)]
     return [Batch(x, y, {"odd": y % 2}, seed=number) for number, (x, y) in enumerate(pairs)]
+
+
+def text_parts(private=36):
+    """Private, validation, auxiliary and test texts."""
+    counts = (private, 12, 24, 12)
+    pairs = [texts(count, 100 + place) for place, count in enumerate(counts)]
+    return Parts(*(Samples(x, y, {"odd": y % 2}, vocabulary=WORDS) for x, y in pairs))
