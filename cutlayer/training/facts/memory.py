@@ -177,8 +177,8 @@ def far_away(batch: Batch, u: tuple[int, ...], fan_out: int = 1) -> Handler:
             return message.reply(dz=torch.zeros_like(sent.pop(message.client)))
         sent[message.client] = message["z"]
         if message.kind is Kind.LOSS:
-            return message.reply(loss=batch.x.new_zeros(()))
-        return message.reply(u=batch.x.new_zeros(fan_out * len(message["z"]), *u))
+            return message.reply(loss=message["z"].new_zeros(()))
+        return message.reply(u=message["z"].new_zeros(fan_out * len(message["z"]), *u))
 
     return answer
 
