@@ -14,7 +14,7 @@ from ..core.server import Server
 from ..core.state import State, load_optimizer, named, optimizer_state
 from ..detectors import ServerContext, ServerWatch
 from ..rules import Update, sound
-from ..rules.base import CONTROL, MEMORY, NET, STAT
+from ..rules.base import CONTROL, MEMORY, NET, SEAL, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import Kept, RoundBodies
 from .orders import weights_in
@@ -92,7 +92,7 @@ class Coordinator:
         update = Update(weights_in(brought), 1)
         if why := sound({}, [update])[1]:
             raise NonFinite(f"client {brought.client} cannot give the others their first weights: {why[0]}")
-        self.shared = {name: t for name, t in update.state.items() if name.startswith((NET, STAT))}
+        self.shared = {name: t for name, t in update.state.items() if name.startswith((NET, STAT, SEAL))}
 
     def open_round(self, turns: Sequence[Turn]) -> None:
         self.server.open_round({turn.client for turn in turns if turn.frozen})
@@ -119,7 +119,7 @@ class Coordinator:
         if not self.relays or (turn.frozen and not (turn.inherits and self.shared)):
             return Message(Kind.TURN, turn.client, taken, {"turn": what})
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
-        start = {name: tensor for name, tensor in self.shared.items() if name.startswith(kinds)}
+        start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
     def received(self, turn: Turn, done: Message) -> Message | None:
@@ -183,6 +183,7 @@ class Coordinator:
     def _merge(self, came: Sequence[tuple[Turn, Message]]) -> None:
         """One state of what the clients of a round brought: their heads, and their bodies where each has its own."""
         body = _body(named(self.server.body)) if self.bodies.copies else {}
+        shared = {name: t for name, t in self.shared.items() if not name.startswith(SEAL)}  # no client made the next
         heads: dict[int, Update] = {}
         bodies: dict[int, Update] = {}
         for turn, done in came:
@@ -196,9 +197,9 @@ class Coordinator:
             heads, bodies = heads | head, bodies | own
         if heads and heads.keys() == bodies.keys():  # together: a robust rule looks at a client as a whole
             whole = [Update({**heads[one].state, **bodies[one].state}, heads[one].samples) for one in heads]
-            merged = self._merged({**self.shared, **body}, whole)
+            merged = self._merged({**shared, **body}, whole)
         else:  # a frozen client's body has learnt, and its head has nothing to say
-            merged = self._merged(self.shared, list(heads.values())) | self._merged(body, list(bodies.values()))
+            merged = self._merged(shared, list(heads.values())) | self._merged(body, list(bodies.values()))
         if bodies:
             self.bodies.take_over({_unbody(name): t for name, t in merged.items() if _unbody(name)})
         if heads:
