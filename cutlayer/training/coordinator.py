@@ -14,7 +14,7 @@ from ..core.server import Server
 from ..core.state import State, load_optimizer, named, optimizer_state
 from ..detectors import ServerContext, ServerWatch
 from ..rules import Rule, Update, sound
-from ..rules.base import CONTROL, MEMORY, NET, STAT
+from ..rules.base import CONTROL, MEMORY, NET, SEAL, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import Kept, RoundBodies
 from .merge import Gathering, held_at_once
@@ -104,7 +104,7 @@ class Coordinator:
         update = Update(weights_in(brought), 1)
         if why := sound({}, [update])[1]:
             raise NonFinite(f"client {brought.client} cannot give the others their first weights: {why[0]}")
-        self.shared = {name: t for name, t in update.state.items() if name.startswith((NET, STAT))}
+        self.shared = {name: t for name, t in update.state.items() if name.startswith((NET, STAT, SEAL))}
 
     def open_round(self, turns: Sequence[Turn]) -> None:
         self.server.open_round({turn.client for turn in turns if turn.frozen})
@@ -113,7 +113,8 @@ class Coordinator:
         self._came, self._last = [], None
         if self.plan.rounds.merges:
             body = _body(named(self.server.body)) if self.bodies.copies else {}
-            self._heads = Gathering(self.rule, self.shared, self.memory, len(turns))
+            heads = {name: t for name, t in self.shared.items() if not name.startswith(SEAL)}  # no client made the next
+            self._heads = Gathering(self.rule, heads, self.memory, len(turns))
             self._bodies = Gathering(self.rule, body, self.memory, len(turns))
         if self.kept is not None:
             self.kept.epoch = self.progress.epoch
@@ -138,7 +139,7 @@ class Coordinator:
         if not self.relays or (turn.frozen and not (turn.inherits and self.shared)):
             return Message(Kind.TURN, turn.client, taken, {"turn": what})
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
-        start = {name: tensor for name, tensor in self.shared.items() if name.startswith(kinds)}
+        start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
     def received(self, turn: Turn, done: Message) -> Message | None:
