@@ -9,6 +9,7 @@ from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
 from ..core.server import Server
+from ..core.state import fix
 from ..core.state import freeze as freeze
 from ..nets.server_network import ServerNetwork
 from .bodies import RoundBodies
@@ -67,13 +68,11 @@ def build_client(
         raise ValueError("a client needs a private seed: plan.with_secrets()")
     cut = cut_shapes(plan, task)
     own = derive(plan.private_seed, "client", number)
-    # Shared heads start alike on every client; own heads do not.
-    start = derive(plan.private_seed, "start", 0 if plan.shared_client_network else number)
     spec, body = plan.guard_of(number), None
     guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
-    with seeded(derive(start, "head")):
+    with seeded(_start(plan, number, "head")):
         head = plan.net.head(task.shape)
-    with seeded(derive(start, "tail")):
+    with seeded(_start(plan, number, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
         if plan.protocol.has_body and not plan.protocol.crosses:
             with seeded(derive(plan.seed, "body")):  # as a server would have it
@@ -88,6 +87,18 @@ def build_client(
     return ClientNetwork(number, split, optimizer, build_remote(plan, number, send))
 
 
+def _start(plan: Plan, number: int, part: str) -> int:
+    """The seed that a client's part starts from. Shared heads start alike on every client; own heads do not.
+
+    What is handed on and never changes does not travel, so every client has to make the same: from the public seed.
+    Nothing is given away by that, since whatever is handed on goes by way of the server.
+    """
+    assert plan.private_seed is not None
+    if part in plan.fixed_parts and plan.hands_on:
+        return derive(plan.seed, part)
+    return derive(derive(plan.private_seed, "start", 0 if plan.shared_client_network else number), part)
+
+
 def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
     """Fill this side's parts, where a plan names a file."""
     if plan.start is not None:
@@ -97,4 +108,4 @@ def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
 def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
     for name, part in parts.items():
         if name in plan.frozen_parts and part is not None:
-            freeze(part)
+            fix(part)

@@ -158,6 +158,23 @@ class Plan(Spec):
         """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
         return min(self.batch_size, 2 * self.guard.least_batch)
 
+    @property
+    def fixed_parts(self) -> tuple[str, ...]:
+        """Parts whose numbers are those they were built with, adapters apart: they never travel."""
+        return self.frozen_parts
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether one head and tail go from client to client, or are merged, by way of the server."""
+        return self.shared_client_network and (self.clients > 1 or self.rounds.merges)
+
+    @property
+    def client_parts_train(self) -> bool:
+        """Whether anything of a client's network trains; its guard may, even so."""
+        parts = {"head"} | ({"tail"} if self.protocol.labels_stay_home else set())
+        parts |= set() if self.protocol.crosses else {"body"}
+        return not parts <= set(self.fixed_parts)
+
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
         return replace(self, guard=self.guard.public_part(), client_detectors=(), poison=None, private_seed=None)
