@@ -191,6 +191,12 @@ class WhiteBox:
         self.split.tail = Unchanged()
         freeze(self.split)
 
+    @property
+    def ids(self) -> int:
+        """How many token ids its embedding has a row for; 0: it has none."""
+        tables = (layer for layer in self.split.head.modules() if isinstance(layer, nn.Embedding))
+        return next((table.num_embeddings for table in tables), 0)
+
     def send(self, batch: Batch) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and batch.x.requires_grad):
             return self.split.train().send(batch)

@@ -48,6 +48,10 @@ class Net(Spec, ABC):
     def check(self, shape: Shape) -> None:
         """Raise ValueError if the network cannot take inputs of this shape."""
 
+    def check_vocabulary(self, vocabulary: int) -> None:
+        """Raise ValueError if the network cannot take inputs that are token ids, so many; 0: that are amounts."""
+        return
+
     def written(self, parts: Mapping[str, nn.Module]) -> Mapping[str, nn.Module]:
         """These parts as a file of weights has them."""
         return parts

@@ -16,6 +16,7 @@ from .bodies import RoundBodies
 from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
 from .plan.shapes import cut_shapes
+from .send_once import keeping
 from .step import ClientNetwork
 
 
@@ -40,6 +41,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         bodies=bodies,
         watchers=[
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
+            *keeping(plan),
             *compressing(plan.seed, plan.compression),
             *bodies.watchers(),
         ],

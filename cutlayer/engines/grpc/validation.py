@@ -10,10 +10,13 @@ from ...core.batch import Task
 from ...core.message import BESIDE, Kind, Message
 from ...training.labels import label_shape
 from ...training.plan.plan import Plan
+from ...training.plan.roles import Phase
 from ...training.plan.shapes import cut_shapes
+from ...training.send_once import AGAIN
 from .session import Refused
 
 PREDICTED = 4096  # samples in one PREDICT message at most
+ANY = -1  # rows of an answer that are not known here
 
 
 class MessageValidator:
@@ -30,6 +33,8 @@ class MessageValidator:
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
         self._pieces, self._exchanges, self._exchanged = plan.micro_batches, plan.guard.exchange, -1
         self._fan_out = plan.guard.fan_out
+        self._roles, self._phase = plan.roles, Phase.SPLIT
+        self.silent = False  # whether nothing is heard of the turn but its end
         self._first = self._last = self._step = 0  # of the turn, in batches
         self.frozen, self._crosses, self._merges = False, plan.protocol.crosses, plan.rounds.merges
         self._order, self.touched = Kind.EVALUATE, False
@@ -44,10 +49,11 @@ class MessageValidator:
         self._step = self._first = order.step if order else 0
         self._last = self._step
         if order is not None and order.kind in (Kind.TURN, Kind.WEIGHTS):
-            _, first, last, frozen = order["turn"].tolist()
+            epoch, first, last, frozen = order["turn"].tolist()
             self._last += last - first
-            self.frozen = bool(frozen)
-            if not self._crosses:  # nothing is heard of the turn but its end
+            self.frozen, self._phase = bool(frozen), self._roles.phase(epoch)
+            self.silent = not self._crosses or self._phase is Phase.HOME
+            if self.silent:
                 self._step = self._last
 
     def check(self, message: Message, client: int) -> None:
@@ -76,8 +82,10 @@ class MessageValidator:
             raise Refused("kind", f"{message} came where {waiting} was expected")
         if message.kind is Kind.BACKWARD:
             self._tensors(message, {"du"})
-            shape = () if self._vanilla else (self._waiting[message.step], *self._u)
+            shape = () if self._vanilla else (self._rows_of(message), *self._u)
             _refuse_other(message, "du", shape)
+        elif self._phase is Phase.AGAIN:
+            self._tensors(message, {AGAIN})  # what it refers to the server itself compares
         else:
             needed = {"z", *self._beside, *(["y"] if self._vanilla else [])}
             self._tensors(message, needed, {"rows"} if self._vanilla else set())
@@ -100,7 +108,8 @@ class MessageValidator:
             self._step += 1
             self._begin_batch()
         elif message.kind is self._asks:
-            self._waiting[message.step], self._newest = len(message["z"]) * self._fan_out, message.step
+            rows = ANY if AGAIN in message.tensors else len(message["z"]) * self._fan_out
+            self._waiting[message.step], self._newest = rows, message.step
 
     def closed(self, answer: Message) -> None:
         """The client says it has done what it was asked to."""
@@ -108,6 +117,11 @@ class MessageValidator:
             return  # its numbers were gone on the way
         if self._step != self._last or self._waiting:
             raise Refused("step", f"{answer} after step {self._step} of a turn that ends at {self._last}")
+
+    def _rows_of(self, gradient: Message) -> int:
+        """How many a gradient must have. Of rows that were sent before, the server holds what it answered."""
+        rows, du = self._waiting[gradient.step], gradient["du"]
+        return len(du) if rows == ANY and du.dim() else rows
 
     def _exchange(self, message: Message) -> None:
         """The server's half of a guard, before a batch and once for it. What is in it the server itself compares."""

@@ -47,12 +47,24 @@ class _Parties(NamedTuple):
     body: nn.Module
 
 
-def privacy(plan: Plan, task: Task, *, delta: float | None = None, fitted: bool = False) -> dict[str, Any]:
+def priced(plan: Plan) -> bool:
+    """Whether anything in a plan has a price: else nothing need be built to say so."""
+    bound = Bound()
+    for part in plan.guard.stages():
+        _, bound = behind(part, bound)
+    return bound.release is not None or plan.guard.releases_weights() is not None
+
+
+def privacy(
+    plan: Plan, task: Task, *, delta: float | None = None, fitted: bool = False, epochs: int | None = None
+) -> dict[str, Any]:
     """The ledger of a run as plain data; `sentence` puts it into words.
 
+    `epochs`: in how many the records were released; None: in all that the plan has.
     `delta`: that of the guard where it names one, else 1e-5. `fitted`: the frozen parts come from an earlier run on
     the same records (an audit does that for guards that are fitted to a finished network).
     """
+    plan = plan if epochs is None else replace(plan, epochs=epochs)
     cut = cut_shapes(plan, task)
     claims, bound, deltas = _along(plan.guard, cut.shared)
     delta = next(iter(deltas), DELTA) if delta is None else delta

@@ -22,6 +22,7 @@ from .plan import Plan
 def cut_shapes(plan: Plan, task: Task) -> Cut:
     """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
     plan.net.check(task.shape)
+    plan.net.check_vocabulary(task.vocabulary)
     (z, u), named = _net_shapes(plan, task)
     tokens = len(z) == 2 and plan.net.in_tokens(task.shape)
     shared = plan.protocol.shared_shape(turned(z) if tokens else z, plan.guard)

@@ -35,6 +35,7 @@ class Protocol(Spec):
     crosses: ClassVar[bool] = True  # whether anything but weights leaves the client
     has_body: ClassVar[bool] = True  # whether anybody runs the network's body
     learns_together: ClassVar[bool] = True  # whether clients have anything from each other or from a server
+    can_send_once: ClassVar[bool] = False  # whether the server can go on from activations that it has kept
 
     def shared_shape(self, z: Shape, guard: Guard) -> Shape:
         """The shape of what the guard reads of a cut activation, channels or features first; the rest stays home."""
