@@ -76,7 +76,7 @@ def beside(net: Net, shape: Shape) -> Mapping[str, Form]:
 
 def _probe(net: Net, shape: Shape) -> tuple[Shapes, Mapping[str, Form]]:
     # Many clients ask for those of one network.
-    return (_known_forms if _hashable(net) else _forms)(net, tuple(shape))
+    return (_known_forms if hashable(net) else _forms)(net, tuple(shape))
 
 
 def _forms(net: Net, shape: Shape) -> tuple[Shapes, Mapping[str, Form]]:
@@ -95,7 +95,7 @@ def crossing(head: nn.Module, shape: Shape) -> tuple[Shape, dict[str, Form]]:
     return tuple(z.shape[1:]), {name: Form(tuple(t.shape[1:]), t.dtype) for name, t in others.items()}
 
 
-def _hashable(net: Net) -> bool:
+def hashable(net: Net) -> bool:
     """A network with a list or a dict among its fields is not."""
     try:
         hash(net)
@@ -106,7 +106,7 @@ def _hashable(net: Net) -> bool:
 
 def scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
     """The shape of one sample's scores: (classes,), or (classes, height, width) where every pixel has some."""
-    return (_known_scores if _hashable(net) else _scores_shape)(net, tuple(shape), classes)
+    return (_known_scores if hashable(net) else _scores_shape)(net, tuple(shape), classes)
 
 
 def _scores_shape(net: Net, shape: Shape, classes: int) -> Shape:

@@ -31,7 +31,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         body = plan.net.body(task.shape)
         tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
     _start_from_file(plan, task, body=body, tail=tail)
-    _freeze(plan, body=body, tail=tail)
+    _fix(plan, derive(plan.seed, "adapters"), body=body, tail=tail)
     whole = ServerNetwork(body, lift=lift, tail=tail, **plan.protocol.server_parts(cut)).to(device)
     bodies = plan.rounds.bodies(whole, plan.server_optimizer.build, plan.rule)
     return Server(
@@ -81,7 +81,9 @@ def build_client(
                 body = plan.net.body(task.shape)
         split = plan.protocol.client(head if body is None else Chained(head, body), tail, guard, cut)
     _start_from_file(plan, task, head=head, body=body, tail=tail)
-    _freeze(plan, head=head, body=body, tail=tail)
+    seed = derive(plan.private_seed, "adapters", 0 if plan.shared_client_network else number)
+    _fix(plan, seed, head=head, tail=tail)
+    _fix(plan, derive(plan.seed, "adapters"), body=body)
     split.to(device)
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
@@ -107,7 +109,12 @@ def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
         plan.start.fill(plan.net, task, {name: part for name, part in parts.items() if part is not None})
 
 
-def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
+def _fix(plan: Plan, seed: int, **parts: nn.Module | None) -> None:
+    """Parts that never train, and the adapters on them."""
     for name, part in parts.items():
-        if name in plan.frozen_parts and part is not None:
+        if part is None or name not in plan.fixed_parts:
+            continue
+        if plan.adapters is None:
             fix(part)
+        else:
+            plan.adapters.put_on(name, part, derive(seed, name))
