@@ -227,6 +227,8 @@ class Coordinator:
     def _merged(self, updates: Gathering) -> State:
         """By the rule, whose memory stays here."""
         rule = self.rule
+        if not updates.current:  # nothing there trains
+            return {}
         if 0 < updates.count < rule.least:  # a median of one is that one
             why = f"{updates.count} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
             self._note_rejected(None, why)
