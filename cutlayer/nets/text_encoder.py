@@ -1,10 +1,13 @@
 """TextEncoder: a small transformer that reads a whole text and gives it a class (after BERT, Devlin et al. 2019)."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from .base import Net, Shape
+from ..core.batch import PAD
+from ..core.features import Features
+from .base import Net, Shape, check_choice
 from .text_blocks import Block, Positions, Words, check_length, check_sizes, check_words
 
 
@@ -13,7 +16,8 @@ class TextEncoder(Net):
     """A transformer for texts of token ids, from scratch: one class a text; cut at length x width.
 
     The client keeps `at` of the layers, 0: the embedding alone. Every token looks at every other; their mean is
-    classified. Padding is a word like any other here: nothing says how long a text is. `vocabulary` is how many
+    classified. `pad="fixed"`: padding is a word like any other, and nothing says how long a text is; "mask": nobody
+    looks at it, and a mask crosses beside z, which tells the server every text's length. `vocabulary` is how many
     token ids there are, as in the data.
     """
 
@@ -23,9 +27,11 @@ class TextEncoder(Net):
     at: int = 1
     vocabulary: int = 5000
     dropout: float = 0.0
+    pad: Literal["fixed", "mask"] = "fixed"
 
     def __post_init__(self) -> None:
         check_sizes("TextEncoder", self.layers, self.width, self.heads, self.at, self.vocabulary)
+        check_choice("TextEncoder: pad", self.pad, ("fixed", "mask"))
 
     def check(self, shape: Shape) -> None:
         check_length("TextEncoder", shape)
@@ -33,9 +39,13 @@ class TextEncoder(Net):
     def check_vocabulary(self, vocabulary: int) -> None:
         check_words("TextEncoder", self.vocabulary, vocabulary)
 
+    def in_tokens(self, shape: Shape) -> bool:
+        return True
+
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        return EncoderHead(Words(self.vocabulary, self.width), Positions(shape[0], self.width), self._blocks(self.at))
+        words, positions = Words(self.vocabulary, self.width), Positions(shape[0], self.width)
+        return (EncoderHead if self.pad == "fixed" else MaskedHead)(words, positions, self._blocks(self.at))
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
@@ -56,11 +66,19 @@ class EncoderHead(nn.Module):
         super().__init__()
         self.words, self.positions, self.blocks = words, positions, blocks
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
         z: Tensor = self.positions(self.words(x))
         for block in self.blocks:
-            z = block(z)
+            z = block(z, mask)
         return z
+
+
+class MaskedHead(EncoderHead):
+    """The same, and beside z which of the tokens are words."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        mask = x.long() != PAD
+        return Features(super().forward(x, mask), {"mask": mask})
 
 
 class EncoderBody(nn.Module):
@@ -70,18 +88,21 @@ class EncoderBody(nn.Module):
         super().__init__()
         self.blocks, self.norm = blocks, norm
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
         for block in self.blocks:
-            z = block(z)
+            z = block(z, mask)
         return self.norm(z)
 
 
 class MeanTail(nn.Module):
-    """The mean of the tokens, classified."""
+    """The mean of the tokens, or of those that a mask says are words, classified."""
 
     def __init__(self, width: int, classes: int):
         super().__init__()
         self.linear = nn.Linear(width, classes)
 
-    def forward(self, u: Tensor) -> Tensor:
-        return self.linear(u.mean(1))
+    def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            return self.linear(u.mean(1))
+        words = mask.to(u)[:, :, None]
+        return self.linear((u * words).sum(1) / words.sum(1).clamp(min=1))  # an empty text is all zeros
