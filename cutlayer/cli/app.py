@@ -99,7 +99,7 @@ def train(
 
         def started(run: Any) -> None:
             asked.keep(folder)
-            for line in scale_in_words(run.parts.scale):
+            for line in [*scale_in_words(run.parts.scale), *run.parts.notes]:
                 say(line)
 
         follow = start.Following(
@@ -120,6 +120,8 @@ def train(
     what = "test accuracy"
     if "mean_iou" in result:
         what = f"test mIoU {result['mean_iou']:.4f}, pixel accuracy"
+    if "perplexity" in result:
+        what = f"test perplexity {result['perplexity']:.2f}, next-token accuracy"
     say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
     if result["bytes_weights"]:

@@ -326,6 +326,8 @@ def predict(
     right = f"accuracy {told['accuracy']:.4f}"
     if found.maps:
         right = f"mIoU {told['mean_iou']:.4f}, pixel {right}"
+    if "perplexity" in told:
+        right = f"perplexity {told['perplexity']:.2f}, next-token {right}"
     say(f"{told['samples']} samples, {right}, {told['samples_per_second']:.0f} a second")
     each = "sample" if stream else "batch"
     say(f"{_latency(told)} a {each}")

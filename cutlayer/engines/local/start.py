@@ -22,7 +22,7 @@ from ...core.message import Watcher
 from ...data.base import Loaded, parts
 from ...data.scaling import Scale
 from ...training import checkpoint, loop
-from ...training.evaluation import mean_iou
+from ...training.evaluation import figures
 from ...training.facts.compression import rates
 from ...training.facts.forecast import Stopwatch, forecast
 from ...training.facts.link import Link
@@ -204,18 +204,13 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
     over_time = scores_over_time(run)  # before it goes back to its best epoch
     run.use_best()
     used = run.evaluate(run.parts.test)
-    maps = [
-        mean_iou(one.confusion)
-        for one in (client.scored for client in run.clients)
-        if one and one.confusion is not None
-    ]
     if (whole := run.network()) is not None:
         checkpoint.save(folder / "model.safetensors", whole, {})
     result = {
         "plan": repr(run.plan),
         **({"inputs": scale_in_words(run.parts.scale)} if scale_in_words(run.parts.scale) else {}),
         "accuracy": sum(used) / len(used),
-        **({"mean_iou": sum(maps) / len(maps)} if maps else {}),
+        **figures(client.scored for client in run.clients),
         "accuracy_spread": max(used) - min(used),
         "accuracy_last": sum(last) / len(last),
         "best_epoch": run.progress.best.epoch,
