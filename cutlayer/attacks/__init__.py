@@ -16,6 +16,7 @@ from .base import KnownGuard as KnownGuard
 from .base import Pass as Pass
 from .base import smashed as smashed
 from .decoder import Decoder as Decoder
+from .dictionary import Dictionary as Dictionary
 from .diffusion import DiffusionPrior as DiffusionPrior
 from .fora import FORA as FORA
 from .fsa import FeatureSniffer as FeatureSniffer

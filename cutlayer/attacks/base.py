@@ -20,7 +20,8 @@ EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
     "reader_width", "readers", "epochs", "prior_steps",
 )  # fmt: skip
-ANY_INPUT = ("images", "records", "series")
+AMOUNTS = ("images", "records", "series")  # inputs whose numbers are amounts, not names of words
+ANY_INPUT = (*AMOUNTS, "texts")
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
 
 
@@ -221,9 +222,10 @@ class Attack(Spec):
     def why_not(self, task: Task, labels_stay_home: bool) -> str | None:
         """Why there is nothing it could find in such a task, as one sentence; None: there is."""
         if task.kind not in self.inputs:
+            readers = "Decoder and Dictionary" if task.kind == "texts" else "Decoder and FORA"
             return (
                 f"{self} is for {' and '.join(self.inputs)}, and the inputs here are {task.kind} of shape "
-                f"{tuple(task.shape)}: leave it out, Decoder and FORA read these"
+                f"{tuple(task.shape)}: leave it out, {readers} read these"
             )
         if self.secret == "labels" and not labels_stay_home:
             return (

@@ -13,6 +13,7 @@ from ..metrics.readers import Before, Reader, Standardised, best_reader, fit_on
 from ..metrics.row_readers import Pairs
 from .base import ANY_INPUT, Attacker, Knowledge, smashed
 from .parts.keyed import Keyed, Made, made
+from .parts.other_words import ids_of, with_other_words
 from .parts.pictures import quality as quality_of
 from .parts.pictures import reader_of, refuse_strange
 
@@ -32,8 +33,10 @@ class Decoder(Keyed):
     It trains on (guarded head(aux), aux), so it knows the guard, and is judged on private images it never saw. The
     best reader is chosen on held-out auxiliary images, as an attacker would have to.
     Against a guard with a secret key it comes in four forms: key="true" is told the client's and is a ceiling;
-    "guessed", "mixture" and "recovered" know the head but have to find a key themselves. Records of a table and
-    series have readers of their own; a convolution reads series alone.
+    "guessed", "mixture" and "recovered" know the head but have to find a key themselves. Records of a table, series
+    and texts have readers of their own; a convolution reads series alone. Of texts "ridge" reads each token by
+    itself, "conv" with its neighbours (attention), "mlp" all of a message at once, and "augmented" is the best of
+    these after learning from texts as well in which half of the words are others, so that it has met every word.
     """
 
     steps: int = 400
@@ -70,15 +73,21 @@ class _Reading(Attacker):
         own = made(spec.key, knowledge, seed)
         images, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
         self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
-        networks: list[Before] = []
+        networks: dict[str, Before] = {}
+        texts = not images.is_floating_point()
 
         def train(name: str) -> Reader | None:
             if name == "augmented":  # records and series are not turned or shifted
-                best = max(networks, key=quality, default=None)
-                return best and _augmented(best, spec, own, knowledge)
+                best = max(networks, key=lambda one: quality(networks[one]), default=None)
+                if best is None:
+                    return None
+                if not texts:
+                    return _augmented(networks[best], spec, own, knowledge)
+                seen, more = _more_words(own, images, knowledge)
+                return reader_of(best, spec, Pairs(seen, more, own.held, held), knowledge.undo)
             reader = reader_of(name, spec, Pairs(own.seen, images, own.held, held), knowledge.undo)
-            if isinstance(reader, Before) and images.dim() == 4:
-                networks.append(reader)
+            if isinstance(reader, Before) and (images.dim() == 4 or texts):
+                networks[name] = reader
             return reader
 
         def quality(reader: Reader) -> float:
@@ -116,3 +125,11 @@ def _augmented(reader: Before, spec: Decoder, own: Made, knowledge: Knowledge) -
         return (seen if reader.step is None else reader.step(seen)), images
 
     return Before(reader.step, fit_on(reader.reader, fresh, steps=spec.steps, rounds=rounds, batch=BATCH))
+
+
+@torch.no_grad()
+def _more_words(own: Made, texts: Tensor, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+    """The attacker's messages and texts, and as many again of texts with other words in them."""
+    assert knowledge.aux_labels is not None
+    changed = with_other_words(texts, ids_of(knowledge))
+    return torch.cat([own.seen, own.encode(changed, knowledge.aux_labels[own.rows])]), torch.cat([texts, changed])

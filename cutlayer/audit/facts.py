@@ -6,14 +6,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..core.batch import NO_LABEL, Task
+from ..core.batch import NO_LABEL
 from ..data.base import Loaded, Parts, overlap, parts
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun
 from ..guards import Guard
 from ..metrics.images import CHUNK, CONSTANT, spread_across
 from ..metrics.scatter import scatter_ratio
-from ..training.batches import as_batch
+from ..training.batches import as_batch, task_of
 from ..training.evaluation import figures
 from ..training.facts.compression import rates
 from ..training.facts.memory import client_memory
@@ -44,7 +44,7 @@ def refuse_overlap(data: Parts) -> None:
 def refuse_alike(data: Parts) -> None:
     """Where all images are one, every guess rebuilds them: no figure would tell a guard from none."""
     images = data.private.images()[:CHUNK]
-    what = Task(tuple(images.shape[1:]), 0).kind
+    what = task_of(data.private, 0).kind
     spread = spread_across(images) if what == "images" else float(images.double().std(0, correction=0).mean())
     if len(data.private) < 2 or spread < CONSTANT:
         raise ValueError(

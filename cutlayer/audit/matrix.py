@@ -73,6 +73,7 @@ class Audit:
     poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
     alone: list[AloneRow] = field(default_factory=list)  # what clients reach without a server; two rows a seed
     columns: tuple[Column, ...] = ()  # of `truth`, where that is a table whose columns have names
+    words: tuple[str, ...] = ()  # by token id, where `truth` is texts and its tokenizer is known
 
     @property
     def seed(self) -> int:
@@ -165,7 +166,7 @@ class _Matrix:
         self.left_out |= {type(one).__name__: why.replace(f"{one} ", "it ", 1) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
-            self.left_out[f"{copies} auxiliary records"] = "they equal private ones, value for value"
+            self.left_out[f"{copies} auxiliary {self.task.kind}"] = "they equal private ones, value for value"
         self._floors: list[Floors] = []
         self._result: Audit | None = None
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.features import Unchanged
 from ..core.guard import Guarded, GuardModule
-from ..core.message import Kind, Message
+from ..core.message import BESIDE, Kind, Message
 from ..core.remote import Remote
 from ..core.seeds import derive, generator, seeded
 from ..core.server import Server
@@ -164,7 +165,7 @@ def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int
 
 def _shortened(message: Message, used: Tensor, anew: Tensor) -> Message:
     tensors = dict(message.tensors)
-    for name in ("z", "du"):
+    for name in ("z", "du", *(f"{BESIDE}{one}" for one in message.beside)):
         if name in tensors and tensors[name].dim():  # where labels travel, du is the scale of the loss
             tensors[name] = tensors[name][used]
     if "y" in tensors:
@@ -187,8 +188,14 @@ class WhiteBox:
 
     def __init__(self, split: Split, batch: int):
         self.split, self.batch = copy.deepcopy(split), batch
-        self.split.tail = torch.nn.Identity()
+        self.split.tail = Unchanged()
         freeze(self.split)
+
+    @property
+    def ids(self) -> int:
+        """How many token ids its embedding has a row for; 0: it has none."""
+        tables = (layer for layer in self.split.head.modules() if isinstance(layer, nn.Embedding))
+        return next((table.num_embeddings for table in tables), 0)
 
     def send(self, batch: Batch) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and batch.x.requires_grad):

@@ -187,7 +187,7 @@ def attack(
         print(json.dumps({**found, "out": str(folder)}))
         return
     for row in found["rows"]:
-        reached = f"{row['metric']} {row['value']:.3f}"
+        reached = f"{row['metric'].replace('_', ' ')} {row['value']:.3f}"
         if row["metric"] == "ssim":
             reached = f"SSIM {row['value']:.3f}, NCC {row['ncc']:.3f}"
         elif row["chance"] is not None:

@@ -99,8 +99,8 @@ Budget = Annotated[
 Secrets = Annotated[
     str | None,
     typer.Option(
-        help="What the verdict goes by, the worst of it: images, labels, attribute, membership, with commas between. "
-        "Default: all that an attack was after."
+        help="What the verdict goes by, the worst of it: images (or records, series, texts), labels, attribute, "
+        "membership, with commas between. Default: all that an attack was after."
     ),
 ]
 WithAlone = Annotated[

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from ..core.compressor import compressing
+from ..core.features import Chained
 from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
@@ -79,7 +80,7 @@ def build_client(
         if plan.protocol.has_body and not plan.protocol.crosses:
             with seeded(derive(plan.seed, "body")):  # as a server would have it
                 body = plan.net.body(task.shape)
-        split = plan.protocol.client(head if body is None else nn.Sequential(head, body), tail, guard, cut)
+        split = plan.protocol.client(head if body is None else Chained(head, body), tail, guard, cut)
     _start_from_file(plan, task, head=head, body=body, tail=tail)
     _freeze(plan, head=head, body=body, tail=tail)
     split.to(device)

@@ -67,6 +67,7 @@ EVERY = [
     (VGG16(), COLOUR),
     (Whole(net=MicronNet(depth=2)), COLOUR),
     *((TextEncoder(width=8, at=at, vocabulary=11, dropout=0.1), TEXT) for at in (1, 0)),
+    (TextEncoder(width=8, vocabulary=11, pad="mask"), TEXT),
     *((TextDecoder(width=8, at=at, vocabulary=11, dropout=0.1), NEXT) for at in (1, 0)),
 ]
 
@@ -78,13 +79,13 @@ class HereSeeded(Here):
         super().__init__(body)
         self._seed, self._steps = seed, count()
 
-    def body(self, z, packed=None):
+    def body(self, z, *given):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
-            return super().body(z)
+            return super().body(z, *given)
 
-    def loss(self, z, y, rows=None, packed=None):
+    def loss(self, z, y, *given):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
-            return super().loss(z, y)
+            return super().loss(z, y, *given)
 
 
 def batch(task: Task, seed: int, size: int = 3) -> Batch:

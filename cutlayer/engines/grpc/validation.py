@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...core.batch import Task
-from ...core.message import Kind, Message
+from ...core.message import BESIDE, Kind, Message
 from ...training.labels import label_shape
 from ...training.plan.plan import Plan
 from ...training.plan.roles import Phase
@@ -23,7 +23,9 @@ class MessageValidator:
     """Shapes, kinds and numbers a plan allows. `open` says what the coming messages may be."""
 
     def __init__(self, plan: Plan, task: Task):
-        self._sent, self._u = cut_shapes(plan, task).sent, cut_shapes(plan, task).u
+        cut = cut_shapes(plan, task)
+        self._sent, self._u = cut.sent, cut.u
+        self._beside = {f"{BESIDE}{name}": form for name, form in cut.beside.items()}
         self._classes, self._vanilla = task.classes, not plan.protocol.labels_stay_home
         self._label = label_shape(plan, task)  # of one sample: () for a class, a map where every pixel has one
         # A last batch that is too small joins the one before it; what is too small for its guard only a client knows.
@@ -61,7 +63,7 @@ class MessageValidator:
         if self._order is Kind.EVALUATE:
             if message.kind is not Kind.PREDICT:
                 raise Refused("kind", f"{message} was not asked for: only PREDICT is")
-            self._tensors(message, {"z"})
+            self._tensors(message, {"z", *self._beside})
             self._activations(message, max(self._rows, PREDICTED))
             return
         if message.kind is Kind.LIFT:
@@ -85,7 +87,8 @@ class MessageValidator:
         elif self._phase is Phase.AGAIN:
             self._tensors(message, {AGAIN})  # what it refers to the server itself compares
         else:
-            self._tensors(message, {"z", "y"} if self._vanilla else {"z"}, {"rows"} if self._vanilla else set())
+            needed = {"z", *self._beside, *(["y"] if self._vanilla else [])}
+            self._tensors(message, needed, {"rows"} if self._vanilla else set())
             self._activations(message, self._rows)
             if self._vanilla:
                 self._labels(message)
@@ -148,6 +151,8 @@ class MessageValidator:
         if not 0 < len(z) <= most if z.dim() else True:
             raise Refused("shape", f"{message}: z has {len(z) if z.dim() else 'no'} rows, 1 to {most} are allowed")
         _refuse_other(message, "z", (len(z), *self._sent))
+        for name, form in self._beside.items():
+            _refuse_other(message, name, (len(z), *form.shape), form.dtype)
 
     def _labels(self, message: Message) -> None:
         y, rows = message["y"], message.tensors.get("rows")
@@ -167,13 +172,13 @@ class MessageValidator:
                 raise Refused("range", f"{message}: rows points outside of z")
 
 
-def _refuse_other(message: Message, name: str, shape: tuple[int, ...]) -> None:
-    tensor: Tensor = message[name]
+def _refuse_other(message: Message, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> None:
+    tensor, dtype = message[name], dtype or torch.get_default_dtype()
     if tuple(tensor.shape) != shape:
         raise Refused("shape", f"{message}: {name} has shape {tuple(tensor.shape)}, {shape} was expected")
-    if tensor.dtype != torch.get_default_dtype():
-        raise Refused("dtype", f"{message}: {name} is {tensor.dtype}, {torch.get_default_dtype()} was expected")
-    if not finite(tensor):
+    if tensor.dtype != dtype:
+        raise Refused("dtype", f"{message}: {name} is {tensor.dtype}, {dtype} was expected")
+    if tensor.is_floating_point() and not finite(tensor):
         raise Refused("non-finite", f"{message}: {name} holds NaN or infinity")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.batch import Batch, Task
+from ...core.batch import Batch, Task, made_up
 from ...core.message import Handler, Kind, Message
 from ...core.remote import Remote
 from ...core.seeds import generator
@@ -75,7 +75,7 @@ def breakdown(plan: Plan, task: Task) -> dict[str, Bytes]:
     draw, labels = generator(0), label_shape(plan, task)
     y = torch.arange(plan.batch_size) % task.classes
     batch = Batch(
-        torch.rand(plan.batch_size, *task.shape, generator=draw).to(torch.get_default_dtype()),
+        made_up(task, plan.batch_size, draw),
         y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
         {name: torch.arange(plan.batch_size) % values for name, values in task.attributes.items()},
     )
@@ -177,8 +177,8 @@ def far_away(batch: Batch, u: tuple[int, ...], fan_out: int = 1) -> Handler:
             return message.reply(dz=torch.zeros_like(sent.pop(message.client)))
         sent[message.client] = message["z"]
         if message.kind is Kind.LOSS:
-            return message.reply(loss=batch.x.new_zeros(()))
-        return message.reply(u=batch.x.new_zeros(fan_out * len(message["z"]), *u))
+            return message.reply(loss=message["z"].new_zeros(()))
+        return message.reply(u=message["z"].new_zeros(fan_out * len(message["z"]), *u))
 
     return answer
 

@@ -1,0 +1,184 @@
+"""Readers of texts: token by token in closed form, a token with its neighbours, and the whole message at once.
+
+They answer with token ids. One that never stood in what they learnt from is never named.
+"""
+
+import time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .components import Components
+from .readers import Before, Reader
+from .row_readers import Pairs, Size
+from .texts import token_accuracy
+
+ROUNDS = 5  # of setting tokens and places apart
+STRENGTHS = (1e-4, 1e-2, 1e-1)  # of what is added to the scatter of a token, in units of its mean
+AT_ONCE = 512  # tokens of a step whose names are asked for: a vocabulary is wide, and a batch has thousands
+CHUNK = 64  # texts that are read at once
+RATE, DECAY, DROP = 3e-3, 1e-2, 0.1
+WIDE, KEPT = 1024, 512  # numbers in a message from which the reader of the whole is given its components, so many
+HEADS = 4
+
+
+def train_text_reader(name: str, size: Size, pairs: Pairs, undo: nn.Module | None = None) -> Reader | None:
+    """The reader of this name; None: it cannot read such messages.
+
+    "ridge" and "conv" read messages that are a row of numbers for each token, if need be after the guard's public map
+    back; "mlp" reads any.
+    """
+    with torch.no_grad():
+        lines = pairs.seen if undo is None else undo(pairs.seen)
+        along = lines.dim() == 3 and lines.shape[1] == pairs.truth.shape[1]
+        if name == "mlp":
+            step = Components(pairs.seen, KEPT) if pairs.seen[0].numel() > WIDE else nn.Flatten()
+            whole = WholeReader(step(pairs.seen[:1]).shape[1], tuple(pairs.truth.shape[1:]), size, _ids(pairs.truth))
+            return Before(step, fit_text(whole, step(pairs.seen), pairs.truth, size))
+        if not along:
+            return None
+        if name == "ridge":
+            held = pairs.held_seen if undo is None else undo(pairs.held_seen)
+            return Before(undo, closed_form(lines, pairs.truth, held, pairs.held_truth))
+    along_lines = AlongReader(tuple(lines.shape[1:]), size, _ids(pairs.truth))
+    return Before(undo, fit_text(along_lines, lines, pairs.truth, size))
+
+
+def _ids(texts: Tensor) -> int:
+    return int(texts.max()) + 1
+
+
+class Apart(NamedTuple):
+    """What a token, and what its place, adds to a row: z = E[token] + P[place]."""
+
+    tokens: Tensor  # (ids, numbers)
+    places: Tensor  # (length, numbers)
+
+
+def set_apart(lines: Tensor, texts: Tensor) -> Apart:
+    """The two by alternating least squares: an embedding with positions is exactly such a sum."""
+    ids, numbers = texts.flatten(), lines.shape[2]
+    counts = ids.bincount().clamp_min(1)[:, None].to(lines)
+    tokens = lines.new_zeros(len(counts), numbers)
+    for _ in range(ROUNDS):
+        places = (lines - tokens[texts]).mean(0)
+        tokens = torch.zeros_like(tokens).index_add(0, ids, (lines - places).flatten(0, 1)) / counts
+    return Apart(tokens, places)
+
+
+def closed_form(lines: Tensor, texts: Tensor, held: Tensor, held_texts: Tensor) -> "TokenRule":
+    """Fisher's discriminant of single tokens: the nearest mean, in units of how a token's rows scatter."""
+    lines, held = lines.double(), held.double()
+    apart = set_apart(lines, texts)
+    error = (lines - apart.places - apart.tokens[texts]).flatten(0, 1)
+    scatter = error.T @ error / len(error)
+    counts = texts.flatten().bincount(minlength=len(apart.tokens)).double()
+    spread = (apart.tokens - apart.tokens.mean(0)).square().mean()
+    found: list[tuple[float, TokenRule]] = []
+    for strength in STRENGTHS:
+        # Where nothing but the token makes a row, its scatter is 0, and any distance tells.
+        ridge = strength * (scatter.diagonal().mean() + 1e-6 * spread).clamp_min(1e-30)
+        weights = torch.linalg.solve(scatter + ridge * torch.eye(len(scatter)).to(scatter), apart.tokens.T)
+        bias = counts.clamp_min(0.5).log() - 0.5 * (apart.tokens.T * weights).sum(0)
+        bias[counts == 0] = -torch.inf
+        rule = TokenRule(weights, bias, apart.places)
+        found.append((float(token_accuracy(held_texts, rule(held)).mean()), rule))
+    return max(found, key=lambda one: one[0])[1]
+
+
+class TokenRule(nn.Module):
+    """The id whose linear score is the highest, for every token by itself."""
+
+    weights: Tensor
+    bias: Tensor
+    places: Tensor
+
+    def __init__(self, weights: Tensor, bias: Tensor, places: Tensor):
+        super().__init__()
+        for name, tensor in (("weights", weights), ("bias", bias), ("places", places)):
+            self.register_buffer(name, tensor)
+
+    @torch.no_grad()
+    def forward(self, lines: Tensor) -> Tensor:
+        chunks = lines.double().split(CHUNK)
+        return torch.cat([((some - self.places) @ self.weights + self.bias).argmax(2) for some in chunks])
+
+
+class AlongReader(nn.Module):
+    """A row for each token to that token, with an eye on the others: attention between two linear maps."""
+
+    def __init__(self, cut: tuple[int, ...], size: Size, ids: int):
+        super().__init__()
+        width = HEADS * max(1, size.width // HEADS)
+        self.first = nn.Linear(cut[1], width)
+        self.places = nn.Parameter(torch.zeros(cut[0], width))
+        self.block = nn.TransformerEncoderLayer(
+            width, HEADS, 4 * width, DROP, "gelu", batch_first=True, norm_first=True
+        )
+        self.words = nn.Linear(width, ids)
+
+    def forward(self, lines: Tensor) -> Tensor:
+        return self.block(self.first(lines) + self.places)
+
+
+class WholeReader(nn.Module):
+    """Fully connected from all numbers of a message to every token: no belief about which belong together."""
+
+    def __init__(self, inputs: int, length: tuple[int, ...], size: Size, ids: int):
+        super().__init__()
+        self.length, self.width = length[0], size.width
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, size.hidden), nn.LeakyReLU(0.1), nn.Dropout(DROP),
+            nn.Linear(size.hidden, length[0] * size.width),
+        )  # fmt: skip
+        self.words = nn.Linear(size.width, ids)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layers(rows).reshape(len(rows), self.length, self.width)
+
+
+class NamedTokens(nn.Module):
+    """A trained reader behind the means and deviations it was trained on: messages to ids."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: AlongReader | WholeReader, mean: Tensor, std: Tensor):
+        super().__init__()
+        self.network = network.requires_grad_(False).eval()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    @torch.no_grad()
+    def scores(self, seen: Tensor) -> Tensor:
+        """(texts, length, ids): the higher, the likelier."""
+        return self.network.words(self.network((seen - self.mean) / self.std))
+
+    @torch.no_grad()
+    def forward(self, seen: Tensor) -> Tensor:
+        return torch.cat([self.scores(some).argmax(2) for some in seen.split(CHUNK)])
+
+
+def fit_text(network: AlongReader | WholeReader, seen: Tensor, texts: Tensor, size: Size) -> NamedTokens:
+    """Train a reader on (seen, texts); it ends early once it has used the seconds of CPU time it is given."""
+    began, network = time.process_time(), network.to(seen)
+    # By number and place: what a place adds to every token says nothing about the token.
+    mean, spread = seen.mean(0), seen.std(0)
+    std = spread.clamp_min(1e-2 * float(spread.mean()) + 1e-6)
+    optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=size.steps)
+    with torch.enable_grad():
+        for _ in range(size.steps):
+            pick = torch.randint(len(seen), (size.batch,)).to(seen.device)
+            rows, wanted = network((seen[pick] - mean) / std).flatten(0, 1), texts[pick].flatten()
+            some = torch.randperm(len(wanted))[:AT_ONCE].to(seen.device)
+            error = cross_entropy(network.words(rows[some]), wanted[some])
+            optimizer.zero_grad()
+            error.backward()
+            optimizer.step()
+            schedule.step()
+            if time.process_time() - began > size.seconds:
+                break
+    return NamedTokens(network, mean, std)
