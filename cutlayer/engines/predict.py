@@ -30,7 +30,7 @@ from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, load_plan
+from .folder import known_scale, load_plan, with_words
 from .grpc import certs
 from .grpc.channel import Address
 from .grpc.client import PredictOnlyClient
@@ -184,12 +184,13 @@ def predict(
     server that has the body. `given`: the plan, where a recipe's own network is in it. `link`: also say how long it
     would take over that."""
     plan, inputs = load_plan(folder, given), inputs or Inputs()
+    inputs = replace(inputs, data=with_words(inputs.data or plan.data, folder))
     loaded, samples = inputs.load(plan, known_scale(folder))
     ledger, stream = Ledger(), inputs.stream
     with (
-        _here(plan, folder, ledger, inputs.data_dir, device)
+        network_here(plan, folder, ledger, inputs.data_dir, device)
         if over is None
-        else _there(plan, folder, ledger, task_of(loaded.train, len(loaded.classes)), over, device)
+        else network_there(plan, folder, ledger, task_of(loaded.train, len(loaded.classes)), over, device)
     ) as client:
         # Noise is drawn anew by every process: the same image twice must not meet the same noise.
         secret = derive(plan.private_seed or 0, "predict", secrets.token_hex(8))
@@ -230,7 +231,9 @@ def refuse_stream(plan: Plan) -> None:
 
 
 @contextmanager
-def _here(plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str) -> Iterator[ClientNetwork]:
+def network_here(
+    plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str
+) -> Iterator[ClientNetwork]:
     """The client of a run whose body is in this process."""
     run = start.ready(plan, data_dir, device)
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
@@ -242,7 +245,9 @@ def _here(plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, devic
 
 
 @contextmanager
-def _there(plan: Plan, folder: Path, ledger: Ledger, task: Task, over: Over, device: str) -> Iterator[ClientNetwork]:
+def network_there(
+    plan: Plan, folder: Path, ledger: Ledger, task: Task, over: Over, device: str
+) -> Iterator[ClientNetwork]:
     """A client that took part in a run, with the body at the server."""
     path = folder / "client.safetensors"
     if not path.exists():

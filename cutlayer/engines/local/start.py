@@ -2,6 +2,7 @@
 
 plan.json            what was asked for, and the fingerprint of the public part
 private.json         the clients' private seed (readable by its owner alone)
+words.txt            of texts: what the token ids stand for, where the words were those of the training texts
 input_scale.json     how inputs far from 0 to 1 were standardised (the same)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
@@ -38,6 +39,7 @@ from ..folder import (
     RESULT,
     TRANSCRIPT,
     keep_scale,
+    keep_words,
     known_scale,
     new_folder,
     refuse_finished,
@@ -163,6 +165,7 @@ def _begin(run: LocalRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(run.plan, folder)
     keep_scale(folder, run.parts.scale)
+    keep_words(folder, run.parts.private.tokenizer)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder, "last")
