@@ -25,6 +25,7 @@ from cutlayer.guards import (
     Disco,
     EntropicStudent,
     FedLite,
+    Gate,
     Gaussian,
     Guard,
     KAnonymous,
@@ -114,6 +115,8 @@ GUARDS: list[Guard] = [
     RateBottleneck(channels=2, stride=1, hyper=0, weight=0.5, per="pixel", width=4),
     Chain(RateBottleneck(channels=4, stride=3, hyper=2, coarse=1, width=4), WCC(weight=0.001)),
     EntropicStudent(channels=3, stage=1000, freq=1000, width=4),
+    Gate(numbers=8, bits=2, hidden=8),
+    Chain(Gate(numbers=6, bits=1, budget=0, rounding="stochastic", hidden=8, home=0.5), WCC(weight=0.001)),
     Chain(LightSplit(ratio=4), WCC(weight=0.17)),
     Chain(WCC(weight=0.17), Bottleneck1x1(ratio=2), LightSplit(ratio=2), WCC(weight=0.01)),
 ]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.features import Unchanged
 from ..core.guard import Guarded, GuardModule
-from ..core.message import Kind, Message
+from ..core.message import BESIDE, Kind, Message
 from ..core.remote import Remote
 from ..core.seeds import derive, generator, seeded
 from ..core.server import Server
@@ -164,7 +165,7 @@ def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int
 
 def _shortened(message: Message, used: Tensor, anew: Tensor) -> Message:
     tensors = dict(message.tensors)
-    for name in ("z", "du"):
+    for name in ("z", "du", *(f"{BESIDE}{one}" for one in message.beside)):
         if name in tensors and tensors[name].dim():  # where labels travel, du is the scale of the loss
             tensors[name] = tensors[name][used]
     if "y" in tensors:
@@ -187,7 +188,7 @@ class WhiteBox:
 
     def __init__(self, split: Split, batch: int):
         self.split, self.batch = copy.deepcopy(split), batch
-        self.split.tail = torch.nn.Identity()
+        self.split.tail = Unchanged()
         freeze(self.split)
 
     @property

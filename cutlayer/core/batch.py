@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 PAD = 0  # the token id that fills a text up to its length
+NO_LABEL = -100  # where a text has no next token: torch's cross_entropy leaves these places out
 
 
 class Task(NamedTuple):
@@ -46,3 +47,10 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         moved = {name: values.to(device) for name, values in self.s.items()}
         return Batch(self.x.to(device), self.y.to(device), moved, self.seed)
+
+
+def made_up(task: Task, count: int, draw: torch.Generator | None = None) -> Tensor:
+    """Inputs that nobody has: amounts from 0 to 1, or texts of any words without padding."""
+    if task.vocabulary:
+        return torch.randint(min(PAD + 1, task.vocabulary - 1), task.vocabulary, (count, *task.shape), generator=draw)
+    return torch.rand(count, *task.shape, generator=draw)

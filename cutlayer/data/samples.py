@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..core.batch import NO_LABEL
 from ..core.columns import Column, features
 
 if TYPE_CHECKING:
     from .scaling import Scale
+    from .tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +20,12 @@ class Samples:
     """Rows that belong together. Images stay uint8 in memory; `images` converts the rows of one batch."""
 
     x: Tensor  # uint8 or float32; N,C,H,W or N,features; token ids of texts are int64, N,length
-    y: Tensor  # int64; N, or N,H,W where every pixel has a class
+    y: Tensor  # int64; N, or N,H,W where every pixel has a class; N,length where it is the next token
     s: Mapping[str, Tensor] = field(default_factory=dict)  # sensitive attributes by name
     identity: Tensor | None = None  # who each row is about or belongs to
     columns: tuple[Column, ...] = ()  # of a table whose columns have names
     vocabulary: int = 0  # of texts: how many token ids there are
+    tokenizer: "Tokenizer | None" = None  # of texts: what their ids stand for, where it is known
 
     def __len__(self) -> int:
         return len(self.x)
@@ -35,6 +38,7 @@ class Samples:
             None if self.identity is None else self.identity[index],
             self.columns,
             self.vocabulary,
+            self.tokenizer,
         )
 
     def images(self, index: Tensor | None = None) -> Tensor:
@@ -51,15 +55,20 @@ class Loaded:
     test: Samples
     classes: tuple[str, ...]
     scale: "Scale | None" = None  # that x was put on
+    notes: tuple[str, ...] = ()  # what a person should know of how it was read: sentences
 
     @property
     def vocabulary(self) -> int:
         return self.train.vocabulary
 
+    @property
+    def tokenizer(self) -> "Tokenizer | None":
+        return self.train.tokenizer
+
     def __post_init__(self) -> None:
         for name, samples in (("train", self.train), ("test", self.test)):
             _check_lengths(name, samples)
-            _check_labels(name, samples.y, len(self.classes))
+            _check_labels(name, samples, len(self.classes))
             _check_values(name, samples)
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
             raise ValueError(
@@ -88,13 +97,18 @@ def _check_lengths(name: str, samples: Samples) -> None:
                     f"{name} labels must be one number a sample or one a pixel; the images are {_shape(samples.x)}, "
                     f"their labels {_shape(values)}"
                 )
+        elif what == "labels" and samples.vocabulary and values.shape == samples.x.shape:
+            continue  # the next token of every place
         elif values.dim() != 1:
             raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}")
         if len(values) != len(samples):
             raise ValueError(f"the {name} set has {len(samples)} images but {len(values)} {what}")
 
 
-def _check_labels(name: str, y: Tensor, classes: int) -> None:
+def _check_labels(name: str, samples: Samples, classes: int) -> None:
+    y = samples.y
+    if samples.vocabulary and y.dim() == 2:
+        y = y[y != NO_LABEL]
     if y.is_floating_point() and (row := _first(y != y.round())) is not None:
         raise ValueError(f"label {_at(y, y != y.round())} at {name} row {row} is not a whole number")
     if y.dtype != torch.int64:

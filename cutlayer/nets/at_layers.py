@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
+from ..core.features import Chained
 from .base import Net, Shape, out_shape
 from .cut import Parts, cut_graph, read_for
 
@@ -45,13 +46,13 @@ class CutAtLayers(Net):
 
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         parts = self.parts(shape, classes)
-        found = self._out_shape(nn.Sequential(*parts), shape)
+        found = self._out_shape(Chained(*parts), shape)
         if found != (classes,):
             raise ValueError(f"{self!r} gives {found} for a sample; {classes} classes need ({classes},)")
         return parts.tail
 
     def check(self, shape: Shape) -> None:
-        _remembered((self, tuple(shape), "check"), lambda: self._out_shape(nn.Sequential(*self.parts(shape)), shape))
+        _remembered((self, tuple(shape), "check"), lambda: self._out_shape(Chained(*self.parts(shape)), shape))
 
     def parts(self, shape: Shape | None = None, classes: int | None = None) -> Parts:
         """A fresh model, cut."""

@@ -70,6 +70,14 @@ class HuggingFace(CutAtLayers):
             head.register_forward_pre_hook(_Vocabulary(words))
         return head
 
+    def check_vocabulary(self, vocabulary: int) -> None:
+        known = getattr(self._read(), "vocab_size", None)
+        if vocabulary and isinstance(known, int) and vocabulary > known:
+            raise ValueError(
+                f"{self.config} knows {known} token ids and the tokenizer of the data has {vocabulary}: take the "
+                "tokenizer of this network"
+            )
+
     def usual_shape(self) -> Shape:
         config = self._read()
         if hasattr(config, "num_channels"):

@@ -19,6 +19,7 @@ _HOMES = {
     "epoch_rounds": "plan.schedule",
     "AllActive": "plan.roles",
     "Frozen": "plan.roles",
+    "SendOnce": "plan.roles",
     "Compression": "plan.plan",
     "Pretrained": "plan.pretrained",
     "Protocol": "protocols",

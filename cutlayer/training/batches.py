@@ -58,9 +58,7 @@ def on(samples: Samples, device: torch.device) -> Samples:
     if device.type == "cpu":
         return samples
     moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
-    return Samples(
-        samples.x.to(device), samples.y.to(device), moved, samples.identity, samples.columns, samples.vocabulary
-    )
+    return replace(samples, x=samples.x.to(device), y=samples.y.to(device), s=moved)
 
 
 def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:

@@ -183,10 +183,11 @@ class Copies(RoundBodies):
 
     def collect(self, client: int) -> State:
         """What a client's turn has made of its copy, which is gone then; the body's own if there is none."""
-        side: Bodies = self._own.pop(client, self)  # type: ignore[arg-type]
+        copy = self._own.pop(client, None)
+        side: Bodies = self if copy is None else copy
         if not self._fresh:
             self._spent[client] = optimizer_state(side.optimizer)
-        return named(side.body)
+        return named(side.body, copies=copy is None)
 
     def commit(self, client: int) -> None:
         if client in self._spent:

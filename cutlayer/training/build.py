@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from ..core.compressor import compressing
+from ..core.features import Chained
 from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
@@ -14,6 +15,7 @@ from .bodies import RoundBodies
 from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
 from .plan.shapes import cut_shapes
+from .send_once import keeping
 from .step import ClientNetwork
 
 
@@ -38,6 +40,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         bodies=bodies,
         watchers=[
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
+            *keeping(plan),
             *compressing(plan.seed, plan.compression),
             *bodies.watchers(),
         ],
@@ -77,7 +80,7 @@ def build_client(
         if plan.protocol.has_body and not plan.protocol.crosses:
             with seeded(derive(plan.seed, "body")):  # as a server would have it
                 body = plan.net.body(task.shape)
-        split = plan.protocol.client(head if body is None else nn.Sequential(head, body), tail, guard, cut)
+        split = plan.protocol.client(head if body is None else Chained(head, body), tail, guard, cut)
     _start_from_file(plan, task, head=head, body=body, tail=tail)
     _freeze(plan, head=head, body=body, tail=tail)
     split.to(device)

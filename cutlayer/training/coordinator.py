@@ -1,7 +1,7 @@
 """The server's side of a round: what each client starts from, and what becomes of what they bring."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,16 +13,18 @@ from ..core.seeds import derive
 from ..core.server import Server
 from ..core.state import State, load_optimizer, named, optimizer_state
 from ..detectors import ServerContext, ServerWatch
-from ..rules import Update, sound
+from ..rules import Rule, Update, sound
 from ..rules.base import CONTROL, MEMORY, NET, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import Kept, RoundBodies
+from .merge import Gathering, held_at_once
 from .orders import weights_in
 from .plan.code import embeddings
 from .plan.plan import Plan
 from .plan.roles import Role
 from .plan.schedule import Turn
 from .progress import Progress
+from .send_once import KeptRows
 from .timetable import Timetable
 
 
@@ -39,9 +41,13 @@ class Coordinator:
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
         self.watches = self._start_detectors()
+        self._came: list[int] = []  # clients whose turn of this round counts
+        self._last: tuple[Turn, Message] | None = None  # in a relay: what is handed on
+        self._heads, self._bodies = _nothing_gathered(self.rule)
         self._before: dict[int, Kept] = {}  # the body before a client's turn, where that could spoil it
         assert isinstance(server.bodies, RoundBodies)
         self.bodies = server.bodies
+        self.kept = next((one for one in server.watchers if isinstance(one, KeptRows)), None)
 
     def _start_detectors(self) -> list[ServerWatch]:
         """The server's own detectors; an engine lets messages pass through them."""
@@ -74,6 +80,12 @@ class Coordinator:
             self.plan.shared_client_network and self.plan.guarded_clients is None and not self.plan.roles.keeps_heads
         )
 
+    @property
+    def updates_held(self) -> int:
+        """How many clients' updates lie in memory at the same time, at most: robust rules need a round's."""
+        turns = max((len(one) for one in self.timetable.rounds(self.progress.epoch)), default=0)
+        return held_at_once(self.rule, turns)
+
     def heads_of_their_own(self) -> frozenset[int]:
         """Clients that hold on to another head than the shared one."""
         plan = self.plan
@@ -98,6 +110,13 @@ class Coordinator:
         self.server.open_round({turn.client for turn in turns if turn.frozen})
         self.bodies.open_round()
         self._before.clear()
+        self._came, self._last = [], None
+        if self.plan.rounds.merges:
+            body = _body(named(self.server.body)) if self.bodies.copies else {}
+            self._heads = Gathering(self.rule, self.shared, self.memory, len(turns))
+            self._bodies = Gathering(self.rule, body, self.memory, len(turns))
+        if self.kept is not None:
+            self.kept.epoch = self.progress.epoch
 
     def order(self, turn: Turn) -> Message:
         """What a client is told to do, and the weights it starts from."""
@@ -139,17 +158,29 @@ class Coordinator:
             self.reject(turn.client, lost)
             return None
 
-    def accept(self, turn: Turn, done: Message) -> bool:
+    def accept(self, turn: Turn, done: Message) -> None:
         """In the order of the turns: what a client brought is looked at, and counts or is left out."""
-        if not self.plan.rounds.merges:
-            return True
         with self.lock:
-            if self.relays and not turn.frozen and (why := sound(self.shared, [self._update(done)])[1]):
-                self.reject(turn.client, why[0])
-                return False
-            if not self.bodies.copies:  # those count when they are merged
-                self.bodies.commit(turn.client)
-        return True
+            if self.plan.rounds.merges and (why := self._take_in(turn, done)):
+                self.reject(turn.client, why)
+                return
+        self._came.append(turn.client)
+        self._last = (turn, done) if not self.plan.rounds.merges else None
+
+    def _take_in(self, turn: Turn, done: Message) -> str:
+        """One client's part in the merge: its head, and its body where it has one. Why it is left out, else empty."""
+        samples = int(done["samples"])
+        head = Update(weights_in(done), self.plan.rounds.weight(samples)) if self.relays and not turn.frozen else None
+        if head is not None and (why := sound(self.shared, [head])[1]):
+            return why[0]
+        body = Update(_body(self.bodies.collect(turn.client)), samples) if self.bodies.copies else None
+        if body is not None and (why := sound(self._bodies.current, [body])[1]):
+            return why[0]
+        self.bodies.commit(turn.client)
+        for gathering, update in ((self._heads, head), (self._bodies, body)):
+            if update is not None:
+                gathering.add(turn.client, update)
+        return ""
 
     def reject(self, client: int, why: str) -> None:
         """An update is left out of its round, which goes on."""
@@ -164,73 +195,66 @@ class Coordinator:
         """Updates that were left out of this epoch, counted from 1."""
         return [one for one in self.rejected if one["epoch"] == epoch]
 
-    def close_round(self, came: Sequence[tuple[Turn, Message]]) -> None:
+    def close_round(self) -> None:
         """From what counts of a round follow the weights the next one starts from."""
         with self.lock:  # somebody may be predicting
             self.bodies.close_round()
             if self.plan.rounds.merges:
-                self._merge(came)
-            elif self.relays and came and not came[-1][0].frozen:
-                done = came[-1][1]
+                self._merge()
+            elif self.relays and self._last is not None and not self._last[0].frozen:
+                done = self._last[1]
                 self.shared = self.plan.rule(self.shared, [Update(weights_in(done), int(done["samples"]))])
+        self._last = None
         for watch in self.watches:
-            watch.turned([turn.client for turn, _ in came])
+            watch.turned(self._came)
 
     # ----------------------------------------------------------------------------- merging
-    def _update(self, done: Message) -> Update:
-        return Update(weights_in(done), self.plan.rounds.weight(int(done["samples"])))
-
-    def _merge(self, came: Sequence[tuple[Turn, Message]]) -> None:
+    def _merge(self) -> None:
         """One state of what the clients of a round brought: their heads, and their bodies where each has its own."""
-        body = _body(named(self.server.body)) if self.bodies.copies else {}
-        heads: dict[int, Update] = {}
-        bodies: dict[int, Update] = {}
-        for turn, done in came:
-            head = {turn.client: self._update(done)} if self.relays and not turn.frozen else {}
-            samples = int(done["samples"])
-            own = {turn.client: Update(_body(self.bodies.collect(turn.client)), samples)} if body else {}
-            if why := sound(body, list(own.values()))[1]:
-                self.reject(turn.client, why[0])
-                continue
-            self.bodies.commit(turn.client)
-            heads, bodies = heads | head, bodies | own
-        if heads and heads.keys() == bodies.keys():  # together: a robust rule looks at a client as a whole
-            whole = [Update({**heads[one].state, **bodies[one].state}, heads[one].samples) for one in heads]
-            merged = self._merged({**self.shared, **body}, whole)
-        else:  # a frozen client's body has learnt, and its head has nothing to say
-            merged = self._merged(self.shared, list(heads.values())) | self._merged(body, list(bodies.values()))
-        if bodies:
+        heads, bodies = self._heads, self._bodies
+        if heads.kept and heads.kept.keys() == bodies.kept.keys():
+            merged = self._merged(heads.beside(bodies))
+        else:  # each a mean; or a frozen client's body has learnt, and its head has nothing to say
+            merged = self._merged(heads) | self._merged(bodies)
+        if bodies.count:
             self.bodies.take_over({_unbody(name): t for name, t in merged.items() if _unbody(name)})
-        if heads:
+        if heads.count:
             self.shared = dict(sorted((name, t) for name, t in merged.items() if not _unbody(name)))
+        self._heads, self._bodies = _nothing_gathered(self.rule)
 
-    def _merged(self, current: State, updates: list[Update]) -> State:
+    def _merged(self, updates: Gathering) -> State:
         """By the rule, whose memory stays here."""
         rule = self.rule
-        if 0 < len(updates) < rule.least:  # a median of one is that one
-            why = f"{len(updates)} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
+        if 0 < updates.count < rule.least:  # a median of one is that one
+            why = f"{updates.count} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
             self._note_rejected(None, why)
-        if len(updates) < rule.least:
-            return current
-        merged = rule.among(len(updates), self.plan.clients)({**current, **self.memory}, updates)
+        if updates.count < rule.least:
+            return updates.current
+        merged = updates.merged(self.plan.clients)
         self.memory |= {name: t for name, t in merged.items() if name.startswith(MEMORY)}
         return {name: t for name, t in merged.items() if name.startswith((NET, STAT, CONTROL))}
 
     # ------------------------------------------------------------------------- carry it on
     def tensors(self) -> State:
         """Everything of the server's that the next turn depends on."""
-        tensors = {f"server/net.{name}": t.clone() for name, t in self.server.body.state_dict().items()}
-        tensors |= {f"server/{name}": t for name, t in optimizer_state(self.server.optimizer).items()}
         # Copies: what is kept of the best epoch lies beside it in one file, which holds no tensor twice.
-        tensors |= {f"memory/{name}": t.clone() for name, t in self.memory.items()}
+        return {name: t.clone() for name, t in self.own_tensors()}
+
+    def own_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The same one by one, as they are: to be looked at before the next step."""
+        yield from ((f"server/net.{name}", t) for name, t in self.server.body.state_dict().items())
+        yield from ((f"server/{name}", t) for name, t in optimizer_state(self.server.optimizer).items())
+        yield from ((f"memory/{name}", t) for name, t in self.memory.items())
         for client, state in self.bodies.kept().items():
-            tensors |= {f"copies/{client}.{name}": t.clone() for name, t in state.items()}
-        return tensors | {f"shared/{name}": t.clone() for name, t in self.shared.items()}
+            yield from ((f"copies/{client}.{name}", t) for name, t in state.items())
+        if self.kept is not None:
+            yield from ((f"kept/{name}", t) for name, t in self.kept.tensors().items())
+        yield from ((f"shared/{name}", t) for name, t in self.shared.items())
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `tensors` once was; what is not the server's is left to others."""
         device = next((p.device for p in self.server.body.parameters()), torch.device("cpu"))
-        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}}
+        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}, "kept": {}}
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             if party in own:
@@ -245,6 +269,8 @@ class Coordinator:
             client, name = key.split(".", 1)
             kept.setdefault(int(client), {})[name] = tensor
         self.bodies.restore(kept)
+        if self.kept is not None:
+            self.kept.restore(own["kept"])
 
     def snapshot(self, clients: State) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say.
@@ -272,6 +298,11 @@ class Coordinator:
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> State:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _nothing_gathered(rule: Rule) -> tuple[Gathering, Gathering]:
+    """Of heads and bodies, between two rounds: nothing of a round is held on to."""
+    return Gathering(rule, {}, {}), Gathering(rule, {}, {})
 
 
 # Bodies are merged beside heads, under names no client has.

@@ -20,15 +20,17 @@ from ...training import checkpoint
 from ...training.batches import refuse_small_batches, refuse_too_few
 from ...training.checkpoint import Snapshots
 from ...training.client import Client
+from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
 from ...training.loop import BEST
-from ...training.orders import numbers, weights_in
+from ...training.orders import PURPOSES, numbers, weights_in
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
 from ...training.plan.shapes import cut_shapes
 from ...training.step import export
 from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
+from ..books import Books
 from ..halt import lay_down
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
 from .service import ENROLL
@@ -57,6 +59,11 @@ class DeployedClient:
         self._crossed: dict[int, tuple[int, ...]] = {}  # shapes of what was sent lately, by step
         self._about: dict[str, Any] = {}
         self._process = secrets.token_hex(8)
+        self._turn: tuple[int, int, int] | None = (
+            None  # epoch, first batch and step of the turn that is being followed
+        )
+        self._evaluation: tuple[str, int] = "", 0
+        self._predicted = 0  # messages of the evaluation that is being followed
 
     def enrol(self) -> int:
         """Which client this is. The server says it once; another number later would repeat another's randomness."""
@@ -86,6 +93,7 @@ class DeployedClient:
         own, uplink = OwnData(parts.private, held_out), Uplink(self._ask, self.ledger, self._post)
         self.party = Client(self.plan, task, number, own, uplink, self.device, self._learnt)
         self._u = answered_shape(self.plan, task)
+        self.books = Books(self.folder, self.plan.epochs, self.party.batches)
         self._about = {
             "batches": self.party.batches,
             "own_data": own_data,
@@ -102,8 +110,12 @@ class DeployedClient:
                 order = self._decode(self.channel.receive())
                 answer = self._follow(order)
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
-                self.channel.send(frames.encode(answer))
+                frame: bytes | bytearray = frames.encode(answer)
+                if weights_in(answer):
+                    frame = self.books.release(("weights", *(self._turn or ()), answer.step), frame)
+                self.channel.send(frame)
                 if order.kind is Kind.END:
+                    self.books.close()
                     self.channel.leave(LINGER)
                     return result
             except NewSession:
@@ -140,7 +152,7 @@ class DeployedClient:
 
     def _post(self, message: Message) -> Callable[[], Message]:
         """Send now, wait later; answers come in the order of the questions."""
-        frame = frames.encode(message)
+        frame = self.books.release(self._key(message), frames.encode(message))
         self.ledger.note(message, UP, len(frame))
         self.channel.send(frame)
         if "z" in message.tensors:
@@ -149,6 +161,27 @@ class DeployedClient:
             }
             self._crossed = recent | {message.step: tuple(message["z"].shape)}
         return lambda: self._answer_to(message)
+
+    def _key(self, message: Message) -> tuple[Any, ...]:
+        """Under which a message is in the books: of which samples it is, not at which step they are asked for."""
+        if self._turn is not None:
+            return (message.kind.name, *self._turn, message.step)
+        self._predicted += 1
+        return (*self._evaluation, self._predicted)
+
+    def _open(self, order: Message) -> None:
+        """Into the books, before anything of it leaves."""
+        if order.kind is Kind.EVALUATE:
+            purpose, epoch = numbers(order, "what", 2)
+            if not 0 <= purpose < len(PURPOSES):
+                raise ProtocolError(f"{order} asks for an evaluation this client does not know")
+            evaluated = self._party.evaluated_as(PURPOSES[purpose])
+            self._turn, self._evaluation, self._predicted = None, (evaluated, epoch), 0
+            self.books.evaluation(evaluated, epoch)
+        elif order.kind in (Kind.TURN, Kind.WEIGHTS):
+            epoch, first, last, _ = numbers(order, "turn", 4)
+            self._turn = epoch, first, order.step
+            self._party.detour = (epoch, first) if self.books.turn(order.step, epoch, first, last) else ()
 
     def _answer_to(self, message: Message) -> Message:
         answer = self.channel.receive()
@@ -178,6 +211,7 @@ class DeployedClient:
             else:
                 client.take_over(order)
             return order.reply(steps=torch.tensor([client.network.steps]))
+        self._open(order)
         answer = client.handle(order.to(self.device))
         if order.kind is Kind.EVALUATE:
             right, count = answer["score"].tolist()
@@ -256,6 +290,7 @@ class DeployedClient:
             checkpoint.save(self.folder / "best.safetensors", client.own_state(), facts)
             return
         self.snapshots.save(number, client.own_state(), facts)
+        self.books.snapshots(self.snapshots.numbers())
         self._write_history()
 
     def _write_history(self) -> None:
@@ -269,6 +304,7 @@ class DeployedClient:
                 return
             state, _ = checkpoint.load(self.folder / "best.safetensors")
             self._party.load_state(state)
+            self._party.at_best = True
             return
         if number not in self.snapshots.numbers():
             raise ProtocolError(f"the server asks for snapshot {number}; there are {self.snapshots.numbers()}")
@@ -276,6 +312,7 @@ class DeployedClient:
         if facts["client"] != self._party.number:
             raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._party.number}")
         self._party.load_state(state)
+        self._party.at_best = False
         self._party.continue_at(facts["steps"])
         self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
         self.ledger.take(Ledger.from_dict(facts["ledger"]))
@@ -293,10 +330,18 @@ class DeployedClient:
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),
             "ledger": self.ledger.as_dict(),
+            "released": self.books.spent(),
+            **self._price(),
             **({"detectors": client.detection.report()} if self.plan.client_detectors else {}),
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
         return result
+
+    def _price(self) -> dict[str, Any]:
+        """The privacy ledger of what was released, where that has a price."""
+        if not priced(self.plan):
+            return {}
+        return {"privacy": privacy(self.plan, self._party.task, epochs=self.books.epochs)}
 
 
 class PredictOnlyClient:
@@ -366,7 +411,9 @@ def refuse_wrong_answer(
     elif asked.kind is Kind.LOSS:
         name, shape = "loss", ()
     else:
-        name, shape = "u", (len(asked["z"]), *row)
+        # To a reference the rows come back that were referred to: the labels they are compared with have as many.
+        rows = len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
+        name, shape = "u", (rows, *row)
     if set(reply.tensors) != {name}:
         raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
     tensor = reply[name]

@@ -10,6 +10,7 @@ from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED, Fusion
+from ...training.loop import BEST
 from ...training.micro_batches import Ring
 from ...training.plan.schedule import Turn
 from .pool import ClientPool
@@ -53,7 +54,10 @@ class LocalCarrier:
     @property
     def keeps_heads(self) -> bool:
         """Whether a client's network is more than what is shared."""
-        return not self.coordinator.shared or self.coordinator.plan.roles.keeps_heads
+        coordinator = self.coordinator
+        roles = coordinator.plan.roles
+        # Clients that all are frozen are not given the shared weights again.
+        return not coordinator.shared or roles.keeps_heads or roles.phase(coordinator.progress.epoch).frozen
 
     def ask_all(self, turns: Sequence[Turn]) -> Iterable[Message | None]:
         if self._fused is not None:
@@ -70,7 +74,7 @@ class LocalCarrier:
         return done
 
     def evaluate(self, purpose: str) -> list[float]:
-        self.coordinator.progress.refuse_lost_weights(self.clients.tensors(self.keeps_heads))
+        self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.keeps_heads))
         return self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
 
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:
@@ -99,3 +103,4 @@ class LocalCarrier:
         self.clients.load(kept, self.keeps_heads, self.coordinator.shared)
         for client, steps in zip(self.clients, self.coordinator.progress.taken, strict=True):
             client.continue_at(steps)
+            client.at_best = number == BEST

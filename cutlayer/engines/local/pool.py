@@ -151,13 +151,15 @@ class ClientPool(Sequence[PooledClient]):
 
     def tensors(self, keeps: bool) -> State:
         """Everything of the clients that a next turn depends on."""
-        tensors: State = {}
+        return dict(self.own_tensors(keeps))
+
+    def own_tensors(self, keeps: bool) -> Iterator[tuple[str, Tensor]]:
+        """The same one by one: to be looked at, in the memory of one client."""
         for client in self._clients:
             own = client.own_state() if keeps else client.memory()
-            tensors |= {f"client{client.number}/{name}": t for name, t in own.items()}
             if client.awake:
                 self.awake(client.number, keeps)
-        return tensors
+            yield from ((f"client{client.number}/{name}", t) for name, t in own.items())
 
     def load(self, tensors: Mapping[str, Tensor], keeps: bool, shared: State) -> None:
         """Go back to what `tensors` once was; where clients keep nothing, they have what is shared."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.batch import Batch, Task
+from ...core.batch import Batch, Task, made_up
 from ...core.message import Handler, Kind, Message
 from ...core.remote import Remote
 from ...core.seeds import generator
@@ -75,7 +75,7 @@ def breakdown(plan: Plan, task: Task) -> dict[str, Bytes]:
     draw, labels = generator(0), label_shape(plan, task)
     y = torch.arange(plan.batch_size) % task.classes
     batch = Batch(
-        torch.rand(plan.batch_size, *task.shape, generator=draw).to(torch.get_default_dtype()),
+        made_up(task, plan.batch_size, draw),
         y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
         {name: torch.arange(plan.batch_size) % values for name, values in task.attributes.items()},
     )

@@ -156,7 +156,11 @@ class Plan(Spec):
     @property
     def least_batch(self) -> int:
         """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
-        return min(self.batch_size, 2 * self.guard.least_batch)
+        return min(self.batch_size, max(2 * self.guard.least_batch, self.guard.least_to_learn))
+
+    def rate_factor(self, epoch: int) -> float:
+        """What the learning rates of an epoch are multiplied by."""
+        return self.schedule.factor(*self.roles.stretch(epoch, self.epochs))
 
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""

@@ -1,6 +1,6 @@
 """All shapes of a plan along the cut, and whether a guard fits them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import ceil
 
@@ -8,9 +8,12 @@ import torch
 from torch import nn
 
 from ...core.batch import Task as Task
+from ...core.batch import made_up
+from ...core.features import Form, features
 from ...core.outside import is_outside
 from ...core.seeds import seeded
-from ...nets.base import Shapes, shapes
+from ...nets.base import Shapes, beside, shapes
+from ...nets.bypass import turned
 from ..laws import refuse_broken
 from ..protocols import Cut
 from .plan import Plan
@@ -19,17 +22,20 @@ from .plan import Plan
 def cut_shapes(plan: Plan, task: Task) -> Cut:
     """All shapes of a plan; a guard or net that does not fit refuses here, before anything is built."""
     plan.net.check(task.shape)
-    z, u = _net_shapes(plan, task)
-    shared = plan.protocol.shared_shape(z, plan.guard)
-    cut = Cut(z, shared, plan.guard.out_shape(shared), u)
+    plan.net.check_vocabulary(task.vocabulary)
+    (z, u), named = _net_shapes(plan, task)
+    tokens = len(z) == 2 and plan.net.in_tokens(task.shape)
+    shared = plan.protocol.shared_shape(turned(z) if tokens else z, plan.guard)
+    shared = turned(shared) if tokens else shared
+    cut = Cut(z, shared, plan.guard.out_shape(shared), u, named, tokens)
     _refuse_unfit_guard(plan, task, cut)
     refuse_broken([getattr(plan, one.name) for one in fields(plan)], shared, task)
     return cut
 
 
-def _net_shapes(plan: Plan, task: Task) -> Shapes:
+def _net_shapes(plan: Plan, task: Task) -> tuple[Shapes, Mapping[str, Form]]:
     try:
-        return shapes(plan.net, task.shape)
+        return shapes(plan.net, task.shape), beside(plan.net, task.shape)
     except (RuntimeError, TypeError, AttributeError) as error:
         if not is_outside(type(plan.net)):
             raise
@@ -38,6 +44,11 @@ def _net_shapes(plan: Plan, task: Task) -> Shapes:
 
 def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
     guard = plan.guard
+    if cut.beside and (mixing := [part for part in guard.stages() if part.mixes_samples]):
+        raise ValueError(
+            f"{mixing[0]} lets samples share what leaves, and {plan.net!r} sends {' and '.join(cut.beside)} of each "
+            "beside it: take a network that sends nothing beside it (pad='fixed'), or another guard"
+        )
     if missing := [name for name in guard.attributes if name not in task.attributes]:
         known = f"it has {', '.join(task.attributes)}" if task.attributes else "it has none"
         raise ValueError(f"{guard} protects {missing[0]!r}, an attribute this data does not have; {known}")
@@ -63,9 +74,11 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
 
 
 def _is_cut_at_its_input(plan: Plan, task: Task, cut: Cut) -> bool:
+    if cut.shared != task.shape:
+        return False
     with seeded(0):
-        x = torch.rand(1, *task.shape)
-        return cut.shared == task.shape and torch.equal(plan.net.head(task.shape).eval()(x), x)
+        x = made_up(task, 1)
+        return torch.equal(features(plan.net.head(task.shape).eval()(x)).z, x)
 
 
 def steps_per_epoch(sizes: Sequence[int], batch: int, least: int = 2) -> int:

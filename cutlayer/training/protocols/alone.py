@@ -52,5 +52,5 @@ class AloneNetwork(Split):
         self.local = local
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        guarded = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(self.local(guarded.seen)), guarded.penalty)
+        guarded, beside = self.guarded(batch)
+        return Output(self.tail(self.local(guarded.seen), **beside), guarded.penalty)
