@@ -115,7 +115,8 @@ class Coordinator:
         self._came, self._last = [], None
         if self.plan.rounds.merges:
             body = _body(named(self.server.body)) if self.bodies.copies else {}
-            heads = {name: t for name, t in self.shared.items() if not name.startswith(SEAL)}  # no client made the next
+            # Without the seal: no client made what they will be.
+            heads = {name: t for name, t in self.shared.items() if not name.startswith(SEAL)}
             self._heads = Gathering(self.rule, heads, self.memory, len(turns))
             self._bodies = Gathering(self.rule, body, self.memory, len(turns))
         if self.kept is not None:
