@@ -23,6 +23,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn
 from ...training.progress import StepEvent
 from ...training.step import ClientNetwork, learn, load
+from .asleep import Seat
 from .captured import CapturedSteps, why_not_captured
 from .carrier import FusedDoor, LocalCarrier
 from .pool import ClientPool, PooledClient
@@ -80,7 +81,7 @@ class LocalRun:
         self._why_eager = why_not_captured(plan, self.device, watched)
         self.captured = CapturedSteps(self.server, self.ledger) if self._why_eager is None else None
         uplink = Uplink(through([self.ledger], wrap(door)), self.ledger, learn=self.captured or learn)
-        held_out, spares = {"validate": parts.val, "test": parts.test}, list[ClientNetwork]()
+        held_out, spares = {"validate": parts.val, "test": parts.test}, list[Seat]()
         self.clients = ClientPool(
             [
                 PooledClient(
