@@ -11,6 +11,8 @@ from torch import nn
 from cutlayer.core.spec import spec
 from cutlayer.nets import HuggingFace, load_weights
 from cutlayer.nets.answers import only_tensor
+from cutlayer.nets.lora import LoRA, folded
+from cutlayer.training.build import build_client
 from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
@@ -185,3 +187,19 @@ def test_where_there_is_nothing_to_mask_is_said(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             HuggingFace(write(tmp_path, config), at="x", pad="mask").head((1, 16, 16) if config is VIT else (6,))
+
+
+@pytest.mark.parametrize(("model", "at"), [("roberta", "query,value"), ("gpt2", "c_attn")])
+def test_adapters_sit_on_its_layers(network, model, at):
+    net, task = network(model)
+    plans = [Plan(net=net, adapters=adapters, private_seed=1) for adapters in (None, LoRA(rank=2, at=at))]
+    bare, adapted = (build_client(plan, task, 0, lambda message: message).split.head.eval() for plan in plans)
+    x = torch.randint(3, 30, (4, *task.shape))
+    assert torch.equal(bare(x), adapted(x))
+    learnt = [p for p in adapted.parameters() if p.requires_grad]
+    assert len(learnt) == 2 * len(at.split(","))
+    for parameter in learnt:
+        nn.init.normal_(parameter)
+    assert not torch.allclose(bare(x), adapted(x))
+    bare.load_state_dict(folded(adapted).state_dict())
+    torch.testing.assert_close(bare(x), adapted(x), rtol=1e-4, atol=1e-5)
