@@ -1,7 +1,7 @@
 """TextEncoder: a small transformer that reads a whole text and gives it a class (after BERT, Devlin et al. 2019)."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -16,9 +16,9 @@ class TextEncoder(Net):
     """A transformer for texts of token ids, from scratch: one class a text; cut at length x width.
 
     The client keeps `at` of the layers, 0: the embedding alone. Every token looks at every other; their mean is
-    classified. `pad="fixed"`: padding is a word like any other, and nothing says how long a text is; "mask": nobody
-    looks at it, and a mask crosses beside z, which tells the server every text's length. `vocabulary` is how many
-    token ids there are, as in the data.
+    classified. With pad='fixed' padding is a word like any other, and nothing says how long a text is; with
+    pad='mask' nobody looks at padding, and the mask crosses the cut: the server learns every length. `vocabulary` is
+    how many token ids there are, as in the data.
     """
 
     layers: int = 2
@@ -39,13 +39,10 @@ class TextEncoder(Net):
     def check_vocabulary(self, vocabulary: int) -> None:
         check_words("TextEncoder", self.vocabulary, vocabulary)
 
-    def in_tokens(self, shape: Shape) -> bool:
-        return True
-
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
         words, positions = Words(self.vocabulary, self.width), Positions(shape[0], self.width)
-        return (EncoderHead if self.pad == "fixed" else MaskedHead)(words, positions, self._blocks(self.at))
+        return EncoderHead(words, positions, self._blocks(self.at), masks=self.pad == "mask")
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
@@ -62,23 +59,16 @@ class TextEncoder(Net):
 class EncoderHead(nn.Module):
     """Words, their places, and the client's blocks."""
 
-    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList):
+    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList, masks: bool):
         super().__init__()
-        self.words, self.positions, self.blocks = words, positions, blocks
+        self.words, self.positions, self.blocks, self.masks = words, positions, blocks, masks
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+    def forward(self, x: Tensor) -> Tensor | Features:
+        mask = x != PAD if self.masks else None
         z: Tensor = self.positions(self.words(x))
         for block in self.blocks:
             z = block(z, mask)
-        return z
-
-
-class MaskedHead(EncoderHead):
-    """The same, and beside z which of the tokens are words."""
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
-        mask = x.long() != PAD
-        return Features(super().forward(x, mask), {"mask": mask})
+        return z if mask is None else Features(z, {"mask": mask})
 
 
 class EncoderBody(nn.Module):
@@ -95,7 +85,7 @@ class EncoderBody(nn.Module):
 
 
 class MeanTail(nn.Module):
-    """The mean of the tokens, or of those that a mask says are words, classified."""
+    """The mean of the tokens, classified."""
 
     def __init__(self, width: int, classes: int):
         super().__init__()
@@ -105,4 +95,4 @@ class MeanTail(nn.Module):
         if mask is None:
             return self.linear(u.mean(1))
         words = mask.to(u)[:, :, None]
-        return self.linear((u * words).sum(1) / words.sum(1).clamp(min=1))  # an empty text is all zeros
+        return self.linear((u * words).sum(1) / words.sum(1).clamp_min(1))

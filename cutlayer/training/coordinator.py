@@ -14,7 +14,7 @@ from ..core.server import Server
 from ..core.state import State, changing, load_changing, load_optimizer, named, optimizer_state
 from ..detectors import ServerContext, ServerWatch
 from ..rules import Rule, Update, sound
-from ..rules.base import CONTROL, MEMORY, NET, STAT
+from ..rules.base import CONTROL, MEMORY, NET, SEAL, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import Kept, RoundBodies
 from .merge import Gathering, held_at_once
@@ -110,9 +110,9 @@ class Coordinator:
         update = Update(weights_in(brought), 1)
         if why := sound({}, [update])[1]:
             raise NonFinite(f"client {brought.client} cannot give the others their first weights: {why[0]}")
-        first = {name: t for name, t in update.state.items() if name.startswith((NET, STAT))}
+        first = {name: t for name, t in update.state.items() if name.startswith((NET, STAT, SEAL))}
         self.shared = started(self.plan, first)
-        self.nothing_shared = not self.shared
+        self.nothing_shared = not any(name.startswith((NET, STAT)) for name in self.shared)
 
     def open_round(self, turns: Sequence[Turn]) -> None:
         self.server.open_round({turn.client for turn in turns if turn.frozen})
@@ -121,7 +121,9 @@ class Coordinator:
         self._came, self._last = [], None
         if self.plan.rounds.merges:
             body = _body(named(self.server.body)) if self.bodies.copies else {}
-            self._heads = Gathering(self.rule, self.shared, self.memory, len(turns))
+            # Without the seal: no client made what they will be.
+            heads = {name: t for name, t in self.shared.items() if not name.startswith(SEAL)}
+            self._heads = Gathering(self.rule, heads, self.memory, len(turns))
             self._bodies = Gathering(self.rule, body, self.memory, len(turns))
         if self.kept is not None:
             self.kept.epoch = self.progress.epoch
@@ -146,7 +148,7 @@ class Coordinator:
         if not self.relays or (turn.frozen and not (turn.inherits and self.shared)):
             return Message(Kind.TURN, turn.client, taken, {"turn": what})
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
-        start = {name: tensor for name, tensor in self.shared.items() if name.startswith(kinds)}
+        start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
         start = narrowed(self.plan, turn.client, start)
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
