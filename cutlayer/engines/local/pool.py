@@ -81,7 +81,7 @@ class PooledClient(Client):
     def _interchangeable(self) -> bool:
         """Whether its network may be another client's: a guard may hold secrets, or be lacking there."""
         own_base = self.plan.fixed_parts and not self.plan.shared_client_network
-        return isinstance(self.plan.guard_of(self.number), NoGuard) and not own_base
+        return isinstance(self.plan.guard_of(self.number), NoGuard) and not own_base and not self.plan.unequal_ranks
 
     def keep_whole(self) -> None:
         """Its frozen parts are about to be replaced: from now on they are kept like the others."""
