@@ -34,6 +34,9 @@ class TextDecoder(Net):
     def check_vocabulary(self, vocabulary: int) -> None:
         check_words("TextDecoder", self.vocabulary, vocabulary)
 
+    def in_tokens(self, shape: Shape) -> bool:
+        return True
+
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
         return DecoderHead(Words(self.vocabulary, self.width), Positions(shape[0], self.width), self._blocks(self.at))

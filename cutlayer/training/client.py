@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
@@ -301,12 +301,16 @@ class Client:
         self.network.remote.continue_at(steps * self.plan.micro_batches)
 
 
+def trained(network: ClientNetwork) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in network.split.named_parameters() if p.requires_grad}
+
+
 class _RuleHalf:
     """A client's half of a rule during one turn; nothing happens where the rule has none."""
 
     def __init__(self, correction: Correction | None, network: ClientNetwork, order: Message):
         self._correction, self.hooks = correction, NO_HOOKS
-        self._parameters = dict(network.split.named_parameters()) if correction is not None else {}
+        self._parameters = trained(network) if correction is not None else {}
         if correction is not None:
             correction.start(self._parameters, order.tensors)
             self.hooks = StepHooks(before_step=lambda: correction.adjust(self._parameters))

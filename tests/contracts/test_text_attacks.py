@@ -1,4 +1,4 @@
-"""Laws of attacks on texts. A new one adds a line to TEXT_ATTACKS; those that read other inputs are here again."""
+"""Laws of attacks on texts. A new one adds a line to TEXT_ATTACKS; what reads other inputs as well is here again."""
 
 import pickle
 from dataclasses import replace
