@@ -1,7 +1,7 @@
 """What `cutlayer demo` must show.
 
-`make test` runs the command in this process, on the demo's own data, network, decoder and bars, but with a third of the
-epochs, few steps for the decoder, of the three guards the one that has a bar, and no client trained alone.
+`make test` runs the command in this process, on the demo's own data, network, decoder and bars, but with a third of
+the epochs, few steps for the decoder, of the three guards the one that has a bar, and no client trained alone.
 `make campaign` holds the same bars against the demo itself, run as a user runs it.
 """
 
