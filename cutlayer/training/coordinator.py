@@ -23,6 +23,7 @@ from .plan.plan import Plan
 from .plan.roles import Role
 from .plan.schedule import Turn
 from .progress import Progress
+from .suspicion import COUNTS
 from .timetable import Timetable
 
 
@@ -35,6 +36,7 @@ class Coordinator:
         self.rule = plan.rule.fitted(lambda: embeddings(plan.net, plan.protocol.crosses))
         self.timetable, self.progress = Timetable(plan, batches), Progress(plan.clients)
         self.shared: State = {}  # what was last brought back or merged; empty while heads are the clients' own
+        self.counts: Tensor | None = None  # of batches, as clients have sealed them: for each other's eyes
         self.memory: State = {}  # what the rule remembers; no client sees it
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
@@ -120,6 +122,8 @@ class Coordinator:
             return Message(Kind.TURN, turn.client, taken, {"turn": what})
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
         start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
+        if self.counts is not None and self.plan.rounds.merges and not taken:
+            start[COUNTS] = self.counts
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
     def received(self, turn: Turn, done: Message) -> Message | None:
