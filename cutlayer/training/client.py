@@ -161,7 +161,7 @@ class Client:
         rule = _RuleHalf(self.correction if weighs and first < last else None, self.network, order)
         try:
             learnt = 0
-            if first < last or not weighs:
+            if first < last or not (weighs or frozen):  # else it is only shown weights, or asked for its own
                 learnt = self.learn(epoch, first, last, frozen=bool(frozen), hooks=rule.hooks)
             brought = export(self.network, optimizer=not merges) if weighs else {}
             brought |= rule.brought(last - first, self._rate(epoch))
