@@ -17,7 +17,7 @@ from .row_scores import figures_of
 from .rows import Floors
 from .text_floors import commonest, commonest_of_class, likeliest
 from .text_floors import nearest as nearest_text
-from .victim import Victim, WhiteBox
+from .victim import Victim, WhiteBox, ends_still
 
 # Made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
 BLIND = ("blank", "mean", "class_mean", "prior")
@@ -82,7 +82,8 @@ def _unaligned(victim: Victim, data: Parts, seed: int) -> Tensor:
     run = victim.run
     stranger_plan = replace(run.plan, private_seed=derive(seed, "a stranger's head"))
     stranger = build_client(stranger_plan, run.task, 0, lambda message: message, run.device)
-    knowledge = replace(after_training(victim, data), encode=WhiteBox(stranger.split, run.plan.batch_size), undo=None)
+    box = WhiteBox(stranger.split, run.plan.batch_size, ends_still(run.plan))
+    knowledge = replace(after_training(victim, data), encode=box, undo=None)
     decoder = Decoder(steps=150, readers=("conv", "mlp"))
     with seeded(derive(seed, "unaligned"), victim.truth.device):
         return decoder.attacker(knowledge.only(decoder.needs), seed).reconstruct(victim.messages)

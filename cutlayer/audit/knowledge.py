@@ -13,7 +13,7 @@ from ..data.base import Parts
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from .passes import Lazily, order_of, passes_of
-from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded
+from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded, ends_still
 
 
 def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
@@ -71,6 +71,6 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
         tail=copy.deepcopy(victim.network.split.tail).requires_grad_(False),
-        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size),
+        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size, ends_still(run.plan)),
         guard=replace(before.guard, true_key=own),
     )

@@ -1,10 +1,10 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
@@ -18,7 +18,7 @@ from ..rules.base import NET, OPTIMIZER
 from .batches import epoch_batches, micro_batches, on, training_batch
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
-from .evaluation import Score, classes_of, score
+from .evaluation import Score, evaluated
 from .labels import refuse_unfit_labels
 from .micro_batches import Post, learn_in_micro_batches
 from .orders import PURPOSES, numbers, weights_in
@@ -259,9 +259,9 @@ class Client:
         if not len(seen):
             return 0, 0
         drawn = self.evaluated_as(purpose)
-        found = classes_of(self.network, self.plan, seen, lambda number: self.secret(drawn, epoch, number))
+        seeds = partial(self.secret, drawn, epoch)
+        self.scored = evaluated(self.network, self.plan, seen, self.task.classes, seeds)
         self.ledger.samples["predicting"] += len(seen)
-        self.scored = score(found, seen.y, self.task.classes)
         return self.scored.right, self.scored.samples
 
     def evaluated_as(self, purpose: str) -> str:
@@ -301,12 +301,16 @@ class Client:
         self.network.remote.continue_at(steps * self.plan.micro_batches)
 
 
+def trained(network: ClientNetwork) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in network.split.named_parameters() if p.requires_grad}
+
+
 class _RuleHalf:
     """A client's half of a rule during one turn; nothing happens where the rule has none."""
 
     def __init__(self, correction: Correction | None, network: ClientNetwork, order: Message):
         self._correction, self.hooks = correction, NO_HOOKS
-        self._parameters = dict(network.split.named_parameters()) if correction is not None else {}
+        self._parameters = trained(network) if correction is not None else {}
         if correction is not None:
             correction.start(self._parameters, order.tensors)
             self.hooks = StepHooks(before_step=lambda: correction.adjust(self._parameters))

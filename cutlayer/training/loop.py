@@ -95,6 +95,7 @@ def _close_epoch(coordinator: Coordinator, carrier: Carrier) -> None:
     progress.refuse_lost_weights(coordinator.own_tensors())
     if accuracies := carrier.evaluate("validate"):
         row["val"] = mean(accuracies)
+        row |= {f"val_{name}": value for name, value in progress.figures.items()}
         if row["val"] > progress.best.accuracy:
             kept = carrier.keep(BEST) if plan.patience else {}
             tensors = coordinator.tensors() | kept if plan.patience else {}

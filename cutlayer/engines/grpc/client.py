@@ -27,11 +27,14 @@ from ...training.orders import PURPOSES, numbers, weights_in
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
 from ...training.plan.shapes import cut_shapes
+from ...training.seals import NAME as SEALED
+from ...training.seals import Seal, Seals
 from ...training.step import export
 from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
 from ..books import Books
 from ..halt import lay_down
+from . import certs
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
 from .service import ENROLL
 from .session import VERSION, Frame, Refused, Type, note, read_note
@@ -64,6 +67,7 @@ class DeployedClient:
         )
         self._evaluation: tuple[str, int] = "", 0
         self._predicted = 0  # messages of the evaluation that is being followed
+        self._lacks_best = False  # it stands at a best epoch that it was not there for
 
     def enrol(self) -> int:
         """Which client this is. The server says it once; another number later would repeat another's randomness."""
@@ -94,6 +98,7 @@ class DeployedClient:
         self.party = Client(self.plan, task, number, own, uplink, self.device, self._learnt)
         self._u = answered_shape(self.plan, task)
         self.books = Books(self.folder, self.plan.epochs, self.party.batches)
+        self.seals = self._start_seals(number)
         self._about = {
             "batches": self.party.batches,
             "own_data": own_data,
@@ -108,11 +113,12 @@ class DeployedClient:
         while True:
             try:
                 order = self._decode(self.channel.receive())
-                answer = self._follow(order)
+                answer = self._sealed(order, self._follow(order))
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
                 frame: bytes | bytearray = frames.encode(answer)
                 if weights_in(answer):
-                    frame = self.books.release(("weights", *(self._turn or ()), answer.step), frame)
+                    fresh, frame = frame, self.books.release(("weights", *(self._turn or ()), answer.step), frame)
+                    self._adopt(answer if frame is fresh else self._decode(memoryview(frame)))
                 self.channel.send(frame)
                 if order.kind is Kind.END:
                     self.books.close()
@@ -133,6 +139,32 @@ class DeployedClient:
     def _party(self) -> Client:
         assert self.party is not None, "prepare() comes first"
         return self.party
+
+    @property
+    def _relays(self) -> bool:
+        return self.plan.shared_client_network and self.plan.clients > 1
+
+    def _start_seals(self, number: int) -> Seals | None:
+        """Without certificates, on one machine, there is no key and no seal."""
+        if self.address.identity is None or not self._relays:
+            return None
+        if self.address.identity.weights is None:
+            raise ValueError(
+                f"there is no {certs.WEIGHTS_KEY} in this client's folder of certificates, by which clients know "
+                "each other's weights: `cutlayer certs` with the same names adds it; copy the folder again"
+            )
+        return Seals(self.address.identity.weights, self.plan.fingerprint(), number)
+
+    def _sealed(self, order: Message, answer: Message) -> Message:
+        """With this client's seal on weights that the next one starts from. What is merged on the way has none."""
+        starts = not self.plan.rounds.merges or (order.kind is Kind.WEIGHTS and answer.step == order.step)
+        if self.seals is None or not weights_in(answer) or not starts:
+            return answer
+        return Message(answer.kind, answer.client, answer.step, self.seals.seal(answer.tensors))
+
+    def _adopt(self, sent: Message) -> None:
+        if self.seals is not None and SEALED in sent.tensors:
+            self.seals.adopt(Seal.read(sent[SEALED]))
 
     def _who(self) -> dict[str, Any]:
         return {
@@ -220,12 +252,11 @@ class DeployedClient:
 
     def _refuse_wrong_order(self, order: Message) -> None:
         """A server may order what the plan says and no more: own heads stay at home, and no others are put in."""
-        relays = self.plan.shared_client_network and self.plan.clients > 1
         weights = weights_in(order)
         what = {Kind.TURN: "turn", Kind.WEIGHTS: "turn", Kind.EVALUATE: "what"}.get(order.kind, "number")
         if set(order.tensors) != {what, *weights}:
             raise ProtocolError(f"{order} carries {sorted(order.tensors)[:4]}; {what!r} was expected")
-        if not relays and (weights or order.kind is Kind.WEIGHTS):
+        if not self._relays and (weights or order.kind is Kind.WEIGHTS):
             raise ProtocolError(f"{order} is about weights, and in this plan every client keeps its own")
         if weights and order.kind not in (Kind.WEIGHTS, Kind.EVALUATE, Kind.END):
             raise ProtocolError(f"{order} brings weights that were not asked for")
@@ -254,6 +285,14 @@ class DeployedClient:
                 raise ProtocolError(f"{order} freezes a client of a plan in which all are active")
         if order.kind is Kind.KEEP and numbers(order, what, 1)[0] < BEST:
             raise ProtocolError(f"{order}: snapshots are numbered from 0")
+        if weights:
+            self._refuse_foreign(order, weights)
+
+    def _refuse_foreign(self, order: Message, weights: Mapping[str, torch.Tensor]) -> None:
+        """Weights from the server are suspects: a head that shows its inputs has the right shape, too."""
+        if self.seals is not None and not self.plan.rounds.merges:
+            last = self._lacks_best and order.kind in (Kind.EVALUATE, Kind.END)
+            self.seals.check(weights, any_round=last)
 
     def _learnt(self, epoch: int, terms: Mapping[str, float]) -> None:
         if not self.rows or self.rows[-1]["epoch"] != epoch + 1:
@@ -282,6 +321,7 @@ class DeployedClient:
             "sums": self.sums,
             "ledger": self.ledger.as_dict(),
             "client": self._party.number,
+            **({"seals": self.seals.seen()} if self.seals is not None else {}),
         }
 
     def _write(self, number: int) -> None:
@@ -301,9 +341,11 @@ class DeployedClient:
         if number == BEST:
             if not (self.folder / "best.safetensors").exists():
                 log.warning("no best epoch", extra={"facts": {}})  # this client was away when it was kept
+                self._lacks_best = True
                 return
-            state, _ = checkpoint.load(self.folder / "best.safetensors")
+            state, facts = checkpoint.load(self.folder / "best.safetensors")
             self._party.load_state(state)
+            self._recall_seals(facts)
             self._party.at_best = True
             return
         if number not in self.snapshots.numbers():
@@ -312,10 +354,15 @@ class DeployedClient:
         if facts["client"] != self._party.number:
             raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._party.number}")
         self._party.load_state(state)
-        self._party.at_best = False
+        self._party.at_best = self._lacks_best = False
+        self._recall_seals(facts)
         self._party.continue_at(facts["steps"])
         self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
         self.ledger.take(Ledger.from_dict(facts["ledger"]))
+
+    def _recall_seals(self, facts: Mapping[str, Any]) -> None:
+        if self.seals is not None and "seals" in facts:
+            self.seals.go_to(facts["seals"])
 
     def _result(self) -> dict[str, Any]:
         client = self._party

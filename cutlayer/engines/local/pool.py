@@ -5,7 +5,7 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from ...core.state import State, load_optimizer
+from ...core.state import State, load_optimizer, unfix
 from ...guards import NoGuard
 from ...rules.base import NET, OPTIMIZER
 from ...training.build import build_client, build_remote
@@ -24,6 +24,7 @@ class PooledClient(Client):
         super().__init__(*given)
         self.spares = spares
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
+        self._whole = False  # whether its frozen parts are not those it was built with
 
     @property
     def awake(self) -> bool:
@@ -57,6 +58,8 @@ class PooledClient(Client):
         else:
             self.spares.clear()
             network = build_client(self.plan, self.task, self.number, self.uplink.send, self.device)
+        if self._whole:
+            unfix(network.split)
         network.steps, network.peaks = self._steps, self._peaks
         network.remote.continue_at(self._steps * self.plan.micro_batches)
         self._network = network
@@ -65,7 +68,14 @@ class PooledClient(Client):
     @property
     def _interchangeable(self) -> bool:
         """Whether its network may be another client's: a guard may hold secrets, or be lacking there."""
-        return isinstance(self.plan.guard_of(self.number), NoGuard)
+        own_base = self.plan.fixed_parts and not self.plan.shared_client_network
+        return isinstance(self.plan.guard_of(self.number), NoGuard) and not own_base
+
+    def keep_whole(self) -> None:
+        """Its frozen parts are about to be replaced: from now on they are kept like the others."""
+        self._whole = True
+        if self._network is not None:
+            unfix(self._network.split)
 
     def sleep(self, layout: Layout, keeps: bool) -> None:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...core.message import Handler, Watcher, through
 from ...core.seeds import derive
-from ...core.state import State
+from ...core.state import State, unfix
 from ...data.base import Parts, Samples
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
@@ -166,6 +166,9 @@ class LocalRun:
 
     def start_from(self, other: "LocalRun") -> None:
         """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""
+        unfix(self.server.body)
+        for party in self.clients:
+            party.keep_whole()
         for client, theirs in zip(self.networks, other.networks, strict=True):
             if other.coordinator.shared:
                 load(theirs, other.coordinator.shared)

@@ -17,6 +17,7 @@ from ...detectors import Detector, ServerDetector
 from ...guards import Guard, NoGuard
 from ...nets.at_layers import CutAtLayers
 from ...nets.base import Net
+from ...nets.lora import LoRA
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
 from ..protocols import Protocol, UShaped
@@ -81,6 +82,7 @@ class Plan(Spec):
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
     frozen_parts: tuple[str, ...] = ()  # parts that do not train: head, body, tail
+    adapters: LoRA | None = None  # what trains over a head and body that do not
     start: Pretrained | None = None  # a whole network's weights; each side takes only its own part
     patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
     val_share: float = 0.1  # share of the training data that chooses the best epoch
@@ -97,6 +99,8 @@ class Plan(Spec):
             object.__setattr__(self, "rule", FedAvg())
         for part in self.parts():
             part.refuse_unfit_plan(self)
+        if self.adapters is not None and self.adapters.side == "server" and not self.protocol.crosses:
+            raise ValueError(f"{self.adapters!r}: in {self.protocol} no part is the server's: take side='client'")
 
     def parts(self) -> list[Part]:
         """What may refuse to stand in this plan, each for reasons of its own."""
@@ -161,6 +165,26 @@ class Plan(Spec):
     def rate_factor(self, epoch: int) -> float:
         """What the learning rates of an epoch are multiplied by."""
         return self.schedule.factor(*self.roles.stretch(epoch, self.epochs))
+
+    @property
+    def fixed_parts(self) -> tuple[str, ...]:
+        """Parts whose numbers are those they were built with, adapters apart: they never travel."""
+        if self.adapters is None:
+            return self.frozen_parts
+        return tuple(part for part in PARTS if part in self.frozen_parts or part != "tail")
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether one head and tail go from client to client, or are merged, by way of the server."""
+        return self.shared_client_network and (self.clients > 1 or self.rounds.merges)
+
+    @property
+    def client_parts_train(self) -> bool:
+        """Whether anything of a client's network trains; its guard may, even so."""
+        parts = {"head"} | ({"tail"} if self.protocol.labels_stay_home else set())
+        parts |= set() if self.protocol.crosses else {"body"}
+        adapted = self.adapters is not None and (self.adapters.side != "server" or self.adapters.whole != "")
+        return adapted or not parts <= set(self.fixed_parts)
 
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
