@@ -64,8 +64,13 @@ def trained(guard, next_word=False):
 
 def victim_of(attack, guard):
     """A classifier of texts at its embedding, or where nothing is to be found in one, a model of the language."""
-    fits = attack.why_not(trained(guard).run.task, True) is None
-    return trained(guard, next_word=not fits)
+    if attack.why_not(trained(NoGuard()).run.task, True) is None:
+        return trained(guard)
+    try:
+        return trained(guard, next_word=True)
+    except ValueError as error:  # a guard that mixes places shows each the word it has to name
+        assert "mixes the places of a text" in str(error)
+        pytest.skip(str(error))
 
 
 def judged(attack, victim):
