@@ -75,6 +75,8 @@ def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: floa
 def _without_zeros(found: NDArray[Any], rows: int, length: int) -> tuple[Codec, int]:
     """The best of leaving out nothing, any zeros, or those at the ends of rows."""
     each, nonzero = found.itemsize, int(np.count_nonzero(found))
+    if nonzero == len(found):  # nothing to leave out, whichever way
+        return RAW, nonzero * each
     best = _any_zeros(len(found), nonzero, each)
     # Prefixes keep every non-zero value and the zeros before the last one. This many of these can be afforded:
     room = (best[1] - 1 - PREFIX.size_of(rows, length, nonzero, each)) // each

@@ -123,5 +123,7 @@ class Ledger:
 
 
 def _size(message: Message) -> int | Later:
-    here = all(tensor.is_cpu for tensor in message.tensors.values())
-    return wire.size(message) if here else wire.size_later(message)
+    for tensor in message.tensors.values():
+        if not tensor.is_cpu:
+            return wire.size_later(message)
+    return wire.size(message)

@@ -99,8 +99,8 @@ class Plan(Spec):
             object.__setattr__(self, "rule", FedAvg())
         for part in self.parts():
             part.refuse_unfit_plan(self)
-        if self.adapters is not None and self.adapters.side == "server" and not self.protocol.crosses:
-            raise ValueError(f"{self.adapters!r}: in {self.protocol} no part is the server's: take side='client'")
+        if self.adapters is not None:
+            self._refuse_unfit_adapters(self.adapters)
 
     def parts(self) -> list[Part]:
         """What may refuse to stand in this plan, each for reasons of its own."""
@@ -151,6 +151,24 @@ class Plan(Spec):
             )
         if self.patience and not self.val_share:
             raise ValueError("early stopping needs validation data: give val_share a value above 0, or patience=0")
+
+    def _refuse_unfit_adapters(self, adapters: LoRA) -> None:
+        if adapters.side == "server" and not self.protocol.crosses:
+            raise ValueError(f"{adapters!r}: in {self.protocol} no part is the server's: take side='client'")
+        if self.unequal_ranks and not self.rounds.merges:
+            raise ValueError(
+                f"{adapters!r}: a relay hands on the optimizer's state too, which has the rank of whoever left it: "
+                "take rounds=SplitFed(), or --own-client-network"
+            )
+        if self.unequal_ranks and "control." in self.rule.travels:
+            raise ValueError(f"{adapters!r}: {self.rule!r} keeps variates of one rank: take another rule")
+
+    @property
+    def unequal_ranks(self) -> bool:
+        """Whether clients that share their weights have adapters of several ranks."""
+        if self.adapters is None or self.adapters.side == "server" or not self.hands_on:
+            return False
+        return len({self.adapters.rank_of(number) for number in range(self.clients)}) > 1
 
     @property
     def keeps_optimizers(self) -> bool:

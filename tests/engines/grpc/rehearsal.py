@@ -195,7 +195,7 @@ def refuse_other_weights(local: LocalRun, rehearsal: Rehearsal) -> None:
         number, state = site.party.number, site.party.own_state()
         theirs |= {f"client{number}/{name}": tensor for name, tensor in state.items()}
         if local.coordinator.shared:  # every client ends with what the last one brought back
-            ours |= {f"client{number}/{name}": tensor for name, tensor in local.coordinator.shown().items()}
+            ours |= {f"client{number}/{name}": tensor for name, tensor in local.coordinator.shown(number).items()}
     refuse_other_tensors(ours, theirs)
 
 
