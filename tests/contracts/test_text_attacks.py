@@ -69,7 +69,8 @@ def victim_of(attack, guard):
     try:
         return trained(guard, next_word=True)
     except ValueError as error:  # a guard that mixes places shows each the word it has to name
-        assert "mixes the places of a text" in str(error)
+        if "mixes the places of a text" not in str(error):
+            raise
         pytest.skip(str(error))
 
 
