@@ -1,6 +1,8 @@
 """Small parts for tests: a network of a few hundred weights, random data, and the unsplit twin of a split run."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +147,26 @@ class TinyNet(Net):
 
     def tail(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Linear(7, classes)
+
+
+@dataclass(frozen=True, repr=False)
+class LinearNet(Net):
+    """Linear layers with names, for adapters: query | query | linear"""
+
+    width: int = 12
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        pass
+
+    def head(self, shape: tuple[int, ...]) -> nn.Module:
+        layers = {"flat": nn.Flatten(), "query": nn.Linear(prod(shape), self.width), "relu": nn.ReLU()}
+        return nn.Sequential(OrderedDict(layers))
+
+    def body(self, shape: tuple[int, ...]) -> nn.Module:
+        return nn.Sequential(OrderedDict({"query": nn.Linear(self.width, self.width), "relu": nn.ReLU()}))
+
+    def tail(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Linear(self.width, classes)
 
 
 # Guards that need another network than TinyNet as it is, and that network.

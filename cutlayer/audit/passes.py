@@ -12,7 +12,7 @@ from ..core.guard import Guarded
 from ..core.message import Kind, Message
 from ..core.seeds import derive, generator, seeded
 from ..core.split import Split
-from ..core.state import unnamed
+from ..core.state import load_changing, unnamed
 from ..engines.local.run import LocalRun
 from ..training.batches import as_batch, in_batches
 from .victim import MOST_OBSERVED, Victim, WhiteBox, uploads
@@ -62,7 +62,7 @@ def one_pass(run: LocalRun, number: int, least: int, client: int = 0) -> Passed:
 def _as_it_is(run: LocalRun, client: int) -> Split:
     split = copy.deepcopy(run.networks[client].split)
     if run.coordinator.shared:
-        split.load_state_dict(unnamed(run.coordinator.shared))
+        load_changing(split, unnamed(run.coordinator.shared))
     return split
 
 

@@ -103,6 +103,7 @@ class RunFacts(TypedDict, total=False):
     draws_anew: bool
     epsilon_asked: float | None
     mean_iou: float
+    perplexity: float
     fairness: dict[str, float] | None
     link: dict[str, Any] | None
     bytes_up: float

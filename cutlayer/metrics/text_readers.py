@@ -27,27 +27,39 @@ HEADS = 4
 def train_text_reader(name: str, size: Size, pairs: Pairs, undo: nn.Module | None = None) -> Reader | None:
     """The reader of this name; None: it cannot read such messages.
 
-    "ridge" and "conv" read messages that are a row of numbers for each token, if need be after the guard's public map
-    back; "mlp" reads any.
+    "ridge" and "conv" read messages that are rows of numbers along the text, if need be after the guard's public map
+    back; for "ridge" there has to be one for each token. "mlp" reads any.
     """
+    length, ids = pairs.truth.shape[1], int(pairs.truth.max()) + 1
     with torch.no_grad():
-        lines = pairs.seen if undo is None else undo(pairs.seen)
-        along = lines.dim() == 3 and lines.shape[1] == pairs.truth.shape[1]
         if name == "mlp":
-            step = Components(pairs.seen, KEPT) if pairs.seen[0].numel() > WIDE else nn.Flatten()
-            whole = WholeReader(step(pairs.seen[:1]).shape[1], tuple(pairs.truth.shape[1:]), size, _ids(pairs.truth))
-            return Before(step, fit_text(whole, step(pairs.seen), pairs.truth, size))
-        if not along:
+            wide = pairs.seen[0].numel() > WIDE
+            flat = Components(pairs.seen, KEPT) if wide else nn.Flatten()
+            rows = flat(pairs.seen)
+            return Before(flat, fit_text(WholeReader(rows.shape[1], length, size, ids), rows, pairs.truth, size))
+        step = AlongText(undo)
+        lines = step(pairs.seen)
+        if lines.dim() != 3:
             return None
-        if name == "ridge":
-            held = pairs.held_seen if undo is None else undo(pairs.held_seen)
-            return Before(undo, closed_form(lines, pairs.truth, held, pairs.held_truth))
-    along_lines = AlongReader(tuple(lines.shape[1:]), size, _ids(pairs.truth))
-    return Before(undo, fit_text(along_lines, lines, pairs.truth, size))
+        if name == "conv":
+            return Before(
+                step, fit_text(AlongReader(tuple(lines.shape[1:]), length, size, ids), lines, pairs.truth, size)
+            )
+        if lines.shape[1] != length:
+            return None
+        return Before(step, closed_form(lines, pairs.truth, step(pairs.held_seen), pairs.held_truth))
 
 
-def _ids(texts: Tensor) -> int:
-    return int(texts.max()) + 1
+class AlongText(nn.Module):
+    """Messages as rows along a text: the guard's public map back, and of a learned code its positions in order."""
+
+    def __init__(self, undo: nn.Module | None):
+        super().__init__()
+        self.undo = undo
+
+    def forward(self, seen: Tensor) -> Tensor:
+        lines = seen if self.undo is None else self.undo(seen)
+        return lines.flatten(2).transpose(1, 2) if lines.dim() == 4 else lines
 
 
 class Apart(NamedTuple):
@@ -68,19 +80,37 @@ def set_apart(lines: Tensor, texts: Tensor) -> Apart:
     return Apart(tokens, places)
 
 
+def scatter(lines: Tensor, texts: Tensor, apart: Apart) -> Tensor:
+    """How rows of one and the same token vary, which the words around it do: (numbers, numbers)."""
+    error = (lines - apart.places - apart.tokens[texts]).flatten(0, 1)
+    return error.T @ error / len(error)
+
+
+def strengthened(scatter: Tensor, apart: Apart, strength: float) -> Tensor:
+    """With a ridge. Where nothing but the token makes a row the scatter is 0, and any distance tells."""
+    spread = (apart.tokens - apart.tokens.mean(0)).square().mean()
+    ridge = strength * (scatter.diagonal().mean() + 1e-6 * spread).clamp_min(1e-30)
+    return scatter + ridge * torch.eye(len(scatter)).to(scatter)
+
+
+@torch.no_grad()
+def evened(lines: Tensor, texts: Tensor, strength: float = 1e-2) -> Tensor:
+    """A map of rows after which those of one token scatter alike in all directions: there distances compare words."""
+    lines = lines.double()
+    apart = set_apart(lines, texts)
+    values, vectors = torch.linalg.eigh(strengthened(scatter(lines, texts, apart), apart, strength))
+    return vectors / values.clamp_min(1e-30).sqrt()
+
+
 def closed_form(lines: Tensor, texts: Tensor, held: Tensor, held_texts: Tensor) -> "TokenRule":
     """Fisher's discriminant of single tokens: the nearest mean, in units of how a token's rows scatter."""
     lines, held = lines.double(), held.double()
     apart = set_apart(lines, texts)
-    error = (lines - apart.places - apart.tokens[texts]).flatten(0, 1)
-    scatter = error.T @ error / len(error)
+    within = scatter(lines, texts, apart)
     counts = texts.flatten().bincount(minlength=len(apart.tokens)).double()
-    spread = (apart.tokens - apart.tokens.mean(0)).square().mean()
     found: list[tuple[float, TokenRule]] = []
     for strength in STRENGTHS:
-        # Where nothing but the token makes a row, its scatter is 0, and any distance tells.
-        ridge = strength * (scatter.diagonal().mean() + 1e-6 * spread).clamp_min(1e-30)
-        weights = torch.linalg.solve(scatter + ridge * torch.eye(len(scatter)).to(scatter), apart.tokens.T)
+        weights = torch.linalg.solve(strengthened(within, apart, strength), apart.tokens.T)
         bias = counts.clamp_min(0.5).log() - 0.5 * (apart.tokens.T * weights).sum(0)
         bias[counts == 0] = -torch.inf
         rule = TokenRule(weights, bias, apart.places)
@@ -107,31 +137,37 @@ class TokenRule(nn.Module):
 
 
 class AlongReader(nn.Module):
-    """A row for each token to that token, with an eye on the others: attention between two linear maps."""
+    """A row for each token to that token, with an eye on the others: attention between two linear maps.
 
-    def __init__(self, cut: tuple[int, ...], size: Size, ids: int):
+    Where there are fewer rows than tokens, neighbours share one.
+    """
+
+    of: Tensor
+
+    def __init__(self, cut: tuple[int, ...], length: int, size: Size, ids: int):
         super().__init__()
         width = HEADS * max(1, size.width // HEADS)
         self.first = nn.Linear(cut[1], width)
-        self.places = nn.Parameter(torch.zeros(cut[0], width))
+        self.places = nn.Parameter(torch.zeros(length, width))
+        self.register_buffer("of", torch.arange(length) * cut[0] // length)
         self.block = nn.TransformerEncoderLayer(
             width, HEADS, 4 * width, DROP, "gelu", batch_first=True, norm_first=True
         )
         self.words = nn.Linear(width, ids)
 
     def forward(self, lines: Tensor) -> Tensor:
-        return self.block(self.first(lines) + self.places)
+        return self.block(self.first(lines)[:, self.of] + self.places)
 
 
 class WholeReader(nn.Module):
     """Fully connected from all numbers of a message to every token: no belief about which belong together."""
 
-    def __init__(self, inputs: int, length: tuple[int, ...], size: Size, ids: int):
+    def __init__(self, inputs: int, length: int, size: Size, ids: int):
         super().__init__()
-        self.length, self.width = length[0], size.width
+        self.length, self.width = length, size.width
         self.layers = nn.Sequential(
             nn.Linear(inputs, size.hidden), nn.LeakyReLU(0.1), nn.Dropout(DROP),
-            nn.Linear(size.hidden, length[0] * size.width),
+            nn.Linear(size.hidden, length * size.width),
         )  # fmt: skip
         self.words = nn.Linear(size.width, ids)
 

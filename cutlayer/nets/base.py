@@ -66,32 +66,27 @@ class Shapes(NamedTuple):
 
 def shapes(net: Net, shape: Shape) -> Shapes:
     """The shapes of `z` and `u`, from a run without storage or arithmetic; draws no random number."""
-    # Many clients ask for those of one network.
-    return (_known_shapes if _hashable(net) else _shapes)(net, tuple(shape))
-
-
-def _shapes(net: Net, shape: Shape) -> Shapes:
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        head, body = net.head(shape).to("meta"), net.body(shape).to("meta")
-    z, named = crossing(head, shape)
-    return Shapes(z, out_shape(body, z, named))
-
-
-_known_shapes = lru_cache(maxsize=8)(_shapes)
+    return _probe(net, shape)[0]
 
 
 def beside(net: Net, shape: Shape) -> Mapping[str, Form]:
     """What crosses beside `z`, by name; most networks have nothing there."""
-    return (_known_beside if _hashable(net) else _beside)(net, tuple(shape))
+    return _probe(net, shape)[1]
 
 
-def _beside(net: Net, shape: Shape) -> Mapping[str, Form]:
+def _probe(net: Net, shape: Shape) -> tuple[Shapes, Mapping[str, Form]]:
+    # Many clients ask for those of one network.
+    return (_known_forms if hashable(net) else _forms)(net, tuple(shape))
+
+
+def _forms(net: Net, shape: Shape) -> tuple[Shapes, Mapping[str, Form]]:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        head = net.head(shape).to("meta")
-    return crossing(head, shape)[1]
+        head, body = net.head(shape).to("meta"), net.body(shape).to("meta")
+    z, named = crossing(head, shape)
+    return Shapes(z, out_shape(body, z, named)), named
 
 
-_known_beside = lru_cache(maxsize=8)(_beside)
+_known_forms = lru_cache(maxsize=8)(_forms)
 
 
 def crossing(head: nn.Module, shape: Shape) -> tuple[Shape, dict[str, Form]]:
@@ -100,7 +95,7 @@ def crossing(head: nn.Module, shape: Shape) -> tuple[Shape, dict[str, Form]]:
     return tuple(z.shape[1:]), {name: Form(tuple(t.shape[1:]), t.dtype) for name, t in others.items()}
 
 
-def _hashable(net: Net) -> bool:
+def hashable(net: Net) -> bool:
     """A network with a list or a dict among its fields is not."""
     try:
         hash(net)
@@ -111,7 +106,7 @@ def _hashable(net: Net) -> bool:
 
 def scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
     """The shape of one sample's scores: (classes,), or (classes, height, width) where every pixel has some."""
-    return (_known_scores if _hashable(net) else _scores_shape)(net, tuple(shape), classes)
+    return (_known_scores if hashable(net) else _scores_shape)(net, tuple(shape), classes)
 
 
 def _scores_shape(net: Net, shape: Shape, classes: int) -> Shape:

@@ -21,9 +21,12 @@ class Positions(nn.Module):
         self.weight = nn.Parameter(torch.empty(length, width))
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, x: Tensor, first: int = 0) -> Tensor:
-        """`first` is the place of the first token in x."""
-        return x + self.weight[first : first + x.shape[1]]
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(x, 0)
+
+    def after(self, x: Tensor, place: int) -> Tensor:
+        """The same where so many tokens came before those of x."""
+        return x + self.weight[place : place + x.shape[1]]
 
 
 class Words(nn.Module):

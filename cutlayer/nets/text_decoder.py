@@ -34,6 +34,9 @@ class TextDecoder(Net):
     def check_vocabulary(self, vocabulary: int) -> None:
         check_words("TextDecoder", self.vocabulary, vocabulary)
 
+    def in_tokens(self, shape: Shape) -> bool:
+        return True
+
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
         return DecoderHead(Words(self.vocabulary, self.width), Positions(shape[0], self.width), self._blocks(self.at))
@@ -58,11 +61,14 @@ class DecoderHead(nn.Module):
         self.words, self.positions, self.blocks = words, positions, blocks
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.going_on(x, 0, [None] * len(self.blocks))
+        z: Tensor = self.positions(self.words(x))
+        for block in self.blocks:
+            z = block(z)
+        return z
 
-    def going_on(self, x: Tensor, first: int, memories: Sequence[Memory | None]) -> Tensor:
-        """z of the tokens x, which stand at place `first` and after; what came before is in the blocks' memories."""
-        z: Tensor = self.positions(self.words(x), first)
+    def going_on(self, x: Tensor, place: int, memories: Sequence[Memory]) -> Tensor:
+        """z of the tokens x alone, before which `place` others came; what blocks keep of those is in `memories`."""
+        z = self.positions.after(self.words(x), place)
         for block, memory in zip(self.blocks, memories, strict=True):
             z = block(z, memory=memory)
         return z

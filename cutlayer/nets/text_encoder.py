@@ -1,10 +1,13 @@
 """TextEncoder: a small transformer that reads a whole text and gives it a class (after BERT, Devlin et al. 2019)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
 
-from .base import Net, Shape
+from ..core.batch import PAD
+from ..core.features import Features
+from .base import Net, Shape, check_choice
 from .text_blocks import Block, Positions, Words, check_length, check_sizes, check_words
 
 
@@ -13,8 +16,9 @@ class TextEncoder(Net):
     """A transformer for texts of token ids, from scratch: one class a text; cut at length x width.
 
     The client keeps `at` of the layers, 0: the embedding alone. Every token looks at every other; their mean is
-    classified. Padding is a word like any other here: nothing says how long a text is. `vocabulary` is how many
-    token ids there are, as in the data.
+    classified. With pad='fixed' padding is a word like any other, and nothing says how long a text is; with
+    pad='mask' nobody looks at padding, and the mask crosses the cut: the server learns every length. `vocabulary` is
+    how many token ids there are, as in the data.
     """
 
     layers: int = 2
@@ -23,9 +27,11 @@ class TextEncoder(Net):
     at: int = 1
     vocabulary: int = 5000
     dropout: float = 0.0
+    pad: Literal["fixed", "mask"] = "fixed"
 
     def __post_init__(self) -> None:
         check_sizes("TextEncoder", self.layers, self.width, self.heads, self.at, self.vocabulary)
+        check_choice("TextEncoder: pad", self.pad, ("fixed", "mask"))
 
     def check(self, shape: Shape) -> None:
         check_length("TextEncoder", shape)
@@ -35,7 +41,8 @@ class TextEncoder(Net):
 
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        return EncoderHead(Words(self.vocabulary, self.width), Positions(shape[0], self.width), self._blocks(self.at))
+        words, positions = Words(self.vocabulary, self.width), Positions(shape[0], self.width)
+        return EncoderHead(words, positions, self._blocks(self.at), masks=self.pad == "mask")
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
@@ -52,15 +59,16 @@ class TextEncoder(Net):
 class EncoderHead(nn.Module):
     """Words, their places, and the client's blocks."""
 
-    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList):
+    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList, masks: bool):
         super().__init__()
-        self.words, self.positions, self.blocks = words, positions, blocks
+        self.words, self.positions, self.blocks, self.masks = words, positions, blocks, masks
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | Features:
+        mask = x != PAD if self.masks else None
         z: Tensor = self.positions(self.words(x))
         for block in self.blocks:
-            z = block(z)
-        return z
+            z = block(z, mask)
+        return z if mask is None else Features(z, {"mask": mask})
 
 
 class EncoderBody(nn.Module):
@@ -70,9 +78,9 @@ class EncoderBody(nn.Module):
         super().__init__()
         self.blocks, self.norm = blocks, norm
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
         for block in self.blocks:
-            z = block(z)
+            z = block(z, mask)
         return self.norm(z)
 
 
@@ -83,5 +91,8 @@ class MeanTail(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, classes)
 
-    def forward(self, u: Tensor) -> Tensor:
-        return self.linear(u.mean(1))
+    def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            return self.linear(u.mean(1))
+        words = mask.to(u)[:, :, None]
+        return self.linear((u * words).sum(1) / words.sum(1).clamp_min(1))

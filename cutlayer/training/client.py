@@ -1,10 +1,10 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
@@ -18,7 +18,7 @@ from ..rules.base import NET, OPTIMIZER
 from .batches import epoch_batches, micro_batches, on, training_batch
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
-from .evaluation import Score, classes_of, score
+from .evaluation import Score, evaluated
 from .labels import refuse_unfit_labels
 from .micro_batches import Post, learn_in_micro_batches
 from .orders import PURPOSES, numbers, weights_in
@@ -54,6 +54,7 @@ class Client:
         self.at_best = False  # whether it stands at the best epoch, not at the last
         self.detour: tuple[int, ...] = ()  # where this step was made before with other samples: it draws anew then
         self.correction = plan.rule.correction()
+        self._root: int | None = None  # all its secrets follow from
         self._network: ClientNetwork | None = None
         self._samples: Samples | None = None
         self.detection = self._detection()
@@ -104,7 +105,9 @@ class Client:
         return self.network.peaks
 
     def secret(self, *names: object) -> int:
-        return client_secret(self.plan, self.number, *names)
+        if self._root is None:
+            self._root = client_secret(self.plan, self.number)
+        return derive(self._root, *names)
 
     def order(self, epoch: int) -> list[Tensor]:
         """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
@@ -158,7 +161,7 @@ class Client:
         rule = _RuleHalf(self.correction if weighs and first < last else None, self.network, order)
         try:
             learnt = 0
-            if first < last or not weighs:
+            if first < last or not (weighs or frozen):  # else it is only shown weights, or asked for its own
                 learnt = self.learn(epoch, first, last, frozen=bool(frozen), hooks=rule.hooks)
             brought = export(self.network, optimizer=not merges) if weighs else {}
             brought |= rule.brought(last - first, self._rate(epoch))
@@ -259,9 +262,9 @@ class Client:
         if not len(seen):
             return 0, 0
         drawn = self.evaluated_as(purpose)
-        found = classes_of(self.network, self.plan, seen, lambda number: self.secret(drawn, epoch, number))
+        seeds = partial(self.secret, drawn, epoch)
+        self.scored = evaluated(self.network, self.plan, seen, self.task.classes, seeds)
         self.ledger.samples["predicting"] += len(seen)
-        self.scored = score(found, seen.y, self.task.classes)
         return self.scored.right, self.scored.samples
 
     def evaluated_as(self, purpose: str) -> str:
@@ -301,12 +304,16 @@ class Client:
         self.network.remote.continue_at(steps * self.plan.micro_batches)
 
 
+def trained(network: ClientNetwork) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in network.split.named_parameters() if p.requires_grad}
+
+
 class _RuleHalf:
     """A client's half of a rule during one turn; nothing happens where the rule has none."""
 
     def __init__(self, correction: Correction | None, network: ClientNetwork, order: Message):
         self._correction, self.hooks = correction, NO_HOOKS
-        self._parameters = dict(network.split.named_parameters()) if correction is not None else {}
+        self._parameters = trained(network) if correction is not None else {}
         if correction is not None:
             correction.start(self._parameters, order.tensors)
             self.hooks = StepHooks(before_step=lambda: correction.adjust(self._parameters))

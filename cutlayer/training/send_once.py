@@ -38,7 +38,7 @@ def learn_at_home(client: ClientNetwork, batch: Batch) -> dict[str, float]:
     in_training(client)
     split = client.split
     with seeded(batch.seed, batch.x.device):
-        terms = split.guard(split.share(split.head(batch.x))[0], batch).penalty
+        terms = split.guarded(batch)[0].penalty
         values = {name: float(term.detach()) for name, term in terms.items()}
         check_terms(client, values)
         if client.optimizer is not None:
@@ -146,7 +146,7 @@ class KeptRows:
         """Go back to what `tensors` once was."""
         self._kept = {}
         for key, tensor in kept.items():
-            client, view, step, name = key.split(".")
+            client, view, step, name = key.split(".", 3)
             self._kept.setdefault((int(client), int(view)), {}).setdefault(int(step), {})[name] = tensor
 
 

@@ -57,7 +57,7 @@ def test_the_next_token_is_the_label_and_padding_has_none(file):
 
 
 def test_a_file_of_words_serves_every_client_alike(file, tmp_path):
-    built_from(["the film"], 9).save(tmp_path / "words.txt")
+    (tmp_path / "words.txt").write_text(built_from(["the film"], 9).as_text())
     loaded = Texts(str(file), length=6, vocabulary=9, words=str(tmp_path / "words.txt")).load()
     assert loaded.tokenizer.words == ("[PAD]", "[UNK]", "film", "the")
     assert loaded.vocabulary == 9

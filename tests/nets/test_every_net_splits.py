@@ -67,6 +67,7 @@ EVERY = [
     (VGG16(), COLOUR),
     (Whole(net=MicronNet(depth=2)), COLOUR),
     *((TextEncoder(width=8, at=at, vocabulary=11, dropout=0.1), TEXT) for at in (1, 0)),
+    (TextEncoder(width=8, vocabulary=11, pad="mask"), TEXT),
     *((TextDecoder(width=8, at=at, vocabulary=11, dropout=0.1), NEXT) for at in (1, 0)),
 ]
 

@@ -9,6 +9,7 @@ from ...core.message import Message
 from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.coordinator import Coordinator
+from ...training.evaluation import figures
 from ...training.fused_wave import FUSED, Fusion
 from ...training.loop import BEST
 from ...training.micro_batches import Ring
@@ -75,7 +76,10 @@ class LocalCarrier:
 
     def evaluate(self, purpose: str) -> list[float]:
         self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.keeps_heads))
-        return self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
+        found = self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
+        told = figures(client.scored for client in self.clients)
+        self.coordinator.progress.figures = {name: told[name] for name in told if name == "perplexity"}
+        return found
 
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:
         """On `samples`, of every distinct client network."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.batch import Batch, Task, made_up
+from ...core.features import Features, features
 from ...core.message import Handler, Kind, Message
 from ...core.remote import Remote
 from ...core.seeds import generator
@@ -119,13 +120,15 @@ class _Checkpointed(nn.Module):
         self.parts = list(head.children()) if type(head) is nn.Sequential else [head]
         self.weights, self.again = weights, 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         inputs, held = [x], list[Held]()
         for part in self.parts:
             held.append(_saved(lambda part=part: inputs.append(part(inputs[-1])), self.weights))  # type: ignore[misc]
         ways = [self._cut(inputs, held, count) for count in range(1, len(held) + 1)]
         kept, self.again = min(ways, key=lambda way: _total(way[0]) + way[1])
-        return _Keeps.apply(inputs[-1], *kept.values())  # type: ignore[no-any-return, no-untyped-call]
+        z, beside = features(inputs[-1])
+        z = _Keeps.apply(z, *kept.values())  # type: ignore[no-untyped-call]
+        return Features(z, beside) if beside else z
 
     def _cut(self, inputs: list[Tensor], held: list[Held], count: int) -> tuple[Held, int]:
         """(inputs kept, bytes of the largest segment beside them) with so many segments."""

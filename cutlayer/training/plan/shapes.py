@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from math import ceil
 
 import torch
@@ -12,11 +13,13 @@ from ...core.batch import made_up
 from ...core.features import Form, features
 from ...core.outside import is_outside
 from ...core.seeds import seeded
-from ...nets.base import Shapes, beside, shapes
+from ...nets.base import Net, Shapes, beside, hashable, shapes
 from ...nets.bypass import turned
+from ...nets.lora import LoRA
 from ..laws import refuse_broken
 from ..protocols import Cut
 from .plan import Plan
+from .roles import SendOnce
 
 
 def cut_shapes(plan: Plan, task: Task) -> Cut:
@@ -29,6 +32,9 @@ def cut_shapes(plan: Plan, task: Task) -> Cut:
     shared = turned(shared) if tokens else shared
     cut = Cut(z, shared, plan.guard.out_shape(shared), u, named, tokens)
     _refuse_unfit_guard(plan, task, cut)
+    if plan.adapters is not None:
+        fits = _known_to_fit if hashable(plan.net) else _refuse_unfit_adapters
+        fits(plan.adapters, plan.net, task.shape, task.classes, plan.fixed_parts)
     refuse_broken([getattr(plan, one.name) for one in fields(plan)], shared, task)
     return cut
 
@@ -58,6 +64,11 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
             f"{pictured[0]} codes pictures, and what leaves {plan.net!r} here are none: "
             "cut the network at its input, --net 'Whole(net=SimpleCNN())'"
         )
+    if cut.beside and isinstance(plan.roles, SendOnce) and plan.protocol.labels_stay_home:
+        raise ValueError(
+            f"{plan.roles!r}: in later epochs the client's tail would lack the {' and '.join(cut.beside)} that "
+            f"{plan.net!r} sends beside z: take a network that sends none (pad='fixed'), or protocol=Vanilla()"
+        )
     if plan.guarded_clients is None or plan.guarded_clients == plan.clients:
         return
     lift = guard.public_part().lift(cut.shared, plan.seed)
@@ -71,6 +82,17 @@ def _refuse_unfit_guard(plan: Plan, task: Task, cut: Cut) -> None:
             f"guarded_clients={plan.guarded_clients}: {guard} has weights of its own, which unguarded clients cannot "
             "hand on: give each client its own head (--own-client-network)"
         )
+
+
+def _refuse_unfit_adapters(
+    adapters: LoRA, net: Net, shape: tuple[int, ...], classes: int, fixed: tuple[str, ...]
+) -> None:
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # parts without storage
+        parts = {"head": net.head(shape), "body": net.body(shape), "tail": net.tail(shape, classes)}
+    adapters.refuse_unfit({name: part for name, part in parts.items() if name in fixed})
+
+
+_known_to_fit = lru_cache(maxsize=8)(_refuse_unfit_adapters)  # every client of a plan asks
 
 
 def _is_cut_at_its_input(plan: Plan, task: Task, cut: Cut) -> bool:

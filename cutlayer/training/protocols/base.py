@@ -34,6 +34,7 @@ class Protocol(Spec):
     labels_stay_home: ClassVar[bool] = True  # the tail and the loss are the client's; else the server's
     crosses: ClassVar[bool] = True  # whether anything but weights leaves the client
     has_body: ClassVar[bool] = True  # whether anybody runs the network's body
+    keeps_places: ClassVar[bool] = True  # whether what comes back for a place of a text is made of earlier ones alone
     learns_together: ClassVar[bool] = True  # whether clients have anything from each other or from a server
     can_send_once: ClassVar[bool] = False  # whether the server can go on from activations that it has kept
 

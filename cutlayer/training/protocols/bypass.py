@@ -1,7 +1,7 @@
 """Split learning with a bypass: a part of the cut stays home, and the server never sees it (PRISM: Madill 2025)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -20,6 +20,7 @@ class Bypass(Protocol):
 
     home: float = 0.5  # the share of channels that never leave
     fusion: Literal["residual", "concat", "hybrid"] = "residual"  # how what stayed home rejoins u
+    keeps_places: ClassVar[bool] = False  # what stays home are places of a text, and they rejoin all others
 
     def __post_init__(self) -> None:
         if self.fusion not in FUSIONS:

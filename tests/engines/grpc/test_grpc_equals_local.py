@@ -7,7 +7,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 
 import pytest
 from rehearsal import NAMES, Rehearsal, crossings, refuse_other_counts, refuse_other_weights, rehearse, undisturbed
-from toys import GUARDS, SECRET, TinyNet, tiny_parts, tiny_plan
+from toys import GUARDS, SECRET, LinearNet, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.guard import GuardModule
 from cutlayer.core.seeds import derive
@@ -16,6 +16,7 @@ from cutlayer.data import CIFAR10
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.grpc import certs
 from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gate, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
+from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, FedAvgM, FedMuon, FedProx, FedYogi, Median, Scaffold
 from cutlayer.training.plan.lr_schedules import Cosine
 from cutlayer.training.plan.optimizers import SGD, Adam
@@ -27,6 +28,7 @@ from cutlayer.wire import frames as wire
 
 PLAIN = SGD(lr=0.05, momentum=0.0)
 GATE = Gate(numbers=6, bits=1, hidden=8, home=1.0)
+ADAPTERS = LoRA(rank=2, at="query")
 CHAIN = Chain(LightSplit(ratio=4), WCC(weight=0.17))
 
 
@@ -59,6 +61,18 @@ PLANS = {
     "frozen head": plan(frozen_parts=("head",)),
     "frozen body": plan(frozen_parts=("body",), guard=CHAIN),
     "frozen client, vanilla": plan(frozen_parts=("head", "tail"), protocol=Vanilla()),
+    "frozen clients, vanilla, a frozen head": plan(
+        roles=Frozen(share=0.4), protocol=Vanilla(), frozen_parts=("head",), rounds=SplitFed()
+    ),
+    "adapters, relay": plan(net=LinearNet(), adapters=ADAPTERS, client_optimizer=Adam()),
+    "adapters, SplitFed, frozen clients": plan(
+        net=LinearNet(), adapters=ADAPTERS, rounds=SplitFed(), roles=Frozen(share=0.4), rule=FedMuon()
+    ),
+    "adapters, relay, own heads": plan(net=LinearNet(), adapters=ADAPTERS, shared_client_network=False),
+    "adapters of unequal ranks": plan(
+        net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
+    ),
+    "adapters, federated": plan(net=LinearNet(), adapters=ADAPTERS, protocol=Federated(), rounds=SplitFed()),
     "one of three guarded": plan(guarded_clients=1, guard=WCC(weight=0.17)),
     "two of three guarded, own heads": plan(guarded_clients=2, guard=Noise(scale=0.1), shared_client_network=False),
     "DP-SGD": plan(guard=DPSGD(), net=TinyNet(norm="group")),
