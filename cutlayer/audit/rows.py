@@ -103,6 +103,7 @@ class RunFacts(TypedDict, total=False):
     draws_anew: bool
     epsilon_asked: float | None
     mean_iou: float
+    perplexity: float
     fairness: dict[str, float] | None
     link: dict[str, Any] | None
     bytes_up: float
@@ -211,6 +212,10 @@ class Row(RunFacts, Remarks, total=False):
     correlation_either: float
     correlation_p90: float
     spectral_error: float
+    token_accuracy: float
+    token_p90: float
+    rouge_l: float
+    names_found: float
     metric: str
     value: float
     chance: Figure

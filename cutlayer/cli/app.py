@@ -12,6 +12,7 @@ from . import audit as cli_audit
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
+from . import generate as cli_generate
 from . import layers as cli_layers
 from .options import (
     AsJson,
@@ -99,7 +100,7 @@ def train(
 
         def started(run: Any) -> None:
             asked.keep(folder)
-            for line in scale_in_words(run.parts.scale):
+            for line in [*scale_in_words(run.parts.scale), *run.parts.notes]:
                 say(line)
 
         follow = start.Following(
@@ -120,6 +121,8 @@ def train(
     what = "test accuracy"
     if "mean_iou" in result:
         what = f"test mIoU {result['mean_iou']:.4f}, pixel accuracy"
+    if "perplexity" in result:
+        what = f"test perplexity {result['perplexity']:.2f}, next-token accuracy"
     say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
     if result["bytes_weights"]:
@@ -275,6 +278,7 @@ cli_check.register(app)
 cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
+cli_generate.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")

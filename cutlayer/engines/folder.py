@@ -8,7 +8,10 @@ from pathlib import Path
 
 from .. import __version__
 from ..core.spec import NotNamed, spec
+from ..data.base import Source
 from ..data.scaling import AS_THEY_ARE, Scale
+from ..data.texts import TextSource
+from ..data.tokenizer import Tokenizer, WordTokenizer
 from ..training import checkpoint
 from ..training.plan.code import refuse_other_code
 from ..training.plan.plan import Plan
@@ -18,6 +21,7 @@ TRANSCRIPT = "transcript.bin"
 RESULT = "result.json"
 SCALE = "input_scale.json"
 LOCK = ".lock"
+WORDS = "words.txt"
 
 
 def new_folder(out: Path | None, kind: str) -> Path:
@@ -119,6 +123,20 @@ def known_scale(folder: Path) -> Scale:
         return Scale.from_dict(json.loads(path.read_text())) if path.exists() else AS_THEY_ARE
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def keep_words(folder: Path, tokenizer: Tokenizer | None) -> None:
+    """What the token ids of a run stand for, where they are words of the client's own texts: for its owner alone."""
+    if isinstance(tokenizer, WordTokenizer):
+        checkpoint.write_text(folder / WORDS, tokenizer.as_text(), mode=0o600)
+
+
+def with_words(source: Source, folder: Path) -> Source:
+    """Texts by the words that a run has learnt, whatever words those at hand would give."""
+    known = folder / WORDS
+    if not isinstance(source, TextSource) or source.words or not known.exists():
+        return source
+    return replace(source, words=str(known.absolute()))  # type: ignore[type-var]  # all that descend are dataclasses
 
 
 def scale_in_words(scale: Scale | None) -> list[str]:

@@ -27,6 +27,8 @@ from .resnet50 import ResNet50
 from .segmenter import Segmenter
 from .signal_net import SignalNet
 from .simple_cnn import SimpleCNN
+from .text_decoder import TextDecoder
+from .text_encoder import TextEncoder
 from .timm import Timm
 from .vgg import VGG16
 from .weights import load_weights as load_weights
@@ -51,6 +53,8 @@ __all__ = [
     "Segmenter",
     "SignalNet",
     "SimpleCNN",
+    "TextDecoder",
+    "TextEncoder",
     "Timm",
     "Whole",
 ]

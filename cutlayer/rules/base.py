@@ -8,7 +8,7 @@ of a client's optimizer, which only a relay hands on; "rule." what the rule reme
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +27,13 @@ class Update(NamedTuple):
     samples: int
 
 
+class Running(Protocol):
+    """A merge that goes on while updates come in."""
+
+    def add(self, update: Update) -> None: ...
+    def merged(self) -> dict[str, Tensor]: ...
+
+
 @dataclass(frozen=True, repr=False)
 class Rule(Spec):
     """`rule(current, updates) -> state`. Never writes into what it is given.
@@ -40,6 +47,11 @@ class Rule(Spec):
 
     def __call__(self, current: Mapping[str, Tensor], updates: Sequence[Update]) -> dict[str, Tensor]:
         raise NotImplementedError
+
+    def running(self, current: Mapping[str, Tensor]) -> "Running | None":
+        """What takes the updates of a round one at a time, and keeps none; None: this rule compares them, and the
+        server holds all of a round at once."""
+        return None
 
     @property
     def least(self) -> int:

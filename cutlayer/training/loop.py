@@ -52,8 +52,7 @@ def train(
     steps = coordinator.timetable.steps
     progress.on_step = lambda terms: on_step(StepEvent(progress.epoch, progress.step, steps, terms))
     while not progress.finished(plan.epochs, plan.patience):
-        factor = plan.schedule.factor(progress.epoch, plan.epochs)
-        set_rate(server.optimizer, plan.server_optimizer.lr * factor)
+        set_rate(server.optimizer, plan.server_optimizer.lr * plan.rate_factor(progress.epoch))
         rounds = coordinator.timetable.rounds(progress.epoch)
         while progress.round < len(rounds):
             if stop():
@@ -73,11 +72,10 @@ def take_round(coordinator: Coordinator, carrier: Carrier, turns: Sequence[Turn]
     if coordinator.lacks_weights:
         _first_weights(coordinator, carrier, turns)
     coordinator.open_round(turns)
-    came: list[tuple[Turn, Message]] = []
     for turn, done in zip(turns, carrier.ask_all(turns), strict=True):
-        if done is not None and coordinator.accept(turn, done):
-            came.append((turn, done))
-    coordinator.close_round(came)
+        if done is not None:
+            coordinator.accept(turn, done)
+    coordinator.close_round()
 
 
 def _first_weights(coordinator: Coordinator, carrier: Carrier, turns: Sequence[Turn]) -> None:
@@ -103,9 +101,10 @@ def _close_epoch(coordinator: Coordinator, carrier: Carrier) -> None:
     for watch in coordinator.watches:
         watch.epoch_over()
     row, progress.sums = progress.row(), {}
-    progress.refuse_lost_weights(coordinator.tensors())
+    progress.refuse_lost_weights(coordinator.own_tensors())
     if accuracies := carrier.evaluate("validate"):
         row["val"] = mean(accuracies)
+        row |= {f"val_{name}": value for name, value in progress.figures.items()}
         if row["val"] > progress.best.accuracy:
             kept = carrier.keep(BEST) if plan.patience else {}
             tensors = coordinator.tensors() | kept if plan.patience else {}

@@ -169,6 +169,15 @@ def test_a_white_box_below_its_default_strength_earns_nothing_good():
     assert any("below its default strength" in flag for flag in weak.flags)
 
 
+def test_a_weak_attacker_that_finds_everything_has_proved_it():
+    less = {"attack": "Decoder(steps=5)", "plain": "Decoder(steps=5)", "below_default": ["steps 5 of 400"]}
+    rows = pictured("none", 0.9, **less), pictured("g", 0.88, **less), pictured("h", 0.3, **less)
+    verdicts = [judged(*rows, guard=name) for name in ("none", "g", "h")]
+    assert [one.grade for one in verdicts] == ["open", "does not protect", "unknown"]
+    assert [bool(one.flags) for one in verdicts] == [False, False, True]
+    assert flags(rows[:2], verdicts[:2]) == [] and "below its default" in flags(rows, verdicts)[0]
+
+
 def test_a_few_messages_earn_nothing_good():
     rows = [pictured("none", [0.9] * 20), pictured("g", [0.3] * 20)]
     assert judged(*rows).grade == "unknown" and "tried on 20 messages only" in judged(*rows).sentence
@@ -338,8 +347,10 @@ def test_a_model_that_hardly_learnt_is_flagged_and_earns_nothing_good():
     rows = pictured("none", 0.9, **poor), pictured("g", 0.31, **poor)
     found = judged(*rows)
     assert found.grade == "unknown" and "hardly learnt its task: accuracy 0.300" in found.sentence
-    assert any("hardly learnt" in flag for flag in flags(rows)) and any("hardly learnt" in one for one in found.flags)
-    assert flags([pictured("none", 0.9)]) == []
+    assert any("hardly learnt" in flag for flag in flags(rows, [found])) and any(
+        "hardly learnt" in one for one in found.flags
+    )
+    assert flags([pictured("none", 0.9)], []) == []
 
 
 def test_a_guard_that_is_read_better_than_the_open_cut_is_flagged():

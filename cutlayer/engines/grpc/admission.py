@@ -139,12 +139,16 @@ def _code(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _task(facts: Mapping[str, Any]) -> Task:
     try:
-        shape, classes, attributes = facts["task"]
-        task = Task(tuple(int(side) for side in shape), int(classes), {str(k): int(v) for k, v in attributes.items()})
+        shape, classes, attributes, words = facts["task"]
+        named = {str(name): int(values) for name, values in attributes.items()}
+        task = Task(tuple(int(side) for side in shape), int(classes), named, int(words))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Refused("garbage", "task is [shape, classes, attributes]") from error
+        raise Refused("garbage", "task is [shape, classes, attributes, vocabulary]") from error
     if not (
-        1 <= len(task.shape) <= 4 and all(0 < side <= 1 << 16 for side in task.shape) and 1 < task.classes <= 1 << 16
+        1 <= len(task.shape) <= 4
+        and all(0 < side <= 1 << 16 for side in task.shape)
+        and 1 < task.classes <= 1 << 16
+        and 0 <= task.vocabulary <= 1 << 24
     ):
         raise Refused("data", f"no network is built for {task}")
     return task

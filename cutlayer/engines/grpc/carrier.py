@@ -47,7 +47,7 @@ class GrpcCarrier:
         present = [one.number for one in self.attendance.present()]
         for number in present[:1] if coordinator.alike and not self.attendance.own_data() else present:
             what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
-            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown()
+            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown(number)
             order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
             try:
                 right, count = self.ask(number, order)["score"].tolist()
@@ -167,7 +167,7 @@ class GrpcCarrier:
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
                     validator.closed(message)
-                    if not plan.protocol.crosses and "turn" in order.tensors and int(message["samples"]):
+                    if validator.silent and "turn" in order.tensors and int(message["samples"]):
                         self._learnt(int(order["turn"][2] - order["turn"][1]))
                     return message
                 validator.check(message, client)
@@ -232,7 +232,10 @@ class GrpcCarrier:
         if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
             raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
         frozen = name == "samples" and bool(order["turn"][3])
-        if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS and not frozen):
+        brings = order.kind is Kind.WEIGHTS and not frozen
+        # Where no part of the client's trains, its guard alone may have something to bring, or nothing.
+        fits = bool(weights) == brings or (brings and not self.coordinator.plan.client_parts_train)
+        if set(answer.tensors) != {name, *weights} or not fits:
             raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
         # Where several share a round, an update with NaN is left out of it; weights to start from have no others.
         others = self.coordinator.plan.rounds.merges and batches > 0

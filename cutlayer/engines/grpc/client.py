@@ -105,7 +105,7 @@ class DeployedClient:
         self._about = {
             "batches": self.party.batches,
             "own_data": own_data,
-            "task": [*task[:2], dict(task.attributes)],
+            "task": [*task[:2], dict(task.attributes), task.vocabulary],
             **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }
         if not self.snapshots.numbers():
@@ -146,8 +146,8 @@ class DeployedClient:
 
     def _suspicion(self, number: int, batches: int) -> Suspicion | None:
         """Without certificates, on one machine, there is no key that the server does not have."""
-        if self.address.identity is None or not self._relays:
-            return None
+        if self.address.identity is None or not self._relays or self.plan.unequal_ranks:
+            return None  # what has several ranks the server cuts to size for each: no seal survives that
         if self.address.identity.weights is None:
             raise ValueError(
                 f"there is no {certs.WEIGHTS_KEY} in this client's folder of certificates, by which clients know "
@@ -469,7 +469,9 @@ def refuse_wrong_answer(
     elif asked.kind is Kind.LOSS:
         name, shape = "loss", ()
     else:
-        name, shape = "u", (len(asked["z"]), *row)
+        # To a reference the rows come back that were referred to: the labels they are compared with have as many.
+        rows = len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
+        name, shape = "u", (rows, *row)
     if set(reply.tensors) != {name}:
         raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
     tensor = reply[name]

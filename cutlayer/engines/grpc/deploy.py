@@ -22,11 +22,12 @@ from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
 from ...data.scaling import Scale
+from ...data.texts import TextSource
 from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
-from ..folder import LOCK, SCALE, FolderLock, keep_scale, known_scale
+from ..folder import LOCK, SCALE, FolderLock, keep_scale, keep_words, known_scale
 from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
@@ -142,8 +143,8 @@ class Service:
         if numbers := snapshots.numbers():
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
-                    shape, classes, attributes = known["task"]
-                    self.admission.task = Task(tuple(shape), classes, attributes)
+                    shape, *rest = known["task"]
+                    self.admission.task = Task(tuple(shape), *rest)
                     self.admission.known[client] = {**known, "task": self.admission.task}
 
     def _epoch(self, host: GrpcServer, on_epoch: Callable[[dict[str, Any]], None]) -> None:
@@ -191,6 +192,7 @@ def join(
 ) -> DeployedClient:
     """Become `name` in a run, on this client's own `data` or on its share of the plan's: ready to `run()`."""
     _refuse_alone(plan)
+    _refuse_own_words(plan, data)
     if (folder / "result.json").exists():
         raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
     refuse_halted(folder)
@@ -204,6 +206,7 @@ def join(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
         )
         keep_scale(folder, own.scale)
+        keep_words(folder, own.private.tokenizer)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
         lock.release()
@@ -229,6 +232,15 @@ def _refuse_alone(plan: Plan) -> None:
         raise ValueError(
             f"nothing is learnt together with {plan.protocol}, so there is nothing to serve or to join: each client "
             "trains by itself, with `cutlayer train`"
+        )
+
+
+def _refuse_own_words(plan: Plan, data: Source | None) -> None:
+    """Ids are places in a list of words, and lists made of different texts differ."""
+    if isinstance(data, TextSource) and not data.words and plan.clients > 1:
+        raise ValueError(
+            f"{data} would number the words of this client's own texts, and each client's differ: give all of them "
+            "the same list, words='words.txt' (every run has one in its folder), or the same tokenizer.json"
         )
 
 

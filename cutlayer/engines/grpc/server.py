@@ -117,7 +117,7 @@ class GrpcServer:
                     if self.progress.best.tensors:
                         carrier.ask(number, carrier.order(Kind.REWIND, number, loop.BEST))
                 inexact = int(not self.attendance.exact)
-                carrier.ask(number, carrier.order(Kind.END, number, inexact, self.coordinator.shown()))
+                carrier.ask(number, carrier.order(Kind.END, number, inexact, self.coordinator.shown(number)))
                 return True
             except Lost:
                 continue

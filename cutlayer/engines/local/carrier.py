@@ -9,6 +9,7 @@ from ...core.message import Message
 from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.coordinator import Coordinator
+from ...training.evaluation import figures
 from ...training.fused_wave import FUSED, Fusion
 from ...training.loop import BEST
 from ...training.micro_batches import Ring
@@ -54,7 +55,10 @@ class LocalCarrier:
     @property
     def keeps_heads(self) -> bool:
         """Whether a client's network is more than what is shared."""
-        return not self.coordinator.shared or self.coordinator.plan.roles.keeps_heads
+        coordinator = self.coordinator
+        roles = coordinator.plan.roles
+        # Clients that all are frozen are not given the shared weights again.
+        return not coordinator.shared or roles.keeps_heads or roles.phase(coordinator.progress.epoch).frozen
 
     def ask_all(self, turns: Sequence[Turn]) -> Iterable[Message | None]:
         if self._fused is not None:
@@ -71,8 +75,11 @@ class LocalCarrier:
         return done
 
     def evaluate(self, purpose: str) -> list[float]:
-        self.coordinator.progress.refuse_lost_weights(self.clients.tensors(self.keeps_heads))
-        return self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
+        self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.keeps_heads))
+        found = self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
+        told = figures(client.scored for client in self.clients)
+        self.coordinator.progress.figures = {name: told[name] for name in told if name == "perplexity"}
+        return found
 
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:
         """On `samples`, of every distinct client network."""

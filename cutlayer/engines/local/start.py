@@ -2,6 +2,7 @@
 
 plan.json            what was asked for, and the fingerprint of the public part
 private.json         the clients' private seed (readable by its owner alone)
+words.txt            of texts: what the token ids stand for, where the words were those of the training texts
 input_scale.json     how inputs far from 0 to 1 were standardised (the same)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
@@ -22,7 +23,7 @@ from ...core.message import Watcher
 from ...data.base import Loaded, parts
 from ...data.scaling import Scale
 from ...training import checkpoint, loop
-from ...training.evaluation import mean_iou
+from ...training.evaluation import figures
 from ...training.facts.compression import rates
 from ...training.facts.forecast import Stopwatch, forecast
 from ...training.facts.link import Link
@@ -38,6 +39,7 @@ from ..folder import (
     RESULT,
     TRANSCRIPT,
     keep_scale,
+    keep_words,
     known_scale,
     new_folder,
     refuse_finished,
@@ -163,6 +165,7 @@ def _begin(run: LocalRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(run.plan, folder)
     keep_scale(folder, run.parts.scale)
+    keep_words(folder, run.parts.private.tokenizer)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder, "last")
@@ -204,18 +207,13 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
     over_time = scores_over_time(run)  # before it goes back to its best epoch
     run.use_best()
     used = run.evaluate(run.parts.test)
-    maps = [
-        mean_iou(one.confusion)
-        for one in (client.scored for client in run.clients)
-        if one and one.confusion is not None
-    ]
     if (whole := run.network()) is not None:
         checkpoint.save(folder / "model.safetensors", whole, {})
     result = {
         "plan": repr(run.plan),
         **({"inputs": scale_in_words(run.parts.scale)} if scale_in_words(run.parts.scale) else {}),
         "accuracy": sum(used) / len(used),
-        **({"mean_iou": sum(maps) / len(maps)} if maps else {}),
+        **figures(client.scored for client in run.clients),
         "accuracy_spread": max(used) - min(used),
         "accuracy_last": sum(last) / len(last),
         "best_epoch": run.progress.best.epoch,
@@ -230,6 +228,7 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         "sides": sides(run.plan, run.task),
         "client_memory": by_role(run.plan, run.task),
         "privacy": privacy(run.plan, run.task, epochs=run.progress.epoch),
+        **({"updates_held": run.coordinator.updates_held} if run.plan.rounds.merges else {}),
         **by_client(run),
         **({"why_eager": run.why_eager} if run.device.type == "cuda" else {}),
         **({"detectors": over_time} if run.plan.client_detectors else {}),

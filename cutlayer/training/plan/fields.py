@@ -99,6 +99,10 @@ FIELDS: dict[str, Field] = {
         type=float,
     ),
     "frozen_parts": Field("A part that does not train: head, body or tail. Repeatable.", type=list[str]),
+    "adapters": Field(
+        "Adapters over a head and body that do not train, e.g. 'LoRA(rank=8, at=\"query,value\")'. none: all trains.",
+        "adapters",
+    ),
     "start": Field(
         "A file with a whole network's weights to start from: .safetensors, or a torch state dict (never executed); "
         "for other classes 'Pretrained(\"model.safetensors\", skip_tail=True)'. none: from new ones.",

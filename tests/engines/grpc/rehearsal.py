@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from toys import TASK, TinyNet, tiny_parts, tiny_plan
+from toys import TASK, LinearNet, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.seeds import derive
 from cutlayer.data.base import Parts
@@ -17,6 +17,7 @@ from cutlayer.engines.grpc.deploy import Service
 from cutlayer.engines.grpc.server import GrpcServer
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
+from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, Scaffold
 from cutlayer.training.batches import task_of
 from cutlayer.training.plan.optimizers import SGD, Adam
@@ -56,6 +57,9 @@ FAULTED = {
     ),
     "a wave, own heads": tiny_plan(**_LONG, rounds=Wave(), shared_client_network=False, client_optimizer=Adam()),
     "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla()),
+    "adapters over a frozen base": tiny_plan(
+        **_LONG, net=LinearNet(), adapters=LoRA(rank=2, at="query"), client_optimizer=Adam(), rounds=SplitFed()
+    ),
     "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
 }
 
@@ -192,7 +196,7 @@ def refuse_other_weights(local: LocalRun, rehearsal: Rehearsal) -> None:
         number, state = site.party.number, site.party.own_state()
         theirs |= {f"client{number}/{name}": tensor for name, tensor in state.items()}
         if local.coordinator.shared:  # every client ends with what the last one brought back
-            ours |= {f"client{number}/{name}": tensor for name, tensor in local.coordinator.shown().items()}
+            ours |= {f"client{number}/{name}": tensor for name, tensor in local.coordinator.shown(number).items()}
     refuse_other_tensors(ours, theirs)
 
 
