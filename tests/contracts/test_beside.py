@@ -13,7 +13,7 @@ from toys import ALL_GUARDS, split_and_whole, states, tiny_plan
 from cutlayer.core.features import Features, features
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import UShapedNetwork
-from cutlayer.guards import KAnonymous
+from cutlayer.guards import Adversarial, KAnonymous
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass
 from cutlayer.training.step import learn, predict
@@ -91,6 +91,10 @@ def test_every_guard_reads_a_masked_sequence_or_refuses_in_one_sentence(guard):
     if any(isinstance(one, (*MAPS_ONLY, *PICTURES_ONLY)) or one.mixes_samples for one in guard.stages()):
         with pytest.raises(ValueError, match=r"needs|codes pictures|beside it"):
             cut_shapes(plan, TEXTS)
+        return
+    if any(isinstance(one, Adversarial) and one.attribute is None for one in guard.stages()):
+        with pytest.raises(ValueError, match="numbers of words are names, not amounts"):
+            split_and_whole(plan, TEXTS)
         return
     client, server, twin, twin_server = split_and_whole(plan, TEXTS)
     for batch in batches(1, size=max(6, 2 * guard.least_batch)):
