@@ -143,7 +143,7 @@ class _Sorting(Attacker):
     @torch.no_grad()
     def _directions(self, messages: Sequence[Message]) -> Tensor:
         steps = exchanges(messages)
-        read = [self.body(step.forward["z"]) if self.body is not None else step.backward["du"] for step in steps]
+        read = [_answer(self.body, step) if self.body is not None else step.backward["du"] for step in steps]
         return unit(torch.cat(read).flatten(1).double())
 
 
@@ -176,7 +176,7 @@ class _Trying(Attacker):
     @torch.no_grad()
     def _pairs(self, messages: Sequence[Message]) -> tuple[Tensor, Tensor]:
         steps = exchanges(messages)
-        u = torch.cat([self.body(step.forward["z"]) for step in steps])
+        u = torch.cat([_answer(self.body, step) for step in steps])
         return u, torch.cat([step.backward["du"] for step in steps])
 
 
@@ -261,6 +261,12 @@ def as_it_answered(body: nn.Module) -> nn.Module:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval()
     return own
+
+
+def _answer(body: nn.Module, step: Exchange) -> Tensor:
+    """u, as the server computed it of what came."""
+    u: Tensor = body(step.forward["z"], **step.forward.beside)
+    return u
 
 
 def _chunks(u: Tensor, du: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
