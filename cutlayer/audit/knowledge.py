@@ -1,5 +1,6 @@
 """What an attacker is told: no more than the server really knows, before and after the training."""
 
+import copy
 from dataclasses import replace
 
 import torch
@@ -70,6 +71,7 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         order=Lazily(lambda: order_of(victim)),
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
+        tail=copy.deepcopy(victim.network.split.tail).requires_grad_(False),
         head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size, ends_still(run.plan)),
         guard=replace(before.guard, true_key=own),
     )

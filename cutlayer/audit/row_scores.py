@@ -22,7 +22,8 @@ class Worth(NamedTuple):
 def worth(truth: Tensor, guess: Tensor, data: Parts, units: Sequence[int] | None = None) -> Worth:
     """Of records (N, features), series (N, channels, length) or texts (N, length), which are whole numbers."""
     if not truth.is_floating_point():
-        striking = texts.striking_tokens(data.aux.vocabulary, data.aux.x)
+        words = None if data.aux.tokenizer is None else data.aux.tokenizer.words
+        striking = texts.striking_tokens(data.aux.vocabulary, data.aux.x, words)
         return Worth(texts.scores(truth, guess, striking), texts.token_accuracy(truth, guess))
     if truth.dim() == 3:
         return Worth(dict(series.scores(truth, guess)), series.correlation_either(truth, guess))

@@ -34,6 +34,10 @@ class CutAtLayers(Net):
         """What the model makes of a batch."""
         return model.forward(x)
 
+    def in_tokens(self, shape: Shape) -> bool:
+        # Asked where z has two dimensions: without a convolution along the second one they are tokens and features.
+        return bool(_remembered((self, tuple(shape), "tokens"), lambda: not _slides(self.parts(shape))))
+
     def usual_shape(self) -> Shape | None:
         """The shape of an input to name the parts' parameters with; None: no shape is needed to cut it."""
         return None
@@ -75,6 +79,10 @@ class CutAtLayers(Net):
             return out_shape(module, shape)
         except Exception as error:  # whatever a user's forward raises
             raise ValueError(f"{self!r} cannot take inputs of shape {tuple(shape)}: {error}") from error
+
+
+def _slides(parts: Parts) -> bool:
+    return any(isinstance(module, nn.Conv1d) for part in parts[:2] for module in part.modules())
 
 
 def _remembered(key: Any, work: Callable[[], Any]) -> Any:

@@ -31,7 +31,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         body = plan.net.body(task.shape)
         tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
     _start_from_file(plan, task, body=body, tail=tail)
-    _fix(plan, derive(plan.seed, "adapters"), body=body, tail=tail)
+    _fix(plan, derive(plan.seed, "adapters"), None, body=body, tail=tail)
     whole = ServerNetwork(body, lift=lift, tail=tail, **plan.protocol.server_parts(cut)).to(device)
     bodies = plan.rounds.bodies(whole, plan.server_optimizer.build, plan.rule)
     return Server(
@@ -49,10 +49,11 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
 
 
 def client_secret(plan: Plan, number: int, *names: object) -> int:
-    """A seed of one client's own, which no server can compute."""
+    """A seed of one client's own, which no server can compute; without `names` the one the others follow from."""
     if plan.private_seed is None:
         raise ValueError("a client needs a private seed: plan.with_secrets()")
-    return derive(derive(plan.private_seed, "client", number), *names)
+    root = derive(plan.private_seed, "client", number)
+    return derive(root, *names) if names else root
 
 
 def build_remote(plan: Plan, number: int, send: Handler) -> Remote:
@@ -82,8 +83,8 @@ def build_client(
         split = plan.protocol.client(head if body is None else Chained(head, body), tail, guard, cut)
     _start_from_file(plan, task, head=head, body=body, tail=tail)
     seed = derive(plan.private_seed, "adapters", 0 if plan.shared_client_network else number)
-    _fix(plan, seed, head=head, tail=tail)
-    _fix(plan, derive(plan.seed, "adapters"), body=body)
+    _fix(plan, seed, number, head=head, tail=tail)
+    _fix(plan, derive(plan.seed, "adapters"), number, body=body)
     split.to(device)
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
@@ -109,7 +110,7 @@ def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
         plan.start.fill(plan.net, task, {name: part for name, part in parts.items() if part is not None})
 
 
-def _fix(plan: Plan, seed: int, **parts: nn.Module | None) -> None:
+def _fix(plan: Plan, seed: int, client: int | None, **parts: nn.Module | None) -> None:
     """Parts that never train, and the adapters on them."""
     for name, part in parts.items():
         if part is None or name not in plan.fixed_parts:
@@ -117,4 +118,4 @@ def _fix(plan: Plan, seed: int, **parts: nn.Module | None) -> None:
         if plan.adapters is None:
             fix(part)
         else:
-            plan.adapters.put_on(name, part, derive(seed, name))
+            plan.adapters.put_on(name, part, derive(seed, name), client)

@@ -25,7 +25,9 @@ from .plan.roles import Role
 from .plan.schedule import Turn
 from .progress import Progress
 from .send_once import KeptRows
+from .suspicion import COUNTS
 from .timetable import Timetable
+from .unequal_ranks import narrowed, started, widened
 
 
 class Coordinator:
@@ -38,6 +40,7 @@ class Coordinator:
         self.timetable, self.progress = Timetable(plan, batches), Progress(plan.clients)
         self.shared: State = {}  # what was last brought back or merged; empty while heads are the clients' own
         self.nothing_shared = False  # whether somebody has said that no weight of a client's trains
+        self.counts: Tensor | None = None  # of batches, as clients have sealed them: for each other's eyes
         self.memory: State = {}  # what the rule remembers; no client sees it
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
@@ -78,7 +81,10 @@ class Coordinator:
     def alike(self) -> bool:
         """Whether all clients have one and the same network, so that one of them can speak for all."""
         return (
-            self.plan.shared_client_network and self.plan.guarded_clients is None and not self.plan.roles.keeps_heads
+            self.plan.shared_client_network
+            and self.plan.guarded_clients is None
+            and not self.plan.roles.keeps_heads
+            and not self.plan.unequal_ranks
         )
 
     @property
@@ -95,9 +101,10 @@ class Coordinator:
         parts = plan.roles.at(0, plan.clients, plan.seed)
         return frozenset(client for client, role in enumerate(parts) if role is Role.FROZEN)
 
-    def shown(self) -> State:
-        """The shared weights, for clients that do not learn from them now."""
-        return {name: t for name, t in self.shared.items() if not name.startswith(CONTROL)}
+    def shown(self, client: int) -> State:
+        """The shared weights, for a client that does not learn from them now."""
+        known = {name: t for name, t in self.shared.items() if not name.startswith(CONTROL)}
+        return narrowed(self.plan, client, known)
 
     # --------------------------------------------------------------------------- one round
     def start_from(self, brought: Message) -> None:
@@ -105,7 +112,8 @@ class Coordinator:
         update = Update(weights_in(brought), 1)
         if why := sound({}, [update])[1]:
             raise NonFinite(f"client {brought.client} cannot give the others their first weights: {why[0]}")
-        self.shared = {name: t for name, t in update.state.items() if name.startswith((NET, STAT, SEAL))}
+        first = {name: t for name, t in update.state.items() if name.startswith((NET, STAT, SEAL))}
+        self.shared = started(self.plan, first)
         self.nothing_shared = not any(name.startswith((NET, STAT)) for name in self.shared)
 
     def open_round(self, turns: Sequence[Turn]) -> None:
@@ -143,6 +151,9 @@ class Coordinator:
             return Message(Kind.TURN, turn.client, taken, {"turn": what})
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
         start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
+        start = narrowed(self.plan, turn.client, start)
+        if self.counts is not None and self.plan.rounds.merges and not taken:
+            start[COUNTS] = self.counts
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
     def received(self, turn: Turn, done: Message) -> Message | None:
@@ -174,7 +185,10 @@ class Coordinator:
     def _take_in(self, turn: Turn, done: Message) -> str:
         """One client's part in the merge: its head, and its body where it has one. Why it is left out, else empty."""
         samples = int(done["samples"])
-        head = Update(weights_in(done), self.plan.rounds.weight(samples)) if self.relays and not turn.frozen else None
+        head = None
+        if self.relays and not turn.frozen:
+            brought = widened(self.plan, turn.client, weights_in(done), self.shared)
+            head = Update(brought, self.plan.rounds.weight(samples))
         if head is not None and (why := sound(self.shared, [head])[1]):
             return why[0]
         body = Update(_body(self.bodies.collect(turn.client)), samples) if self.bodies.copies else None

@@ -16,15 +16,16 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, LightSplit
 from cutlayer.nets.lora import AdaptedLinear, LoRA
 from cutlayer.nets.text_encoder import TextEncoder
-from cutlayer.rules import FedMuon, Median, Scaffold
+from cutlayer.rules import FedAvg, FedMuon, Median, Scaffold, Update
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.memory import breakdown
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.roles import Frozen
-from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
-from cutlayer.training.step import learn
+from cutlayer.training.step import learn, load, predict
+from cutlayer.training.unequal_ranks import narrowed, started, widened
 
 RANK_2 = LoRA(rank=2)
 NET = TextEncoder(layers=3, width=8, heads=2, at=1, vocabulary=TEXTS.vocabulary, pad="mask")
@@ -93,6 +94,7 @@ SCHEDULES = {
     "frozen clients": {"roles": Frozen(share=0.4)},
     "own heads": {"shared_client_network": False},
     "federated, FedMuon": {"protocol": Federated(), "rounds": SplitFed(), "rule": FedMuon()},
+    "unequal ranks": {"adapters": LoRA(rank=(1, 3)), "rounds": SplitFed()},
     "the server's alone": {"adapters": LoRA(rank=2, side="server"), "frozen_parts": ("tail",)},
 }
 
@@ -196,3 +198,74 @@ def test_attention_that_reads_its_layers_weights_is_refused():
 def test_what_is_no_adapter_is_refused(typed):
     with pytest.raises(ValueError, match="LoRA"):
         spec(f"LoRA({typed})", "adapters")
+
+
+# -------------------------------------------------------------------------------------- unequal ranks
+UNEQUAL = {"adapters": LoRA(rank=(1, 3)), "rounds": SplitFed(version=2), "clients": 2, "client_optimizer": PLAIN}
+
+
+def test_each_client_is_sent_adapters_of_its_own_rank():
+    run, heard = run_of(plan(**UNEQUAL)), []
+    note = run.ledger.note
+    run.ledger.note = lambda message, *given: (heard.append(message), note(message, *given))[1]
+    run.train()
+    ranks = {client: set() for client in (0, 1)}
+    for message in heard:
+        for name, tensor in message.tensors.items():
+            if name.endswith((".down", ".up")):
+                ranks[message.client].add(min(tensor.shape))
+    assert ranks == {0: {1}, 1: {3}}
+    assert {min(t.shape) for n, t in run.coordinator.shared.items() if n.endswith((".down", ".up"))} == {3}
+    assert len(run.progress.history[-1]) and len(run.evaluate(run.parts.test)) == 2, "each has a network of its own"
+
+
+def test_what_a_client_lacks_counts_as_unchanged():
+    one = plan(**UNEQUAL)
+    whole = {"net.a.down": torch.zeros(3, 4), "net.a.up": torch.zeros(5, 3), "net.tail.weight": torch.zeros(2, 2)}
+    few = narrowed(one, 0, whole)
+    assert {name: tuple(t.shape) for name, t in few.items()} == {
+        "net.a.down": (1, 4), "net.a.up": (5, 1), "net.tail.weight": (2, 2)
+    }  # fmt: skip
+    assert all(torch.equal(t, whole[name]) for name, t in narrowed(one, 1, whole).items())
+    brought = [{name: torch.ones_like(t) for name, t in narrowed(one, client, whole).items()} for client in (0, 1)]
+    updates = [Update(widened(one, client, state, whole), 4) for client, state in enumerate(brought)]
+    merged = FedAvg()(whole, updates)
+    assert merged["net.a.down"].tolist() == [[1.0] * 4, [0.5] * 4, [0.5] * 4]
+    assert merged["net.a.up"].tolist() == [[1.0, 0.5, 0.5]] * 5
+    misfit = {"net.a.down": torch.ones(2, 4)}
+    assert widened(one, 0, misfit, whole)["net.a.down"].shape == (2, 4), (
+        "another rank than its own is left to `sound`"
+    )
+
+
+def test_rows_that_the_first_client_lacks_can_learn():
+    """With both factors at zero no gradient would ever come."""
+    start = started(plan(**UNEQUAL), {"net.a.down": torch.ones(1, 4), "net.a.up": torch.zeros(5, 1)})
+    assert start["net.a.down"].shape == (3, 4) and torch.equal(start["net.a.down"][0], torch.ones(4))
+    assert start["net.a.down"][1:].abs().min() > 0 and not start["net.a.up"].any()
+
+
+def test_unequal_ranks_need_rounds_that_merge():
+    with pytest.raises(ValueError, match=r"take rounds=SplitFed\(\)"):
+        plan(**UNEQUAL | {"rounds": Relay()})
+    with pytest.raises(ValueError, match="take another rule"):
+        plan(**UNEQUAL | {"rule": Scaffold()})
+    assert not plan(**UNEQUAL | {"rounds": Relay(), "shared_client_network": False}).unequal_ranks
+
+
+def test_the_network_that_is_written_needs_no_adapters():
+    run = run_of(plan(**UNEQUAL | {"epochs": 1}))
+    run.train()
+    written = run.network()
+    bare = run_of(plan(adapters=None, clients=1))
+    assert written.keys() == bare.network().keys()
+    adapted = run.networks[1]
+    load(adapted, run.coordinator.shared)
+    (batch,) = batches(1)
+    parts = {name: {} for name in ("head", "body", "tail")}
+    for name, tensor in written.items():
+        parts[name.partition(".")[0]][name.partition(".")[2]] = tensor
+    bare.networks[0].split.head.load_state_dict(parts["head"])
+    bare.networks[0].split.tail.load_state_dict(parts["tail"])
+    bare.server.body.body.load_state_dict(parts["body"])
+    torch.testing.assert_close(predict(bare.networks[0], [batch]), predict(adapted, [batch]), rtol=1e-4, atol=1e-6)

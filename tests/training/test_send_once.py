@@ -11,9 +11,10 @@ from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.state import named
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import Gate, KAnonymous
-from cutlayer.training import SendOnce
-from cutlayer.training.plan.lr_schedules import Cosine
+from cutlayer.guards import WCC, Chain, Gate, Gaussian, KAnonymous, NoGuard
+from cutlayer.training import AllActive, SendOnce
+from cutlayer.training.facts.privacy import lines, privacy
+from cutlayer.training.plan.lr_schedules import Cosine, OneCycle
 from cutlayer.training.plan.roles import Phase
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
@@ -172,3 +173,32 @@ def test_numbers_that_make_no_sense_are_refused(wrong, words):
 
 def test_of_a_training_only_so_many_messages_are_new():
     assert SendOnce(home=9, split=2, views=3).messages == 5
+
+
+def test_one_cycle_rises_and_falls_once():
+    factors = [OneCycle(warm=0.3).factor(epoch, 20) for epoch in range(20)]
+    top = factors.index(max(factors))
+    assert all(a < b for a, b in pairwise(factors[: top + 1])) and all(a > b for a, b in pairwise(factors[top:]))
+    assert top == 6 and 0 < factors[-1] < 0.02 and 0.1 < factors[0] < 0.3
+    with pytest.raises(ValueError, match="in which the rate rises"):
+        OneCycle(warm=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, (6, 3, 18)),
+        ({"roles": AllActive()}, (6, 7, 42)),
+        ({"guard": Chain(GATE, WCC(weight=0.1))}, (6, 3, 18)),
+        ({"guard": Chain(GATE, Gaussian(scale=1.0))}, None),
+        ({"guard": NoGuard(), "roles": SendOnce()}, None),
+    ],
+    ids=str,
+)
+def test_the_ledger_counts_the_bits_of_all_messages_that_are_new(changes, told):
+    found = privacy(replace(PLAN, **changes), TASK)
+    assert (found["bits"] and tuple(found["bits"].values())) == told
+    said = [line for line in lines(found) if "bits of a sample: " in line]
+    assert said == (
+        [] if told is None else [f"messages tell at most {told[2]} bits of a sample: {told[1]} messages of 6 bits"]
+    )

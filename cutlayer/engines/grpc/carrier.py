@@ -47,7 +47,7 @@ class GrpcCarrier:
         present = [one.number for one in self.attendance.present()]
         for number in present[:1] if coordinator.alike and not self.attendance.own_data() else present:
             what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
-            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown()
+            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown(number)
             order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
             try:
                 right, count = self.ask(number, order)["score"].tolist()

@@ -10,6 +10,7 @@ from ...core.message import Handler, Watcher, through
 from ...core.seeds import derive
 from ...core.state import State, unfix
 from ...data.base import Parts, Samples
+from ...nets.lora import folded
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
 from ...training import loop
@@ -23,6 +24,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn
 from ...training.progress import StepEvent
 from ...training.step import ClientNetwork, learn, load
+from .asleep import Seat
 from .captured import CapturedSteps, why_not_captured
 from .carrier import FusedDoor, LocalCarrier
 from .pool import ClientPool, PooledClient
@@ -80,7 +82,7 @@ class LocalRun:
         self._why_eager = why_not_captured(plan, self.device, watched)
         self.captured = CapturedSteps(self.server, self.ledger) if self._why_eager is None else None
         uplink = Uplink(through([self.ledger], wrap(door)), self.ledger, learn=self.captured or learn)
-        held_out, spares = {"validate": parts.val, "test": parts.test}, list[ClientNetwork]()
+        held_out, spares = {"validate": parts.val, "test": parts.test}, list[Seat]()
         self.clients = ClientPool(
             [
                 PooledClient(
@@ -153,16 +155,19 @@ class LocalRun:
             return None
         if not self.plan.shared_client_network and self.plan.clients > 1:
             return None
-        split, shared = self.networks[0].split, self.coordinator.shared
+        adapters, shared = self.plan.adapters, self.coordinator.shared
+        widest = max(range(self.plan.clients), key=adapters.rank_of) if adapters is not None else 0
+        client = self.networks[widest]
         if shared:
-            load(self.networks[0], shared)
+            load(client, shared)
+        split = client.split
         if not self.plan.protocol.crosses:
-            parts = dict(split.head.named_children())
-            return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=split.tail)
+            parts = {name: folded(part) for name, part in split.head.named_children()}
+            return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=folded(split.tail))
         there = self.server.body
         assert isinstance(there, ServerNetwork)
         tail = split.tail if self.plan.protocol.labels_stay_home else there.tail
-        return whole_state(self.plan.net, head=split.head, body=there.body, tail=tail)
+        return whole_state(self.plan.net, head=folded(split.head), body=folded(there.body), tail=folded(tail))
 
     def start_from(self, other: "LocalRun") -> None:
         """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""

@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
+from math import inf
 from typing import Any, get_args, get_origin
 
 from ...core.batch import Task as Task
@@ -81,6 +82,7 @@ class Plan(Spec):
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
+    largest_move: float = 8.0  # of merged weights in a step, in moves of the client that gets them; 0: not looked at
     frozen_parts: tuple[str, ...] = ()  # parts that do not train: head, body, tail
     adapters: LoRA | None = None  # what trains over a head and body that do not
     start: Pretrained | None = None  # a whole network's weights; each side takes only its own part
@@ -99,8 +101,8 @@ class Plan(Spec):
             object.__setattr__(self, "rule", FedAvg())
         for part in self.parts():
             part.refuse_unfit_plan(self)
-        if self.adapters is not None and self.adapters.side == "server" and not self.protocol.crosses:
-            raise ValueError(f"{self.adapters!r}: in {self.protocol} no part is the server's: take side='client'")
+        if self.adapters is not None:
+            self._refuse_unfit_adapters(self.adapters)
 
     def parts(self) -> list[Part]:
         """What may refuse to stand in this plan, each for reasons of its own."""
@@ -149,8 +151,31 @@ class Plan(Spec):
             raise ValueError(
                 f"val_share is the share of training data for validation, in [0, 1); got {self.val_share}"
             )
+        if not 0 <= self.largest_move < inf:
+            raise ValueError(
+                "largest_move is how many times farther than in a client's own steps merged weights may move, from 0 "
+                f"(any distance) up; got {self.largest_move!r}"
+            )
         if self.patience and not self.val_share:
             raise ValueError("early stopping needs validation data: give val_share a value above 0, or patience=0")
+
+    def _refuse_unfit_adapters(self, adapters: LoRA) -> None:
+        if adapters.side == "server" and not self.protocol.crosses:
+            raise ValueError(f"{adapters!r}: in {self.protocol} no part is the server's: take side='client'")
+        if self.unequal_ranks and not self.rounds.merges:
+            raise ValueError(
+                f"{adapters!r}: a relay hands on the optimizer's state too, which has the rank of whoever left it: "
+                "take rounds=SplitFed(), or --own-client-network"
+            )
+        if self.unequal_ranks and "control." in self.rule.travels:
+            raise ValueError(f"{adapters!r}: {self.rule!r} keeps variates of one rank: take another rule")
+
+    @property
+    def unequal_ranks(self) -> bool:
+        """Whether clients that share their weights have adapters of several ranks."""
+        if self.adapters is None or self.adapters.side == "server" or not self.hands_on:
+            return False
+        return len({self.adapters.rank_of(number) for number in range(self.clients)}) > 1
 
     @property
     def keeps_optimizers(self) -> bool:

@@ -68,6 +68,10 @@ PLANS = {
     "adapters, SplitFed, frozen clients": plan(
         net=LinearNet(), adapters=ADAPTERS, rounds=SplitFed(), roles=Frozen(share=0.4), rule=FedMuon()
     ),
+    "adapters, relay, own heads": plan(net=LinearNet(), adapters=ADAPTERS, shared_client_network=False),
+    "adapters of unequal ranks": plan(
+        net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
+    ),
     "adapters, federated": plan(net=LinearNet(), adapters=ADAPTERS, protocol=Federated(), rounds=SplitFed()),
     "one of three guarded": plan(guarded_clients=1, guard=WCC(weight=0.17)),
     "two of three guarded, own heads": plan(guarded_clients=2, guard=Noise(scale=0.1), shared_client_network=False),
