@@ -1,5 +1,6 @@
 """Audits of texts: what is read of an open embedding, what needs no message, and what the report shows."""
 
+import copy
 import itertools
 import json
 
@@ -14,6 +15,8 @@ from cutlayer.audit.kinds import TEXTS, of_floors
 from cutlayer.audit.report import files
 from cutlayer.audit.rows import picture_key
 from cutlayer.audit.text_floors import commonest, commonest_of_class, likeliest, nearest
+from cutlayer.audit.uncertainty import intervals
+from cutlayer.audit.verdicts import verdict
 from cutlayer.core.batch import Task
 from cutlayer.guards import Gaussian
 
@@ -40,6 +43,19 @@ def test_noise_takes_words_away_and_floors_stay_what_they_are(done):
     assert of_floors(done.floors) is TEXTS
     assert 0.05 < blind_guess(done.floors, "token_accuracy") < 0.6
     assert {"mean", "class_mean", "prior", "nearest", "unaligned"} == done.floors.keys()
+
+
+def test_names_that_come_back_decide_where_they_are_read_best(done):
+    rows = [copy.deepcopy(row) for row in done.rows if row["secret"] == "texts"]
+    for row in rows:
+        if row["guard"] != "none":
+            row |= {"token_accuracy": 0.1, "value": 0.1, "token_p90": 0.1, "names_found": 0.9}
+            row["sampled"]["scores"] = [0.1] * row["n"]
+            row["names_each"]["scores"] = [0.9] * len(row["names_each"]["scores"])
+            row["interval"] = intervals(row)
+    found = verdict(rows, done.floors, "Gaussian(scale=3.0)").secrets[0]
+    assert found.statistic == "names" and found.grade == "does not protect"
+    assert "Of names and numbers 0.90 (0.90 to 0.90) are read; unguarded 1.00" in found.sentence
 
 
 def test_every_figure_is_in_the_schema(done):
