@@ -18,7 +18,8 @@ from cutlayer.audit.text_floors import commonest, commonest_of_class, likeliest,
 from cutlayer.audit.uncertainty import intervals
 from cutlayer.audit.verdicts import verdict
 from cutlayer.core.batch import Task
-from cutlayer.guards import Gaussian
+from cutlayer.detectors import ClientContext, LeakMeter
+from cutlayer.guards import Adversarial, Gaussian
 
 READ = Decoder(steps=40, width=16, hidden=32, readers=("ridge", "conv"))
 
@@ -79,6 +80,15 @@ def test_an_attack_that_reads_no_texts_is_named_with_its_reason():
     assert {Decoder, Dictionary, Membership} <= fit and UnSplit not in fit
     assert "is for images, and the inputs here are texts" in UnSplit().why_not(task, True)
     assert Dictionary().why_not(Task((1, 28, 28), 2), True).startswith("Dictionary() is for texts")
+
+
+def test_what_takes_ids_for_amounts_says_so_before_training():
+    task = Task((LENGTH,), 2, {"long": 2}, VOCABULARY)
+    with pytest.raises(ValueError, match="token ids are names of words"):
+        Adversarial().build((LENGTH, 16), 0, 0, task)
+    Adversarial(attribute="long").build((LENGTH, 16), 0, 0, task)
+    with pytest.raises(ValueError, match="reads images, records, series, and these inputs are texts"):
+        LeakMeter().refuse_unfit(ClientContext(task, 16, 0, lambda steps: iter(())))
 
 
 # ----------------------------------------------------------------------------- what needs no message

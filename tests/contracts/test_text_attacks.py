@@ -17,6 +17,7 @@ from cutlayer.attacks import (
     Dictionary,
     LabelClustering,
     Membership,
+    Retrieval,
     TokenGradients,
 )
 from cutlayer.audit.judge import judge
@@ -37,6 +38,7 @@ TEXT_ATTACKS = [
 ]
 BESIDES = [
     Decoder(steps=30, width=16, hidden=32),
+    Retrieval(),
     AttributeInference("long", steps=60, width=8, hidden=32),
     Membership(),
     LabelClustering(),
@@ -82,8 +84,9 @@ def test_it_succeeds_on_the_unguarded_cut(attack):
     victim = victim_of(attack, NoGuard())
     row, guess = judged(attack, victim)
     if attack.secret == "images":
-        # Of a language model the first word of a text is nobody's label.
-        assert row["secret"] == "texts" and row["value"] >= (0.8 if isinstance(attack, TokenGradients) else 0.95)
+        # Of a language model the first word is nobody's label; who shows other texts has but some words in common.
+        least = {TokenGradients: 0.8, Retrieval: 0.3}.get(type(attack), 0.95)
+        assert row["secret"] == "texts" and row["value"] >= least
         assert guess.dtype == torch.int64 and guess.shape == victim.truth.shape
     elif attack.secret == "attribute":
         assert row["value"] > row["chance"]
