@@ -217,13 +217,18 @@ def bench(
         Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="An earlier bench.json: also say what became better or worse since.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
     prepare(1, "cpu")
+    from ..bench import history
     from ..bench import run as room
     from ..engines.folder import new_folder
 
+    earlier = history.read(against) if against is not None else {}
     folder = new_folder(out, "bench")
     with Bar() as bar:
         rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
@@ -237,6 +242,10 @@ def bench(
             f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
             f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
         )
+    if against is not None:
+        say(f"against {against}" + (f" ({other})" if (other := history.other_machine(rows, earlier)) else ""))
+        for change in history.against(rows, earlier):
+            say(str(change))
     say(f"written to {folder / 'bench.json'}")
 
 
