@@ -4,6 +4,7 @@ The driver holds the last snapshot. When the server's actor dies, it starts from
 client has nothing that a snapshot does not have. When a crew dies, its turn is played again (`carrier.py`).
 """
 
+import os
 import pickle
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from ...training.progress import StepEvent
 from .. import cluster
 from ..local.run import LocalRun
 from ..parcel import opened, parcel
-from .actors import ActorCrews, crew_actors
+from .actors import ActorCrews, await_restart, crew_actors
 from .carrier import LostCrew, RayCarrier
 from .crew import Setup
 
@@ -117,8 +118,6 @@ class ServerActor:
         )
 
     def pid(self) -> int:
-        import os
-
         return os.getpid()
 
 
@@ -157,17 +156,20 @@ def _followed(
     ray: Any, server: Any, run: LocalRun, on_step: Callable[[StepEvent], None], on_epoch: Callable[[], None],
     stop: Callable[[], bool],
 ) -> bool:  # fmt: skip
-    last, lost, epoch = run.snapshot(), 0, run.progress.epoch
-    ray.get(server.restore.remote(*last))
+    last, lost, epoch, restored = run.snapshot(), 0, run.progress.epoch, False
     while True:
         stopping = stop()
         try:
+            if not restored:
+                ray.get(server.restore.remote(*last))
+                restored = True
             told: Told = ray.get(server.go_on.remote(stopping))
         except (ray.exceptions.RayActorError, LostCrew) as error:
             lost += 1
             if lost > MOST_LOST:
                 raise RuntimeError(f"the server was lost {lost} times without getting any further") from error
-            _restored(ray, server, last)
+            await_restart(ray, server)
+            restored = False
             continue
         on_step(StepEvent(told.epoch, told.step, told.steps, {}))
         if told.snapshot is not None:
@@ -180,14 +182,3 @@ def _followed(
             on_epoch()
         if told.finished or stopping:
             return told.finished
-
-
-def _restored(ray: Any, server: Any, last: tuple[Mapping[str, Tensor], Mapping[str, Any]]) -> None:
-    """It may die once more before it has heard where it was."""
-    for _ in range(MOST_LOST):
-        try:
-            ray.get(server.restore.remote(*last))
-            return
-        except ray.exceptions.RayActorError:
-            continue
-    raise RuntimeError("the server could not be started again")
