@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,11 @@ from . import layers as cli_layers
 from .options import (
     AsJson,
     Code,
+    Crews,
     DataDir,
     Device,
+    Engine,
+    FleetCluster,
     LinkOption,
     OneGuard,
     Out,
@@ -64,6 +68,9 @@ def train(
     code: Code = None,
     record: Record = 0,
     link: LinkOption = None,
+    engine: Engine = "local",
+    cluster: FleetCluster = None,
+    crews: Crews = None,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -72,10 +79,15 @@ def train(
 
     [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
     Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
+    [bold]cutlayer train --engine ray --clients 1000[/bold] has a server and crews of clients on a Ray cluster.
     """
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
-    prepare(threads, device)
+    if engine not in ("local", "ray"):
+        raise ValueError(f"--engine is local (this process) or ray; got {engine!r}")
+    if engine == "local" and (cluster is not None or crews is not None):
+        raise ValueError("--cluster and --crews belong to --engine ray")
+    prepare(threads, device if engine == "local" else "cpu")
     from ..core.outside import load_named
     from ..engines.folder import load_plan, new_folder, scale_in_words
     from ..engines.local import start
@@ -111,9 +123,16 @@ def train(
             on_epoch=bar.note,
             stop=stop,
         )
+        elsewhere = None
+        if engine == "ray":
+            from ..engines.ray.fleet import Fleet
+            from ..engines.ray.fleet import train as on_ray
+
+            elsewhere = partial(on_ray, fleet=Fleet(cluster or "local", crews, threads or 1), device=device)
         result = start.train(
-            chosen, folder, data_dir=data_dir, device=device, resume=resume is not None, follow=follow
-        )
+            chosen, folder, data_dir=data_dir, device=device if engine == "local" else "cpu",
+            resume=resume is not None, follow=follow, elsewhere=elsewhere,
+        )  # fmt: skip
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
         end_if_not_kept(result.get("detectors", ()))

@@ -336,7 +336,7 @@ def test_attributes_are_graded_each_by_itself():
 def test_secrets_are_typed_with_commas_between():
     assert read_secrets(None) == () and read_secrets("images, labels") == ("images", "labels")
     with pytest.raises(
-        ValueError, match="among images, records, series, labels, attribute, membership; got 'pictures'"
+        ValueError, match="among images, records, series, texts, labels, attribute, membership; got 'pictures'"
     ):
         read_secrets("pictures")
 

@@ -17,6 +17,7 @@ from cutlayer.attacks import (
     Dictionary,
     LabelClustering,
     Membership,
+    Retrieval,
     TokenGradients,
 )
 from cutlayer.audit.judge import judge
@@ -28,6 +29,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, Gaussian, KAnonymous, LightSplit, NoGuard
 from cutlayer.metrics.texts import token_accuracy
 from cutlayer.nets import TextDecoder
+from cutlayer.training.causal import why_looks_ahead
 
 TEXT_ATTACKS = [
     Dictionary(),
@@ -36,6 +38,7 @@ TEXT_ATTACKS = [
 ]
 BESIDES = [
     Decoder(steps=30, width=16, hidden=32),
+    Retrieval(),
     AttributeInference("long", steps=60, width=8, hidden=32),
     Membership(),
     LabelClustering(),
@@ -66,11 +69,10 @@ def victim_of(attack, guard):
     """A classifier of texts at its embedding, or where nothing is to be found in one, a model of the language."""
     if attack.why_not(trained(NoGuard()).run.task, True) is None:
         return trained(guard)
-    try:
-        return trained(guard, next_word=True)
-    except ValueError as error:  # a guard that mixes places shows each the word it has to name
-        assert "mixes the places of a text" in str(error)
-        pytest.skip(str(error))
+    known = trained(NoGuard(), next_word=True).run
+    if why := why_looks_ahead(replace(known.plan, guard=guard), known.task):
+        pytest.skip(why)
+    return trained(guard, next_word=True)
 
 
 def judged(attack, victim):
@@ -82,8 +84,9 @@ def test_it_succeeds_on_the_unguarded_cut(attack):
     victim = victim_of(attack, NoGuard())
     row, guess = judged(attack, victim)
     if attack.secret == "images":
-        # Of a language model the first word of a text is nobody's label.
-        assert row["secret"] == "texts" and row["value"] >= (0.8 if isinstance(attack, TokenGradients) else 0.95)
+        # Of a language model the first word is nobody's label; who shows other texts has but some words in common.
+        least = {TokenGradients: 0.8, Retrieval: 0.3}.get(type(attack), 0.95)
+        assert row["secret"] == "texts" and row["value"] >= least
         assert guess.dtype == torch.int64 and guess.shape == victim.truth.shape
     elif attack.secret == "attribute":
         assert row["value"] > row["chance"]

@@ -22,7 +22,7 @@ from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_no
 
 log = logging.getLogger("cutlayer.join")
 Told = TypeVar("Told")
-PERSISTENT = ("busy", "internal", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+PERSISTENT = ("busy", "internal", "rate", "slow", "window")  # refusals that may pass: try again
 RETRY = 5.0  # seconds between two tries to connect, at most
 LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
