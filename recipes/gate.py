@@ -1,8 +1,8 @@
 """Gate between ten clients that have little data each: a code of few bits in every epoch, or sent once.
 
-The plans named `cifar10` are those of docs/evidence/gate.md: ResNet-18 cut behind layer1[0], images moved and
+The plans named `cifar10` are near those of docs/evidence/gate.md: ResNet-18 cut behind layer1[0], images moved and
 mirrored, and a tenth of the data for each of ten clients that take turns with one head. `digits` are the same idea
-for minutes on one core. What a client could do alone: `cutlayer compare recipes/gate.py:cifar10_gate --with plan`.
+for minutes on one core. An audit also trains the client alone.
 
     cutlayer audit recipes/gate.py:cifar10 --guard 'Gate(numbers={16,32}, bits={1,2}, home=1.0)' --device cuda
 """
