@@ -21,6 +21,7 @@ from ...training import checkpoint
 from ...training.batches import refuse_small_batches, refuse_too_few
 from ...training.checkpoint import Snapshots
 from ...training.client import Client
+from ...training.evaluation import figures
 from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
 from ...training.loop import BEST
@@ -373,6 +374,7 @@ class DeployedClient:
             "number": client.number,
             "steps": client.network.steps,
             "accuracy": self.scores.get("test"),
+            **figures([client.scored]),
             "connections": self.channel.connections,
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),
