@@ -1,6 +1,6 @@
 """Texts for tests: a small grammar whose sentences tell two topics apart, and a network cut between layers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,16 @@ def texts(count: int = 240) -> Loaded:
 
 def text_parts(private: int = 64, aux: int = 160) -> Parts:
     return Parts(sentences(private, 1), sentences(12, 2), sentences(aux, 3), sentences(40, 4))
+
+
+def next_words(samples: Samples) -> Samples:
+    """The same texts, of which every token is to be named by those before it; after the last comes padding."""
+    return replace(samples, y=torch.cat([samples.x[:, 1:], torch.zeros_like(samples.x[:, :1])], 1), s={})
+
+
+def next_word_parts() -> Parts:
+    known = text_parts()
+    return Parts(*(next_words(some) for some in (known.private, known.val, known.aux, known.test)))
 
 
 class Block(nn.Module):

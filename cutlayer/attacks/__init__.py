@@ -15,12 +15,14 @@ from .base import Knowledge as Knowledge
 from .base import KnownGuard as KnownGuard
 from .base import Pass as Pass
 from .base import smashed as smashed
+from .bisr import BiSR as BiSR
 from .decoder import Decoder as Decoder
 from .dictionary import Dictionary as Dictionary
 from .diffusion import DiffusionPrior as DiffusionPrior
 from .fora import FORA as FORA
 from .fsa import FeatureSniffer as FeatureSniffer
 from .fsha import FSHA as FSHA
+from .headswap import HeadSwap as HeadSwap
 from .labels import LabelClustering as LabelClustering
 from .labels import TailEnumeration as TailEnumeration
 from .linked import Linked as Linked
@@ -29,6 +31,7 @@ from .pcat import PCAT as PCAT
 from .retrieval import Retrieval as Retrieval
 from .sdar import SDAR as SDAR
 from .sdar import SDARLabels as SDARLabels
+from .token_gradients import TokenGradients as TokenGradients
 from .unsplit import UnSplit as UnSplit
 
 __all__ = plug_ins(globals(), Attack)

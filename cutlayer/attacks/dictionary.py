@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from ..core.batch import Task
 from ..core.message import Message
+from ..metrics.text_readers import evened
 from .base import Attack, Attacker, Knowledge, smashed
+from .parts.in_context import best_in_context
 from .parts.keyed import Keyed, made
 from .parts.other_words import ids_of
 
 AT_ONCE = 256  # texts of the dictionary that are compared at once
-CANDIDATES = 4  # words for each place that are tried in the text around it
-APART = 8  # places between two that are tried at the same time
+CANDIDATES = 16  # words for each place that are tried in the text around it
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,9 +24,10 @@ class Dictionary(Keyed):
     """White box, texts: the word whose own row, sent at the same place, is nearest to each row observed.
 
     Where the cut lies behind the embedding this is the nearest embedding, and a lookup: a row hangs on its word and
-    place alone. Deeper, a row hangs on the text around it, too: `rounds` more try the nearest four words of each
-    place in the text found so far. Messages that are no row for each token are brought back by the guard's public
-    map; where there is none, there is nothing to look up.
+    place alone. Deeper, a row hangs on the text around it, too: distances are taken in units of how much auxiliary
+    rows of one word vary, and `rounds` more try the nearest sixteen words of each place in the text found so far.
+    Messages that are no row for each token are brought back by the guard's public map; where there is none, there is
+    nothing to look up.
     """
 
     rounds: int = 1
@@ -57,31 +59,36 @@ class _LookingUp(Attacker):
         self.undo: nn.Module | None = knowledge.undo
         self.rounds, self.ids, self.length = spec.rounds, ids_of(knowledge), knowledge.aux.shape[1]
         self.found = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
-        shape = tuple(self._lines(own.held[:1]).shape[1:])
+        lines, texts = self._lifted(own.seen), knowledge.aux[own.rows]
+        shape = tuple(lines.shape[1:])
         if len(shape) != 2 or shape[0] != self.length:
             raise ValueError(
                 f"{spec} looks up a row for each of the {self.length} tokens, and a message behind this guard has "
                 f"the shape {shape}: leave it out, Decoder reads these"
             )
+        self.even = evened(lines, texts).to(lines)
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         seen = self._lines(smashed(messages))
         words = self._nearest(seen)
         best = words[..., 0]
         for _ in range(self.rounds):
-            best = self._tried(seen, best, words)
+            best = best_in_context(best, words, lambda texts: self._error(seen, texts))
         return best
 
     def remarks(self) -> dict[str, object]:
         return dict(self.found)
 
-    def _lines(self, seen: Tensor) -> Tensor:
-        with torch.no_grad():
-            return seen if self.undo is None else self.undo(seen)
+    @torch.no_grad()
+    def _lifted(self, seen: Tensor) -> Tensor:
+        return seen if self.undo is None else self.undo(seen)
 
+    def _lines(self, seen: Tensor) -> Tensor:
+        return self._lifted(seen) @ self.even
+
+    @torch.no_grad()
     def _sent(self, texts: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._lines(self.encode(texts, texts.new_zeros(len(texts))))
+        return self._lines(self.encode(texts, texts.new_zeros(len(texts))))
 
     def _nearest(self, seen: Tensor) -> Tensor:
         """(texts, length, candidates): the words whose rows are nearest, the nearest first."""
@@ -97,21 +104,6 @@ class _LookingUp(Attacker):
             far, pick = together.topk(count, 2, largest=False)
             words = named.gather(2, pick)
         return words.transpose(0, 1)
-
-    def _tried(self, seen: Tensor, best: Tensor, words: Tensor) -> Tensor:
-        """The same text with each place set to whichever candidate explains its row best, a few places at once."""
-        places = torch.arange(self.length, device=seen.device) % APART
-        for group in range(min(APART, self.length)):
-            there = places == group
-            nearest = self._error(seen, best)
-            chosen = best
-            for word in words.unbind(2):
-                changed = torch.where(there, word, best)
-                error = self._error(seen, changed)
-                closer = there & (error < nearest)
-                chosen, nearest = torch.where(closer, word, chosen), torch.where(closer, error, nearest)
-            best = chosen
-        return best
 
     def _error(self, seen: Tensor, texts: Tensor) -> Tensor:
         return (self._sent(texts) - seen).square().sum(2)

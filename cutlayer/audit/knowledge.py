@@ -1,5 +1,6 @@
 """What an attacker is told: no more than the server really knows, before and after the training."""
 
+import copy
 from dataclasses import replace
 
 import torch
@@ -27,7 +28,8 @@ def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
     if missing:
         return f"{attack} needs {' and '.join(missing)}, and there are none to give"
     if attack.reads_classes and data.private.y.dim() > 1:
-        return f"{attack} goes by the class of a sample, and here every pixel has its own: leave it out"
+        what = "place" if data.private.vocabulary else "pixel"
+        return f"{attack} goes by the class of a sample, and here every {what} has its own: leave it out"
     wanted = getattr(attack, "attribute", None)
     if "aux_attributes" in attack.needs and wanted not in data.aux.s:
         return f"{attack} needs {wanted!r} of the auxiliary images; they have {', '.join(sorted(data.aux.s))}"
@@ -69,6 +71,7 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         order=Lazily(lambda: order_of(victim)),
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
+        tail=copy.deepcopy(victim.network.split.tail).requires_grad_(False),
         head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size, ends_still(run.plan)),
         guard=replace(before.guard, true_key=own),
     )

@@ -172,6 +172,7 @@ class Matrix:
             missing = self.resources.lpips_missing
             self._result = Audit(self.plan, {}, truth["images"], truth["labels"], missing, self.left_out)
             self._result.columns = self.loaded.train.columns
+            self._result.words = tuple(self.loaded.tokenizer.words) if self.loaded.tokenizer is not None else ()
         controls: dict[str, Row] = {}
         for guard in self.guards:
             if guard == NoGuard():

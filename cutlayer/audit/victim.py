@@ -195,10 +195,24 @@ class WhiteBox:
         freeze(self.split)
 
     @property
-    def ids(self) -> int:
-        """How many token ids its embedding has a row for; 0: it has none."""
+    def table(self) -> nn.Embedding | None:
+        """What it looks words up in."""
         tables = (layer for layer in self.split.head.modules() if isinstance(layer, nn.Embedding))
-        return next((table.num_embeddings for table in tables), 0)
+        return next(tables, None)
+
+    @property
+    def ids(self) -> int:
+        """How many token ids it has a vector for; 0: it reads no words."""
+        return 0 if self.table is None else self.table.num_embeddings
+
+    def of_vectors(self, vectors: Tensor, texts: Tensor) -> Tensor:
+        """What would be sent for texts whose words had these vectors, with a gradient."""
+        assert self.table is not None
+        hook = self.table.register_forward_hook(lambda module, given, looked_up: vectors)
+        try:
+            return _in_training(self.split, self.still).send(Batch(texts, texts.new_zeros(len(texts))))
+        finally:
+            hook.remove()
 
     def send(self, batch: Batch) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and batch.x.requires_grad):

@@ -193,6 +193,10 @@ class Guard(Spec):
         said = [f"{type(one.part).__name__}: {one.sentence()}" for one in found if one.claims]
         return "; ".join(said) or Guard.no_claim
 
+    def message_bits(self, shape: Shape) -> int | None:
+        """The most bits of a sample that one message carries behind this guard; None: it fixes no number."""
+        return None
+
     def bound(self, before: Bound) -> Bound:
         """What this guard makes of a bound on its input. Nothing is known unless a guard shows it."""
         if self.client_only or before.release is not None:

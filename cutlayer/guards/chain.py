@@ -157,6 +157,13 @@ class Chain(Guard):
             _, before = behind(part, before)
         return before
 
+    def message_bits(self, shape: Shape) -> int | None:
+        """Of the last part that changes what leaves: whatever came before, no more gets through it."""
+        found = None
+        for step in self._steps(shape, 0):
+            found = found if step.part.client_only else step.part.message_bits(step.before)
+        return found
+
     def public_part(self) -> Guard:
         shown = [part.public_part() for part in self.parts if not part.client_only]
         return Chain(*shown) if len(shown) > 1 else shown[0] if shown else NoGuard()

@@ -86,6 +86,9 @@ class Gate(Guard):
     def bits_of_a_sample(self) -> int:
         return self.numbers * self.bits
 
+    def message_bits(self, shape: Shape) -> int:
+        return self.bits_of_a_sample
+
     def out_shape(self, shape: Shape) -> Shape:
         if self.numbers > prod(shape):
             raise ValueError(

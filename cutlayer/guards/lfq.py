@@ -98,6 +98,11 @@ class LFQ(Guard):
         """What one activation of this shape leaves in; the ratio of the thesis is 32 · prod(shape) over it."""
         return prod(self.out_shape(shape))
 
+    def message_bits(self, shape: Shape) -> int | None:
+        return (
+            self.bits_of_a_sample(shape) if self.scale == "none" else None
+        )  # the size of a batch's levels tells, too
+
     @property
     def draws_anew(self) -> bool:
         return self.depth > 1 or self.scale == "client"  # BatchNorm between stages, a size of the whole batch

@@ -80,19 +80,37 @@ def set_apart(lines: Tensor, texts: Tensor) -> Apart:
     return Apart(tokens, places)
 
 
+def scatter(lines: Tensor, texts: Tensor, apart: Apart) -> Tensor:
+    """How rows of one and the same token vary, which the words around it do: (numbers, numbers)."""
+    error = (lines - apart.places - apart.tokens[texts]).flatten(0, 1)
+    return error.T @ error / len(error)
+
+
+def strengthened(scatter: Tensor, apart: Apart, strength: float) -> Tensor:
+    """With a ridge. Where nothing but the token makes a row the scatter is 0, and any distance tells."""
+    spread = (apart.tokens - apart.tokens.mean(0)).square().mean()
+    ridge = strength * (scatter.diagonal().mean() + 1e-6 * spread).clamp_min(1e-30)
+    return scatter + ridge * torch.eye(len(scatter)).to(scatter)
+
+
+@torch.no_grad()
+def evened(lines: Tensor, texts: Tensor, strength: float = 1e-2) -> Tensor:
+    """A map of rows after which those of one token scatter alike in all directions: there distances compare words."""
+    lines = lines.double()
+    apart = set_apart(lines, texts)
+    values, vectors = torch.linalg.eigh(strengthened(scatter(lines, texts, apart), apart, strength))
+    return vectors / values.clamp_min(1e-30).sqrt()
+
+
 def closed_form(lines: Tensor, texts: Tensor, held: Tensor, held_texts: Tensor) -> "TokenRule":
     """Fisher's discriminant of single tokens: the nearest mean, in units of how a token's rows scatter."""
     lines, held = lines.double(), held.double()
     apart = set_apart(lines, texts)
-    error = (lines - apart.places - apart.tokens[texts]).flatten(0, 1)
-    scatter = error.T @ error / len(error)
+    within = scatter(lines, texts, apart)
     counts = texts.flatten().bincount(minlength=len(apart.tokens)).double()
-    spread = (apart.tokens - apart.tokens.mean(0)).square().mean()
     found: list[tuple[float, TokenRule]] = []
     for strength in STRENGTHS:
-        # Where nothing but the token makes a row, its scatter is 0, and any distance tells.
-        ridge = strength * (scatter.diagonal().mean() + 1e-6 * spread).clamp_min(1e-30)
-        weights = torch.linalg.solve(scatter + ridge * torch.eye(len(scatter)).to(scatter), apart.tokens.T)
+        weights = torch.linalg.solve(strengthened(within, apart, strength), apart.tokens.T)
         bias = counts.clamp_min(0.5).log() - 0.5 * (apart.tokens.T * weights).sum(0)
         bias[counts == 0] = -torch.inf
         rule = TokenRule(weights, bias, apart.places)

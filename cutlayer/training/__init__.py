@@ -12,6 +12,7 @@ _HOMES = {
     "Adam": "plan.optimizers",
     "Constant": "plan.lr_schedules",
     "Cosine": "plan.lr_schedules",
+    "OneCycle": "plan.lr_schedules",
     "Steps": "plan.lr_schedules",
     "Relay": "plan.schedule",
     "SplitFed": "plan.schedule",

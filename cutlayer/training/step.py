@@ -17,6 +17,7 @@ from ..core.remote import Remote
 from ..core.seeds import seeded
 from ..core.split import Split
 from ..core.state import State, drop_gradients, freeze, load_changing, load_optimizer, named, optimizer_state, unnamed
+from ..core.stepping import step
 
 
 @dataclass
@@ -65,7 +66,7 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepH
         if client.optimizer is not None:
             if update:
                 hooks.before_step()
-                client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
+                step(client.optimizer)  # under the step's seed: DP-SGD draws noise here
             drop_gradients(client.optimizer)
     noted(client, values)
     return values | figures(client)

@@ -13,7 +13,7 @@ unaligned tensor gives other last bits than the one that was sent. The memory fo
 import math
 import struct
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 
 import torch
@@ -86,8 +86,8 @@ def size(message: Message, codec: Codec | None = None) -> int:
     """`len(encode(message))` without encoding: what the ledger counts when nothing has to be sent."""
     lengths = []
     for name, tensor in message.tensors.items():
-        sent = _as_sent(tensor)[1]
-        ready = None if codec else _ready(message, name, sent)
+        sent = tensor if tensor.is_contiguous() else _as_sent(tensor)[1]
+        ready = _ready(message, name, sent) if message.packed and not codec else None
         lengths.append(codec.size(sent) if codec else ready.size() if ready else _best(message.kind, sent)[1])
     return _end(_start(message), lengths)
 
@@ -104,13 +104,19 @@ def size_later(message: Message) -> int | Later:
 
 def _start(message: Message) -> int:
     """Where the first buffer begins."""
-    table = sum(1 + len(name.encode()) + _ENTRY.size + 4 * t.dim() for name, t in message.tensors.items())
+    return _behind_table(*[(name, tensor.dim()) for name, tensor in message.tensors.items()])
+
+
+@lru_cache(maxsize=256)  # a run has a dozen kinds of tables, and every message asks
+def _behind_table(*entries: tuple[str, int]) -> int:
+    """Where the first buffer begins, behind a table of tensors with these names and dimensions."""
+    table = sum(1 + len(name.encode()) + _ENTRY.size + 4 * dimensions for name, dimensions in entries)
     return _aligned(_HEADER.size + _COUNT.size + table)
 
 
 def _end(start: int, lengths: Sequence[int]) -> int:
     """Where the last of such buffers ends."""
-    return ([start, *_ends(start, lengths)])[-1]
+    return start + lengths[0] if len(lengths) == 1 else ([start, *_ends(start, lengths)])[-1]
 
 
 def decode(frame: bytes | bytearray | memoryview, limit: int = LARGEST_FRAME) -> Message:
@@ -190,8 +196,9 @@ def _best(kind: Kind, tensor: Tensor, below: float = math.inf) -> tuple[Codec, i
 
 def _as_sent(tensor: Tensor) -> tuple[int, Tensor]:
     """Its memory format, and the tensor in the order in which it lies there."""
-    is_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    return (_CHANNELS_LAST, tensor.permute(0, 2, 3, 1)) if is_last and not tensor.is_contiguous() else (_ROWS, tensor)
+    if tensor.is_contiguous() or tensor.dim() != 4 or not tensor.is_contiguous(memory_format=torch.channels_last):
+        return _ROWS, tensor
+    return _CHANNELS_LAST, tensor.permute(0, 2, 3, 1)
 
 
 def _refuse_filled_gaps(view: memoryview, at: int, ends: Sequence[int], lengths: Sequence[int]) -> None:

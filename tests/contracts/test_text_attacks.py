@@ -7,9 +7,19 @@ from typing import get_type_hints
 
 import pytest
 import torch
-from text_toys import TextNet, text_parts, text_plan
+from rotation import and_the_rest
+from text_toys import VOCABULARY, TextNet, next_word_parts, text_parts, text_plan
 
-from cutlayer.attacks import AttributeInference, Decoder, Dictionary, LabelClustering, Membership
+from cutlayer.attacks import (
+    AttributeInference,
+    BiSR,
+    Decoder,
+    Dictionary,
+    LabelClustering,
+    Membership,
+    Retrieval,
+    TokenGradients,
+)
 from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.rows import Row
@@ -18,26 +28,51 @@ from cutlayer.core.seeds import seeded
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, Gaussian, KAnonymous, LightSplit, NoGuard
 from cutlayer.metrics.texts import token_accuracy
+from cutlayer.nets import TextDecoder
+from cutlayer.training.causal import why_looks_ahead
 
 TEXT_ATTACKS = [
     Dictionary(),
+    BiSR(steps=30, input_steps=20, width=16, hidden=32, readers=("ridge", "conv")),
+    TokenGradients(),
 ]
 BESIDES = [
     Decoder(steps=30, width=16, hidden=32),
+    Retrieval(),
     AttributeInference("long", steps=60, width=8, hidden=32),
     Membership(),
     LabelClustering(),
 ]
-every = pytest.mark.parametrize("attack", [*TEXT_ATTACKS, *BESIDES], ids=repr)
 GUARDS = [LightSplit(ratio=2), SEAL(), KAnonymous(k=2), Chain(LightSplit(ratio=2), Gaussian(scale=0.1))]
+# Each meets two of four kinds by turns, and all in the campaign.
+PAIRS = and_the_rest(
+    [(one, GUARDS[(turn + step) % 4]) for turn, one in enumerate([*TEXT_ATTACKS, *BESIDES]) for step in (0, 2)],
+    [*TEXT_ATTACKS, *BESIDES],
+    GUARDS,
+)
+every = pytest.mark.parametrize("attack", [*TEXT_ATTACKS, *BESIDES], ids=repr)
 IMAGES = 16
 
 
-@lru_cache(maxsize=8)
-def trained(guard):
-    run = LocalRun(text_plan(net=TextNet(at=0), guard=guard, epochs=2), text_parts(), classes=2)
+@lru_cache(maxsize=16)
+def trained(guard, next_word=False):
+    if next_word:
+        plan = text_plan(net=TextDecoder(width=16, at=1, vocabulary=VOCABULARY), guard=guard, epochs=2)
+        run = LocalRun(plan, next_word_parts(), classes=VOCABULARY)
+    else:
+        run = LocalRun(text_plan(net=TextNet(at=0), guard=guard, epochs=2), text_parts(), classes=2)
     run.train()
     return Victim(run, IMAGES)
+
+
+def victim_of(attack, guard):
+    """A classifier of texts at its embedding, or where nothing is to be found in one, a model of the language."""
+    if attack.why_not(trained(NoGuard()).run.task, True) is None:
+        return trained(guard)
+    known = trained(NoGuard(), next_word=True).run
+    if why := why_looks_ahead(replace(known.plan, guard=guard), known.task):
+        pytest.skip(why)
+    return trained(guard, next_word=True)
 
 
 def judged(attack, victim):
@@ -46,10 +81,13 @@ def judged(attack, victim):
 
 @every
 def test_it_succeeds_on_the_unguarded_cut(attack):
-    row, guess = judged(attack, trained(NoGuard()))
+    victim = victim_of(attack, NoGuard())
+    row, guess = judged(attack, victim)
     if attack.secret == "images":
-        assert row["secret"] == "texts" and row["value"] >= 0.95
-        assert guess.dtype == torch.int64 and guess.shape == trained(NoGuard()).truth.shape
+        # Of a language model the first word is nobody's label; who shows other texts has but some words in common.
+        least = {TokenGradients: 0.8, Retrieval: 0.3}.get(type(attack), 0.95)
+        assert row["secret"] == "texts" and row["value"] >= least
+        assert guess.dtype == torch.int64 and guess.shape == victim.truth.shape
     elif attack.secret == "attribute":
         assert row["value"] > row["chance"]
     else:
@@ -58,7 +96,7 @@ def test_it_succeeds_on_the_unguarded_cut(attack):
 
 @every
 def test_it_is_reproducible_and_leaves_the_random_state_and_the_victim_alone(attack):
-    victim, state = trained(NoGuard()), torch.get_rng_state()
+    victim, state = victim_of(attack, NoGuard()), torch.get_rng_state()
     before = {name: tensor.clone() for name, tensor in victim.run.tensors().items()}
     one, other = (judged(attack, victim)[0] for _ in range(2))
     assert {**one, "seconds": 0} == {**other, "seconds": 0}
@@ -67,11 +105,10 @@ def test_it_is_reproducible_and_leaves_the_random_state_and_the_victim_alone(att
     assert all(torch.equal(tensor, before[name]) for name, tensor in victim.run.tensors().items())
 
 
-@pytest.mark.parametrize("guard", GUARDS, ids=repr)
-@every
+@pytest.mark.parametrize(("attack", "guard"), PAIRS, ids=repr)
 def test_it_runs_against_guards_of_every_kind(attack, guard):
-    victim = trained(guard)
-    short = replace(attack, **{name: 4 for name in ("steps",) if hasattr(attack, name)})
+    victim = victim_of(attack, guard)
+    short = replace(attack, **{name: 4 for name in ("steps", "input_steps") if hasattr(attack, name)})
     for form in short.against(guard, (12, 16)):
         row, guess = judged(form, victim)
         assert 0 <= row["value"] <= 1
@@ -81,7 +118,7 @@ def test_it_runs_against_guards_of_every_kind(attack, guard):
 
 @every
 def test_an_attacker_can_be_written_down_and_holds_no_text_of_the_clients(attack):
-    victim = trained(NoGuard())
+    victim = victim_of(attack, NoGuard())
     with seeded(0):
         attacker = attack.attacker(after_training(victim, victim.run.parts).only(attack.needs), 0)
     written = pickle.dumps(attacker)

@@ -11,9 +11,10 @@ from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.state import named
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import Gate, KAnonymous
-from cutlayer.training import SendOnce
-from cutlayer.training.plan.lr_schedules import Cosine
+from cutlayer.guards import WCC, Chain, Gate, Gaussian, KAnonymous, NoGuard
+from cutlayer.training import AllActive, SendOnce
+from cutlayer.training.facts.privacy import lines, privacy
+from cutlayer.training.plan.lr_schedules import Cosine, OneCycle
 from cutlayer.training.plan.roles import Phase
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
@@ -42,7 +43,7 @@ def told(request):
     """(run, what the server heard with the epoch it was in) of a whole training."""
     heard = []
     run = run_of(replace(PLAN, protocol=request.param), heard)
-    heads = []
+    heads = [named(run.networks[0].split)]
     run.train(on_epoch=lambda: heads.append(named(run.networks[0].split)))
     return run, [(epoch, one) for epoch, one in heard if one.kind is not Kind.PREDICT], heads
 
@@ -80,10 +81,11 @@ def test_a_message_of_a_frozen_client_hangs_on_its_sample_alone(told):
 
 def test_clients_stand_still_once_they_are_frozen_and_learn_before(told):
     _, _, heads = told
-    learnt = {name: t for name, t in heads[0].items() if name.startswith("net.")}
-    assert any(not torch.equal(t, heads[1][name]) for name, t in learnt.items())
-    for later in heads[3:]:
-        assert all(torch.equal(t, heads[2][name]) for name, t in later.items())
+    for before, after in pairwise(heads[:3]):  # at home, and in the split
+        moved = [name for name, t in before.items() if not torch.equal(t, after[name])]
+        assert {name.split(".")[1] for name in moved} >= {"head", "guard"}
+    for later in heads[4:]:
+        assert all(torch.equal(t, heads[3][name]) for name, t in later.items())
 
 
 def test_the_server_learns_on_from_what_it_kept(told):
@@ -172,3 +174,32 @@ def test_numbers_that_make_no_sense_are_refused(wrong, words):
 
 def test_of_a_training_only_so_many_messages_are_new():
     assert SendOnce(home=9, split=2, views=3).messages == 5
+
+
+def test_one_cycle_rises_and_falls_once():
+    factors = [OneCycle(warm=0.3).factor(epoch, 20) for epoch in range(20)]
+    top = factors.index(max(factors))
+    assert all(a < b for a, b in pairwise(factors[: top + 1])) and all(a > b for a, b in pairwise(factors[top:]))
+    assert top == 6 and 0 < factors[-1] < 0.02 and 0.1 < factors[0] < 0.3
+    with pytest.raises(ValueError, match="in which the rate rises"):
+        OneCycle(warm=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, (6, 3, 18)),
+        ({"roles": AllActive()}, (6, 7, 42)),
+        ({"guard": Chain(GATE, WCC(weight=0.1))}, (6, 3, 18)),
+        ({"guard": Chain(GATE, Gaussian(scale=1.0))}, None),
+        ({"guard": NoGuard(), "roles": SendOnce()}, None),
+    ],
+    ids=str,
+)
+def test_the_ledger_counts_the_bits_of_all_messages_that_are_new(changes, told):
+    found = privacy(replace(PLAN, **changes), TASK)
+    assert (found["bits"] and tuple(found["bits"].values())) == told
+    said = [line for line in lines(found) if "bits of a sample: " in line]
+    assert said == (
+        [] if told is None else [f"messages tell at most {told[2]} bits of a sample: {told[1]} messages of 6 bits"]
+    )

@@ -11,7 +11,7 @@ from ...rules.base import NET, OPTIMIZER
 from ...training.build import build_client, build_remote
 from ...training.client import Client
 from ...training.step import ClientNetwork, export, load
-from .asleep import Asleep, Layout
+from .asleep import Asleep, Layout, Seat
 
 AWAKE = 32  # client networks in memory at once
 
@@ -19,10 +19,11 @@ AWAKE = 32  # client networks in memory at once
 class PooledClient(Client):
     """A client that can give its network up, and has it back when it is needed."""
 
-    def __init__(self, *given: Any, spares: list[ClientNetwork]):
+    def __init__(self, *given: Any, spares: list[Seat]):
         """`spares`: networks without an owner. Where one lies, none needs to be built."""
         super().__init__(*given)
         self.spares = spares
+        self._seat: Seat | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
         self._whole = False  # whether its frozen parts are not those it was built with
 
@@ -41,6 +42,9 @@ class PooledClient(Client):
 
     def _woken(self, known: bool) -> ClientNetwork:
         """With `known`, all weights will be replaced."""
+        if self._asleep.layout and self.spares and self._interchangeable and self.spares[-1].take_up(self._asleep):
+            self._asleep = Asleep()
+            return self._seated(self.spares.pop())
         state, self._asleep = self._asleep.state(self.device), Asleep()
         whole = any(name.startswith(NET) for name in state)
         network = self._built(known or whole)
@@ -52,14 +56,22 @@ class PooledClient(Client):
 
     def _built(self, known: bool) -> ClientNetwork:
         if known and self.spares and self._interchangeable:
-            remote, spare = build_remote(self.plan, self.number, self.uplink.send), self.spares.pop()
-            load_optimizer(spare.optimizer, {})
-            network = ClientNetwork(self.number, spare.split, spare.optimizer, remote)
-        else:
-            self.spares.clear()
-            network = build_client(self.plan, self.task, self.number, self.uplink.send, self.device)
+            load_optimizer(self.spares[-1].network.optimizer, {})
+            return self._seated(self.spares.pop())
+        self.spares.clear()
+        return self._begun(build_client(self.plan, self.task, self.number, self.uplink.send, self.device))
+
+    def _seated(self, seat: Seat) -> ClientNetwork:
+        """The network of a seat, from now on this client's."""
+        remote, left = build_remote(self.plan, self.number, self.uplink.send), seat.network
+        seat.network = ClientNetwork(self.number, left.split, left.optimizer, remote)
+        self._seat = seat
+        return self._begun(seat.network)
+
+    def _begun(self, network: ClientNetwork) -> ClientNetwork:
         if self._whole:
             unfix(network.split)
+            self._seat = None  # it has no place for what was fixed
         network.steps, network.peaks = self._steps, self._peaks
         network.remote.continue_at(self._steps * self.plan.micro_batches)
         self._network = network
@@ -76,17 +88,22 @@ class PooledClient(Client):
         self._whole = True
         if self._network is not None:
             unfix(self._network.split)
+            self._seat = None
 
     def sleep(self, layout: Layout, keeps: bool) -> None:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
         if self._network is not None:
             self._steps, self._peaks = self._network.steps, self._network.peaks
-            kept = self._optimizer_state() if self.plan.keeps_optimizers else {}
-            stays = export(self._network, copies=False) if keeps else kept
-            self._asleep = Asleep.of(stays, layout) if stays else Asleep()
+            seat = self._seat or Seat(self._network, layout)
+            if keeps and seat.holds:
+                self._asleep = seat.lay_down()
+            else:
+                kept = self._optimizer_state() if self.plan.keeps_optimizers else {}
+                stays = export(self._network, copies=False) if keeps else kept
+                self._asleep = Asleep.of(stays, layout) if stays else Asleep()
             if self._interchangeable and not self.spares and not self.plan.client_detectors:
-                self.spares.append(self._network)
-            self._network = None
+                self.spares.append(seat)
+            self._network = self._seat = None
         if self.own.share is not None:
             self._samples = None
 

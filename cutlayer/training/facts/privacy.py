@@ -24,6 +24,7 @@ from ...guards.base import Bound, Release, behind, standing
 from ...guards.noise import gaussian_epsilon
 from ..build import build_client, build_server
 from ..plan.plan import Plan
+from ..plan.roles import Phase
 from ..plan.shapes import cut_shapes
 from ..protocols import Cut
 
@@ -82,6 +83,7 @@ def privacy(
         "weights": weights,
         "why_no_weights": why_no_weights,
         "inference": _inference(plan, bound, delta),
+        "bits": told_bits(plan, cut.shared),
         "beside": _told_beside(cut),
         "not_covered": _not_covered(plan, messages, weights),
         "assumes": _assumes(plan, messages, weights),
@@ -103,6 +105,9 @@ def lines(data: dict[str, Any]) -> list[str]:
     out = [f"may be claimed: {'; '.join(said) or 'nothing'}"]
     if data.get("beside"):
         out.append(data["beside"])
+    if (bits := data.get("bits")) is not None:
+        messages = f"{bits['messages']} message{'' if bits['messages'] == 1 else 's'}"
+        out.append(f"messages tell at most {bits['sample']:,} bits of a sample: {messages} of {bits['message']} bits")
     out += _in_words("what leaves", "message, given the head", data["epsilon"], data["why_no_epsilon"])
     if data["weights"] or data["why_no_weights"]:
         out += _in_words("the client's weights", "step, given all before it", data["weights"], data["why_no_weights"])
@@ -125,6 +130,17 @@ def _in_words(what: str, single: str, price: dict[str, Any] | None, why: str | N
         each = f"{price['release']:.2f} an epoch"
     epochs = f"{price['epochs']} epoch{'' if price['epochs'] == 1 else 's'}"
     return [f"{what}, over {epochs}: ε = {price['total']:.2f}{at} for one record replaced ({each})"]
+
+
+def told_bits(plan: Plan, shape: Shape) -> dict[str, int] | None:
+    """The most bits that the messages of a training tell of a sample, where its guard fixes them. A message that was
+    sent before tells nothing new; what else travels (du, labels, weights) is not counted."""
+    everyone = plan.guarded_clients is None or plan.guarded_clients == plan.clients
+    bits = plan.guard.message_bits(shape) if plan.protocol.crosses and everyone else None
+    if bits is None:
+        return None
+    messages = sum(plan.roles.phase(epoch) in (Phase.SPLIT, Phase.SEND) for epoch in range(plan.epochs))
+    return {"message": bits, "messages": messages, "sample": bits * messages}
 
 
 # ------------------------------------------------------------------ the accountant
