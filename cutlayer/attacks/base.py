@@ -11,6 +11,7 @@ from ..core.batch import Task
 from ..core.guard import GuardModule, Shape
 from ..core.message import Handler, Kind, Message
 from ..core.spec import Spec
+from ..core.state import State
 from ..guards.base import Guard
 from ..nets.base import Net
 
@@ -130,6 +131,10 @@ class Attacker:
     def __call__(self, message: Message, handle: Handler) -> Message:
         return handle(message)
 
+    def handed_on(self, weights: State) -> State:
+        """What the server gives a client to start from, instead of what the others have made."""
+        return weights
+
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         """Images in [0, 1] behind the rows of these messages, in order."""
         raise NotImplementedError
@@ -157,6 +162,8 @@ class Attack(Spec):
     inputs: ClassVar[tuple[str, ...]] = ("images",)
     # It answers the client instead of watching: it must be there while the client trains, and changes how it does.
     active: ClassVar[bool] = False
+    # It is active by the weights it hands on between clients (`Attacker.handed_on`), not by its answers.
+    hands_on: ClassVar[bool] = False
     # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
     # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()

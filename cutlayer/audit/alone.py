@@ -96,7 +96,8 @@ def baselines(plan: Plan, costs: Mapping[str, int], task: Task) -> list[Baseline
 
 def _why_none(plan: Plan, task: Task) -> str | None:
     if len(scores_shape(plan.net, task.shape, task.classes)) > 1:
-        return "every pixel has a class, and the local networks here name one class a sample"
+        what = "place" if task.vocabulary else "pixel"
+        return f"every {what} has a class, and the local networks here name one class a sample"
     try:
         cut = cut_shapes(alone_plan(plan), task)
         local_macs(cut.z, cut.u, 1)

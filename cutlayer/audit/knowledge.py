@@ -28,7 +28,8 @@ def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
     if missing:
         return f"{attack} needs {' and '.join(missing)}, and there are none to give"
     if attack.reads_classes and data.private.y.dim() > 1:
-        return f"{attack} goes by the class of a sample, and here every pixel has its own: leave it out"
+        what = "place" if data.private.vocabulary else "pixel"
+        return f"{attack} goes by the class of a sample, and here every {what} has its own: leave it out"
     wanted = getattr(attack, "attribute", None)
     if "aux_attributes" in attack.needs and wanted not in data.aux.s:
         return f"{attack} needs {wanted!r} of the auxiliary images; they have {', '.join(sorted(data.aux.s))}"

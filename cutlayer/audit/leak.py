@@ -12,7 +12,6 @@ from .rows import ColumnRow, Floors, Row
 from .uncertainty import draws
 
 IDENTIFIED = "identified"  # bounds the grade of pictures: whether they still tell which image they are of
-NAMES = "names"  # of texts: counts where the open cut gives some away
 MOST = 2.0  # where draws of the control hardly leak, shares of it grow without bound and say no more than this
 
 
@@ -98,9 +97,10 @@ def found_by(
             control = max(there or [row, *unguarded], key=lambda one: _figure(one, statistic) or 0.0)
             reached, open_cut = (_figure(one, statistic) or 0.0 for one in (row, control))
             floor = _floor(row, floors, statistic)
-            if statistic == NAMES and open_cut - floor < LEAST_LEAK:
-                continue  # nothing to take shares of
-            leak = leak_share(reached, open_cut, floor)
+            if statistic != "value" and max(reached, open_cut) - floor < LEAST_LEAK:
+                continue  # neither tells more than a blind guess: there is nothing to take shares of
+            told = open_cut if open_cut - floor >= LEAST_LEAK else max(open_cut, reached)
+            leak = leak_share(reached, open_cut if statistic == "value" else told, floor)
             found.append(Found(leak, statistic, row, control, reached, open_cut, floor))
             if statistic == "value":
                 found += best_column(own, control, floors)

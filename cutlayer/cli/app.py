@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,11 @@ from . import layers as cli_layers
 from .options import (
     AsJson,
     Code,
+    Crews,
     DataDir,
     Device,
+    Engine,
+    FleetCluster,
     LinkOption,
     OneGuard,
     Out,
@@ -64,6 +68,9 @@ def train(
     code: Code = None,
     record: Record = 0,
     link: LinkOption = None,
+    engine: Engine = "local",
+    cluster: FleetCluster = None,
+    crews: Crews = None,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -72,10 +79,15 @@ def train(
 
     [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
     Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
+    [bold]cutlayer train --engine ray --clients 1000[/bold] has a server and crews of clients on a Ray cluster.
     """
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
-    prepare(threads, device)
+    if engine not in ("local", "ray"):
+        raise ValueError(f"--engine is local (this process) or ray; got {engine!r}")
+    if engine == "local" and (cluster is not None or crews is not None):
+        raise ValueError("--cluster and --crews belong to --engine ray")
+    prepare(threads, device if engine == "local" else "cpu")
     from ..core.outside import load_named
     from ..engines.folder import load_plan, new_folder, scale_in_words
     from ..engines.local import start
@@ -111,9 +123,16 @@ def train(
             on_epoch=bar.note,
             stop=stop,
         )
+        elsewhere = None
+        if engine == "ray":
+            from ..engines.ray.fleet import Fleet
+            from ..engines.ray.fleet import train as on_ray
+
+            elsewhere = partial(on_ray, fleet=Fleet(cluster or "local", crews, threads or 1), device=device)
         result = start.train(
-            chosen, folder, data_dir=data_dir, device=device, resume=resume is not None, follow=follow
-        )
+            chosen, folder, data_dir=data_dir, device=device if engine == "local" else "cpu",
+            resume=resume is not None, follow=follow, elsewhere=elsewhere,
+        )  # fmt: skip
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
         end_if_not_kept(result.get("detectors", ()))
@@ -198,13 +217,18 @@ def bench(
         Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="An earlier bench.json: also say what became better or worse since.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
     prepare(1, "cpu")
+    from ..bench import history
     from ..bench import run as room
     from ..engines.folder import new_folder
 
+    earlier = history.read(against) if against is not None else {}
     folder = new_folder(out, "bench")
     with Bar() as bar:
         rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
@@ -218,6 +242,10 @@ def bench(
             f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
             f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
         )
+    if against is not None:
+        say(f"against {against}" + (f" ({other})" if (other := history.other_machine(rows, earlier)) else ""))
+        for change in history.against(rows, earlier):
+            say(str(change))
     say(f"written to {folder / 'bench.json'}")
 
 

@@ -37,7 +37,7 @@ from .options import (
     plan_options,
 )
 from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, CellLines, end_if_not_kept, say
+from .terminal import Bar, CellLines, end_if_not_kept, figures, say
 
 if TYPE_CHECKING:
     from ..audit.parallel import Where
@@ -276,7 +276,9 @@ def _audit(
         end_if_not_kept(_metered(result.rows))
         return
     report.print_table(result)
-    if maps:
+    if texts := {row["guard"]: row["perplexity"] for row in result.rows if "perplexity" in row}:
+        say("accuracy is the share of right next tokens; perplexity " + figures(texts))
+    elif maps:
         say("accuracy is the share of right pixels; audit.json also has mean_iou")
     for guard, told in {row["guard"]: told for row in result.rows if (told := row.get("link"))}.items():
         say(f"{guard} {in_words(told)[0]}")

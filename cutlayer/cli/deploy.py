@@ -228,6 +228,8 @@ def join(
     else:
         say(deploy.summary(result))
         say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+        if not result["exact"]:
+            say("not the run an undisturbed one would have been: turns were left out, or a state was lost")
         say(f"results in {folder}")
     end_if_not_kept(result.get("detectors", ()))
 

@@ -131,6 +131,20 @@ GpusEach = Annotated[
     float | None,
     typer.Option(help="GPUs of a cluster for one cell, e.g. 0.25. Default: 1 with --device cuda, shared if local."),
 ]
+Engine = Annotated[
+    str, typer.Option(help="Who carries the messages: local (this process), or ray (a fleet on a cluster).")
+]
+FleetCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="WHERE",
+        help="Where the fleet of --engine ray is: local (default), auto or an address. It sees all data and secrets.",
+    ),
+]
+Crews = Annotated[
+    int | None, typer.Option(help="Processes that play the clients of --engine ray. Default: one a CPU but one.")
+]
 GoOn = Annotated[
     Path | None,
     typer.Option(

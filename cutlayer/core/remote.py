@@ -92,7 +92,8 @@ class Remote:
         """Send one message and return the answer, which must belong to it."""
         bare = {name: tensor.detach() for name, tensor in tensors.items()}
         ready = {name: one for name, one in packed.items() if one is not None}
-        return through(self._watchers, self._send)(Message(kind, self.client, step, bare, ready))
+        message = Message(kind, self.client, step, bare, ready)
+        return through(self._watchers, self._send)(message) if self._watchers else self._send(message)
 
     def gradient(self, step: int, du: Tensor) -> Tensor | None:
         """dz for du; a frozen client owes du and gets nothing back."""

@@ -51,6 +51,8 @@ def training_batch(plan: Plan, samples: Samples, index: Tensor, seed: int) -> Ba
     How they are varied is a function of the step's seed, so that a replayed step is the same one.
     """
     batch = as_batch(samples, index, seed)
+    if not plan.data.augment:
+        return batch
     return replace(batch, x=augmented(batch.x, plan.data.augment, derive(seed, "augment")))
 
 

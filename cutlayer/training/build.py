@@ -49,10 +49,11 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
 
 
 def client_secret(plan: Plan, number: int, *names: object) -> int:
-    """A seed of one client's own, which no server can compute."""
+    """A seed of one client's own, which no server can compute; without `names` the one the others follow from."""
     if plan.private_seed is None:
         raise ValueError("a client needs a private seed: plan.with_secrets()")
-    return derive(derive(plan.private_seed, "client", number), *names)
+    root = derive(plan.private_seed, "client", number)
+    return derive(root, *names) if names else root
 
 
 def build_remote(plan: Plan, number: int, send: Handler) -> Remote:

@@ -54,6 +54,7 @@ class Client:
         self.at_best = False  # whether it stands at the best epoch, not at the last
         self.detour: tuple[int, ...] = ()  # where this step was made before with other samples: it draws anew then
         self.correction = plan.rule.correction()
+        self._root: int | None = None  # all its secrets follow from
         self._network: ClientNetwork | None = None
         self._samples: Samples | None = None
         self.detection = self._detection()
@@ -104,7 +105,9 @@ class Client:
         return self.network.peaks
 
     def secret(self, *names: object) -> int:
-        return client_secret(self.plan, self.number, *names)
+        if self._root is None:
+            self._root = client_secret(self.plan, self.number)
+        return derive(self._root, *names)
 
     def order(self, epoch: int) -> list[Tensor]:
         """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
@@ -158,7 +161,7 @@ class Client:
         rule = _RuleHalf(self.correction if weighs and first < last else None, self.network, order)
         try:
             learnt = 0
-            if first < last or not weighs:
+            if first < last or not (weighs or frozen):  # else it is only shown weights, or asked for its own
                 learnt = self.learn(epoch, first, last, frozen=bool(frozen), hooks=rule.hooks)
             brought = export(self.network, optimizer=not merges) if weighs else {}
             brought |= rule.brought(last - first, self._rate(epoch))

@@ -25,6 +25,7 @@ from .plan.roles import Role
 from .plan.schedule import Turn
 from .progress import Progress
 from .send_once import KeptRows
+from .suspicion import COUNTS
 from .timetable import Timetable
 from .unequal_ranks import narrowed, started, widened
 
@@ -39,6 +40,7 @@ class Coordinator:
         self.timetable, self.progress = Timetable(plan, batches), Progress(plan.clients)
         self.shared: State = {}  # what was last brought back or merged; empty while heads are the clients' own
         self.nothing_shared = False  # whether somebody has said that no weight of a client's trains
+        self.counts: Tensor | None = None  # of batches, as clients have sealed them: for each other's eyes
         self.memory: State = {}  # what the rule remembers; no client sees it
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
@@ -150,6 +152,8 @@ class Coordinator:
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
         start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
         start = narrowed(self.plan, turn.client, start)
+        if self.counts is not None and self.plan.rounds.merges and not taken:
+            start[COUNTS] = self.counts
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
     def received(self, turn: Turn, done: Message) -> Message | None:

@@ -20,4 +20,4 @@ def numbers(message: Message, name: str, count: int) -> list[int]:
     found = message[name]
     if found.dtype != torch.int64 or found.shape != (count,):
         raise ProtocolError(f"{message} should carry {count} whole numbers as {name!r}")
-    return [int(value) for value in found]
+    return found.tolist()

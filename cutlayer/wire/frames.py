@@ -86,8 +86,8 @@ def size(message: Message, codec: Codec | None = None) -> int:
     """`len(encode(message))` without encoding: what the ledger counts when nothing has to be sent."""
     lengths = []
     for name, tensor in message.tensors.items():
-        sent = _as_sent(tensor)[1]
-        ready = None if codec else _ready(message, name, sent)
+        sent = tensor if tensor.is_contiguous() else _as_sent(tensor)[1]
+        ready = _ready(message, name, sent) if message.packed and not codec else None
         lengths.append(codec.size(sent) if codec else ready.size() if ready else _best(message.kind, sent)[1])
     return _end(_start(message), lengths)
 
@@ -196,7 +196,7 @@ def _best(kind: Kind, tensor: Tensor, below: float = math.inf) -> tuple[Codec, i
 
 def _as_sent(tensor: Tensor) -> tuple[int, Tensor]:
     """Its memory format, and the tensor in the order in which it lies there."""
-    if tensor.dim() != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
+    if tensor.is_contiguous() or tensor.dim() != 4 or not tensor.is_contiguous(memory_format=torch.channels_last):
         return _ROWS, tensor
     return _CHANNELS_LAST, tensor.permute(0, 2, 3, 1)
 

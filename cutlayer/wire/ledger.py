@@ -12,6 +12,7 @@ from . import frames as wire
 from .later import Later, settled
 
 UP, DOWN = "up", "down"
+NAMES = {kind: kind.name for kind in Kind}  # an enum takes its time to say its name
 TRAINING = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 
@@ -56,7 +57,7 @@ class Ledger:
 
     def note(self, message: Message, direction: str, size: int | None = None) -> None:
         """Count a message; `size` is that of its frame, where somebody has encoded it already."""
-        key = message.kind.name, direction
+        key = NAMES[message.kind], direction
         found = size if size is not None else _size(message)
         if self._record is not None:
             self._record.append(Noted(key, found))

@@ -43,7 +43,7 @@ def told(request):
     """(run, what the server heard with the epoch it was in) of a whole training."""
     heard = []
     run = run_of(replace(PLAN, protocol=request.param), heard)
-    heads = []
+    heads = [named(run.networks[0].split)]
     run.train(on_epoch=lambda: heads.append(named(run.networks[0].split)))
     return run, [(epoch, one) for epoch, one in heard if one.kind is not Kind.PREDICT], heads
 
@@ -81,10 +81,11 @@ def test_a_message_of_a_frozen_client_hangs_on_its_sample_alone(told):
 
 def test_clients_stand_still_once_they_are_frozen_and_learn_before(told):
     _, _, heads = told
-    learnt = {name: t for name, t in heads[0].items() if name.startswith("net.")}
-    assert any(not torch.equal(t, heads[1][name]) for name, t in learnt.items())
-    for later in heads[3:]:
-        assert all(torch.equal(t, heads[2][name]) for name, t in later.items())
+    for before, after in pairwise(heads[:3]):  # at home, and in the split
+        moved = [name for name, t in before.items() if not torch.equal(t, after[name])]
+        assert {name.split(".")[1] for name in moved} >= {"head", "guard"}
+    for later in heads[4:]:
+        assert all(torch.equal(t, heads[3][name]) for name, t in later.items())
 
 
 def test_the_server_learns_on_from_what_it_kept(told):

@@ -1,5 +1,6 @@
 """Where clients are received: who they are, what they say of their data, and what a server puts up with."""
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -17,6 +18,7 @@ from .session import Refused
 STRIKES = 3  # refusals in the middle of a conversation before a client is left out
 LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
 MOST_BATCHES = 1 << 20  # of a client in an epoch
+_CODE = re.compile("[0-9a-f]{64}")
 
 
 class Admission:
@@ -56,6 +58,7 @@ class Admission:
             "batches": _whole(facts, "batches", MOST_BATCHES),
             "own_data": bool(facts.get("own_data")),
             "task": task,
+            **_code(facts),
         }
         if self.task is None:
             self._refuse_unfit(task)
@@ -124,6 +127,14 @@ def _whole(facts: Mapping[str, Any], name: str, most: int) -> int:
     if not isinstance(value, int) or not 0 <= value <= most:
         raise Refused("garbage", f"{name} is a whole number up to {most}")
     return value
+
+
+def _code(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Its seal on the number of its batches, which only other clients can read."""
+    code = facts.get("batches_code", "")
+    if not isinstance(code, str) or not (code == "" or _CODE.fullmatch(code)):
+        raise Refused("garbage", "batches_code is 64 hexadecimal digits")
+    return {"batches_code": code} if code else {}
 
 
 def _task(facts: Mapping[str, Any]) -> Task:

@@ -22,7 +22,7 @@ from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_no
 
 log = logging.getLogger("cutlayer.join")
 Told = TypeVar("Told")
-PERSISTENT = ("busy", "internal", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+PERSISTENT = ("busy", "internal", "rate", "slow", "window")  # refusals that may pass: try again
 RETRY = 5.0  # seconds between two tries to connect, at most
 LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
@@ -157,9 +157,9 @@ class ServerChannel:
 
     def _reconnect(self, patience: float | None = None) -> None:
         """Until the server is back, or for as long as we are patient. Raises NewSession if it has forgotten us."""
-        began, wait = time.monotonic(), 0.1
-        patience = self.give_up if patience is None else patience
+        began, wait, given = time.monotonic(), 0.1, patience
         while True:
+            patience = self.give_up if given is None else given  # who is asked to end may become impatient
             try:
                 welcome = self._connect()
                 break

@@ -13,6 +13,7 @@ import torch
 from ...core.batch import Task
 from ...core.errors import Halt, NonFinite, ProtocolError
 from ...core.message import Kind, Message
+from ...core.state import State
 from ...data.base import Parts
 from ...nets.base import scores_shape
 from ...rules.base import OPTIMIZER
@@ -20,6 +21,7 @@ from ...training import checkpoint
 from ...training.batches import refuse_small_batches, refuse_too_few
 from ...training.checkpoint import Snapshots
 from ...training.client import Client
+from ...training.evaluation import figures
 from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
 from ...training.loop import BEST
@@ -27,12 +29,12 @@ from ...training.orders import PURPOSES, numbers, weights_in
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
 from ...training.plan.shapes import cut_shapes
-from ...training.seals import NAME as SEALED
-from ...training.seals import Seal, Seals
 from ...training.step import export
+from ...training.suspicion import COUNTS, Suspicion, without_last
 from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
 from ..books import Books
+from ..folder import FolderLock
 from ..halt import lay_down
 from . import certs
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
@@ -62,6 +64,8 @@ class DeployedClient:
         self._crossed: dict[int, tuple[int, ...]] = {}  # shapes of what was sent lately, by step
         self._about: dict[str, Any] = {}
         self._process = secrets.token_hex(8)
+        self.lock: FolderLock | None = None
+        self._exact = True  # whether the server calls the run what an undisturbed one would have been
         self._turn: tuple[int, int, int] | None = (
             None  # epoch, first batch and step of the turn that is being followed
         )
@@ -98,11 +102,12 @@ class DeployedClient:
         self.party = Client(self.plan, task, number, own, uplink, self.device, self._learnt)
         self._u = answered_shape(self.plan, task)
         self.books = Books(self.folder, self.plan.epochs, self.party.batches)
-        self.seals = self._start_seals(number)
+        self.suspicion = self._suspicion(number, self.party.batches)
         self._about = {
             "batches": self.party.batches,
             "own_data": own_data,
             "task": [*task[:2], dict(task.attributes), task.vocabulary],
+            **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }
         if not self.snapshots.numbers():
             self._write(0)
@@ -113,16 +118,12 @@ class DeployedClient:
         while True:
             try:
                 order = self._decode(self.channel.receive())
-                answer = self._sealed(order, self._follow(order))
+                frame = self._answer(order)
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
-                frame: bytes | bytearray = frames.encode(answer)
-                if weights_in(answer):
-                    fresh, frame = frame, self.books.release(("weights", *(self._turn or ()), answer.step), frame)
-                    self._adopt(answer if frame is fresh else self._decode(memoryview(frame)))
                 self.channel.send(frame)
                 if order.kind is Kind.END:
-                    self.books.close()
                     self.channel.leave(LINGER)
+                    self._put_down()
                     return result
             except NewSession:
                 log.info("new session", extra={"facts": {"step": self._party.network.steps}})
@@ -144,27 +145,29 @@ class DeployedClient:
     def _relays(self) -> bool:
         return self.plan.shared_client_network and self.plan.clients > 1
 
-    def _start_seals(self, number: int) -> Seals | None:
-        """Without certificates, on one machine, there is no key and no seal."""
-        if self.address.identity is None or not self._relays:
-            return None
+    def _suspicion(self, number: int, batches: int) -> Suspicion | None:
+        """Without certificates, on one machine, there is no key that the server does not have."""
+        if self.address.identity is None or not self._relays or self.plan.unequal_ranks:
+            return None  # what has several ranks the server cuts to size for each: no seal survives that
         if self.address.identity.weights is None:
             raise ValueError(
                 f"there is no {certs.WEIGHTS_KEY} in this client's folder of certificates, by which clients know "
                 "each other's weights: `cutlayer certs` with the same names adds it; copy the folder again"
             )
-        return Seals(self.address.identity.weights, self.plan.fingerprint(), number)
+        return Suspicion(self.plan, number, batches, self.address.identity.weights)
 
-    def _sealed(self, order: Message, answer: Message) -> Message:
-        """With this client's seal on weights that the next one starts from. What is merged on the way has none."""
-        starts = not self.plan.rounds.merges or (order.kind is Kind.WEIGHTS and answer.step == order.step)
-        if self.seals is None or not weights_in(answer) or not starts:
-            return answer
-        return Message(answer.kind, answer.client, answer.step, self.seals.seal(answer.tensors))
-
-    def _adopt(self, sent: Message) -> None:
-        if self.seals is not None and SEALED in sent.tensors:
-            self.seals.adopt(Seal.read(sent[SEALED]))
+    def _answer(self, order: Message) -> bytes | bytearray:
+        """What goes back. Weights that were sent before go again as they went: the next client starts from them."""
+        answer = self._follow(order)
+        if not weights_in(answer):
+            return frames.encode(answer)
+        if self.suspicion is not None:
+            answer = self.suspicion.sealed(order, answer)
+        fresh = frames.encode(answer)
+        frame = self.books.release(("weights", *(self._turn or ()), answer.step), fresh)
+        if self.suspicion is not None:
+            self.suspicion.adopt(answer if frame is fresh else self._decode(memoryview(frame)))
+        return frame
 
     def _who(self) -> dict[str, Any]:
         return {
@@ -212,6 +215,8 @@ class DeployedClient:
             self.books.evaluation(evaluated, epoch)
         elif order.kind in (Kind.TURN, Kind.WEIGHTS):
             epoch, first, last, _ = numbers(order, "turn", 4)
+            if order.step != self._party.steps:
+                raise ProtocolError(f"{order}: this client stands at step {self._party.steps}")
             self._turn = epoch, first, order.step
             self._party.detour = (epoch, first) if self.books.turn(order.step, epoch, first, last) else ()
 
@@ -242,6 +247,7 @@ class DeployedClient:
                 self._go_to(number)
             else:
                 client.take_over(order)
+                self._exact = not number
             return order.reply(steps=torch.tensor([client.network.steps]))
         self._open(order)
         answer = client.handle(order.to(self.device))
@@ -254,7 +260,8 @@ class DeployedClient:
         """A server may order what the plan says and no more: own heads stay at home, and no others are put in."""
         weights = weights_in(order)
         what = {Kind.TURN: "turn", Kind.WEIGHTS: "turn", Kind.EVALUATE: "what"}.get(order.kind, "number")
-        if set(order.tensors) != {what, *weights}:
+        known = {COUNTS} if self.plan.rounds.merges and order.kind is Kind.WEIGHTS else set()
+        if set(order.tensors) - known != {what, *weights}:
             raise ProtocolError(f"{order} carries {sorted(order.tensors)[:4]}; {what!r} was expected")
         if not self._relays and (weights or order.kind is Kind.WEIGHTS):
             raise ProtocolError(f"{order} is about weights, and in this plan every client keeps its own")
@@ -278,21 +285,16 @@ class DeployedClient:
         if any(t.is_floating_point() and not finite(t) for t in order.tensors.values()):
             raise ProtocolError(f"{order} brings weights that hold NaN or infinity")
         if what == "turn":
-            epoch, _, _, frozen = numbers(order, what, 4)
+            epoch, first, end, frozen = numbers(order, what, 4)
             if not 0 <= epoch < self.plan.epochs:
                 raise ProtocolError(f"{order} is of an epoch the plan does not have")
-            if frozen not in (0, 1) or (frozen and not self.plan.roles.freezes):
+            if frozen not in (0, 1) or (frozen and first < end and not self.plan.roles.freezes):
                 raise ProtocolError(f"{order} freezes a client of a plan in which all are active")
         if order.kind is Kind.KEEP and numbers(order, what, 1)[0] < BEST:
             raise ProtocolError(f"{order}: snapshots are numbered from 0")
-        if weights:
-            self._refuse_foreign(order, weights)
-
-    def _refuse_foreign(self, order: Message, weights: Mapping[str, torch.Tensor]) -> None:
-        """Weights from the server are suspects: a head that shows its inputs has the right shape, too."""
-        if self.seals is not None and not self.plan.rounds.merges:
+        if self.suspicion is not None:
             last = self._lacks_best and order.kind in (Kind.EVALUATE, Kind.END)
-            self.seals.check(weights, any_round=last)
+            self.suspicion.refuse_foreign(order, any_round=last)
 
     def _learnt(self, epoch: int, terms: Mapping[str, float]) -> None:
         if not self.rows or self.rows[-1]["epoch"] != epoch + 1:
@@ -313,6 +315,12 @@ class DeployedClient:
         log.error("halted", extra={"facts": {"why": str(halt)}})
         return lay_down(self.folder, halt, self._party.own_state(), self._facts(), self._party.detection.report())
 
+    def _put_down(self) -> None:
+        """Nothing more is written to its folder."""
+        self.books.close()
+        if self.lock is not None:
+            self.lock.release()
+
     # ----------------------------------------------------------------------- snapshots
     def _facts(self) -> dict[str, Any]:
         return {
@@ -321,17 +329,20 @@ class DeployedClient:
             "sums": self.sums,
             "ledger": self.ledger.as_dict(),
             "client": self._party.number,
-            **({"seals": self.seals.seen()} if self.seals is not None else {}),
+            **({"weights": self.suspicion.seen()} if self.suspicion is not None else {}),
         }
 
     def _write(self, number: int) -> None:
-        client, facts = self._party, self._facts()
+        facts = self._facts()
         if number == BEST:
-            checkpoint.save(self.folder / "best.safetensors", client.own_state(), facts)
+            checkpoint.save(self.folder / "best.safetensors", self._state(), facts)
             return
-        self.snapshots.save(number, client.own_state(), facts)
+        self.snapshots.save(number, self._state(), facts)
         self.books.snapshots(self.snapshots.numbers())
         self._write_history()
+
+    def _state(self) -> State:
+        return self._party.own_state() | (self.suspicion.tensors() if self.suspicion is not None else {})
 
     def _write_history(self) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
@@ -344,8 +355,8 @@ class DeployedClient:
                 self._lacks_best = True
                 return
             state, facts = checkpoint.load(self.folder / "best.safetensors")
-            self._party.load_state(state)
-            self._recall_seals(facts)
+            self._party.load_state(without_last(state))
+            self._recall(facts, state)
             self._party.at_best = True
             return
         if number not in self.snapshots.numbers():
@@ -353,16 +364,16 @@ class DeployedClient:
         state, facts = self.snapshots.load(number)
         if facts["client"] != self._party.number:
             raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._party.number}")
-        self._party.load_state(state)
+        self._party.load_state(without_last(state))
         self._party.at_best = self._lacks_best = False
-        self._recall_seals(facts)
+        self._recall(facts, state)
         self._party.continue_at(facts["steps"])
         self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
         self.ledger.take(Ledger.from_dict(facts["ledger"]))
 
-    def _recall_seals(self, facts: Mapping[str, Any]) -> None:
-        if self.seals is not None and "seals" in facts:
-            self.seals.go_to(facts["seals"])
+    def _recall(self, facts: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+        if self.suspicion is not None and "weights" in facts:
+            self.suspicion.go_to(facts["weights"], state)
 
     def _result(self) -> dict[str, Any]:
         client = self._party
@@ -372,7 +383,9 @@ class DeployedClient:
             "name": self.name,
             "number": client.number,
             "steps": client.network.steps,
+            "exact": self._exact,
             "accuracy": self.scores.get("test"),
+            **figures([client.scored]),
             "connections": self.channel.connections,
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),

@@ -18,6 +18,7 @@ from ...training.batches import refuse_small_batches, refuse_too_few, task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
+from ...training.fused_wave import Fusion
 from ...training.laws import refuse_broken_net
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import Plan
@@ -76,7 +77,7 @@ class LocalRun:
         self.coordinator = Coordinator(plan, self.server, batches)
         self.progress, self.timetable = self.coordinator.progress, self.coordinator.timetable
         self.ledger = self.coordinator.ledger
-        fused = FusedDoor(self.coordinator) if plan.rounds.fused else None
+        fused = FusedDoor(self.server.handle, Fusion(self.server)) if plan.rounds.fused else None
         door = through([*at_server, *self.coordinator.watches], fused or self.server.handle)
         watched = bool(at_server or self.coordinator.watches or wrap is not _as_it_is)
         self._why_eager = why_not_captured(plan, self.device, watched)

@@ -51,6 +51,8 @@ from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
 from .run import LocalRun
 
+Carried = Callable[..., bool]  # as `LocalRun.train`, with the run in front
+
 
 @dataclass(frozen=True)
 class Following:
@@ -72,9 +74,15 @@ def train(
     device: str = "cpu",
     resume: bool = False,
     follow: Following | None = None,
+    elsewhere: Carried | None = None,
 ) -> dict[str, Any]:
-    """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
+    """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result.
+
+    `elsewhere`: who makes the steps, where that is not this process (`engines/ray`); the folder is the same.
+    """
     follow = follow or Following()
+    if elsewhere is not None and (follow.record or follow.link is not None):
+        raise ValueError("--record and --link listen to the server in this process: leave them out, or --engine ray")
     folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if (link := follow.link) is not None:
         refuse_side_by_side(plan)
@@ -103,7 +111,7 @@ def train(
         follow.on_epoch(run.progress.history[-1])
 
     try:
-        finished = loop.train(run.coordinator, run.carrier, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
+        finished = (elsewhere or _here)(run, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
     except Halt as halt:
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
@@ -130,6 +138,10 @@ def train(
             per_epoch=run.timetable.steps // run.plan.epochs,
         )
     return _finish(run, folder, {} if link is None else {"link": told})
+
+
+def _here(run: LocalRun, **heard: Any) -> bool:
+    return loop.train(run.coordinator, run.carrier, **heard)
 
 
 def refuse_side_by_side(plan: Plan) -> None:

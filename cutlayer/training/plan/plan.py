@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
+from math import inf
 from typing import Any, get_args, get_origin
 
 from ...core.batch import Task as Task
@@ -81,6 +82,7 @@ class Plan(Spec):
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
+    largest_move: float = 8.0  # of merged weights in a step, in moves of the client that gets them; 0: not looked at
     frozen_parts: tuple[str, ...] = ()  # parts that do not train: head, body, tail
     adapters: LoRA | None = None  # what trains over a head and body that do not
     start: Pretrained | None = None  # a whole network's weights; each side takes only its own part
@@ -148,6 +150,11 @@ class Plan(Spec):
         if not 0 <= self.val_share < 1:
             raise ValueError(
                 f"val_share is the share of training data for validation, in [0, 1); got {self.val_share}"
+            )
+        if not 0 <= self.largest_move < inf:
+            raise ValueError(
+                "largest_move is how many times farther than in a client's own steps merged weights may move, from 0 "
+                f"(any distance) up; got {self.largest_move!r}"
             )
         if self.patience and not self.val_share:
             raise ValueError("early stopping needs validation data: give val_share a value above 0, or patience=0")

@@ -59,7 +59,7 @@ def crooked(plan, folder, names=("ward-a",), **options):
     yield Crooked(run)
 
 
-def refused(server: Crooked, order) -> BaseException:
+def refused(server: Crooked, order, client: int = 0) -> BaseException:
     """What the client says when it does not follow; an error here if it does."""
     orders = threading.Thread(target=lambda: _follow(server, order), daemon=True)
     orders.start()
@@ -68,8 +68,7 @@ def refused(server: Crooked, order) -> BaseException:
         assert orders.is_alive(), "the client followed"
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.01)
-    for connection in server.run.service.admission.connections:
-        connection.drop()
+    server.run.service.admission.connections[client].drop()
     orders.join(5)
     return server.run.errors.pop()
 
