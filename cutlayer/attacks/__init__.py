@@ -16,6 +16,7 @@ from .base import KnownGuard as KnownGuard
 from .base import Pass as Pass
 from .base import smashed as smashed
 from .bisr import BiSR as BiSR
+from .cipher import Cipher as Cipher
 from .decoder import Decoder as Decoder
 from .dictionary import Dictionary as Dictionary
 from .diffusion import DiffusionPrior as DiffusionPrior

@@ -57,6 +57,9 @@ def test_names_that_come_back_decide_where_they_are_read_best(done):
     found = verdict(rows, done.floors, "Gaussian(scale=3.0)").secrets[0]
     assert found.statistic == "names" and found.grade == "does not protect"
     assert "Of names and numbers 0.90 (0.90 to 0.90) are read; unguarded 1.00" in found.sentence
+    floors = {name: {**marks, "names_found": 1.0} for name, marks in done.floors.items()}
+    blind = verdict(rows, floors, "Gaussian(scale=3.0)").secrets[0]
+    assert blind.statistic != "names" and blind.leak < 0.5, "what a blind guess names, too, was not read"
 
 
 def test_every_figure_is_in_the_schema(done):
