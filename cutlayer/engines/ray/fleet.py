@@ -9,6 +9,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -75,17 +76,21 @@ class Told(NamedTuple):
 class ServerActor:
     """The server of a fleet: the loop, the coordinator and the body, and the way to its crews."""
 
-    def __init__(self, setup: list[Any], crews: list[Any], device: str, threads: int):
-        import ray
-
+    def __init__(self, device: str, threads: int):
         torch.set_num_threads(threads)
         torch.zeros(30 << 18)  # as in one process: see training/device.py
-        given: Setup = opened(ray.get(setup[0]))
-        self._coordinator = _coordinator(given.plan, given.task, [len(share) for share in given.shares], device)
-        self._carrier = RayCarrier(self._coordinator, ActorCrews(crews, setup), device)
-        self._kept = time.monotonic()
+        self._device, self._kept = device, 0.0
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(
+        self, setup: list[Any], crews: list[Any], tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        """Begin, or begin anew, at a snapshot. An actor that Ray has started again knows nothing else."""
+        import ray
+
+        given: Setup = opened(ray.get(setup[0]))
+        counts = [len(share) for share in given.shares]
+        self._coordinator = _coordinator(given.plan, given.task, counts, self._device)
+        self._carrier = RayCarrier(self._coordinator, ActorCrews(crews, setup), self._device)
         self._coordinator.restore(tensors, facts)
         self._carrier.rewind(self._coordinator.progress.step, tensors)
         self._kept = time.monotonic()
@@ -143,25 +148,25 @@ def train(
         lies = [ray.put(parcel(setup, "plan"))]
         crews = crew_actors(ray, count, threads=fleet.threads)
         made = ray.remote(ServerActor).options(num_cpus=0, num_gpus=gpus, max_restarts=-1)
-        server = made.remote(lies, crews, device, fleet.threads)
+        server = made.remote(device, fleet.threads)
         on_start(server, crews)
         try:
-            return _followed(ray, server, run, on_step, on_epoch, stop)
+            return _followed(ray, partial(server.restore.remote, lies, crews), server, run, on_step, on_epoch, stop)
         finally:
             for actor in [server, *crews]:
                 ray.kill(actor)
 
 
 def _followed(
-    ray: Any, server: Any, run: LocalRun, on_step: Callable[[StepEvent], None], on_epoch: Callable[[], None],
-    stop: Callable[[], bool],
+    ray: Any, restore: Callable[..., Any], server: Any, run: LocalRun, on_step: Callable[[StepEvent], None],
+    on_epoch: Callable[[], None], stop: Callable[[], bool],
 ) -> bool:  # fmt: skip
     last, lost, epoch, restored = run.snapshot(), 0, run.progress.epoch, False
     while True:
         stopping = stop()
         try:
             if not restored:
-                ray.get(server.restore.remote(*last))
+                ray.get(restore(*last))
                 restored = True
             told: Told = ray.get(server.go_on.remote(stopping))
         except (ray.exceptions.RayActorError, LostCrew) as error:
