@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> None:
     import cutlayer
     from cutlayer import attacks, nets
     from cutlayer.audit import AuditSpec, Resources, audit
-    from cutlayer.audit.parallel import spread
+    from cutlayer.audit.parallel import Where, spread
     from cutlayer.audit.store import ResultStore
     from cutlayer.core.spec import spec as parsed
     from cutlayer.data import CIFAR10, Digits
@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace) -> None:
     folder = args.out.with_suffix(".cells")
     resources = Resources(device=args.device, store=ResultStore(folder, spec.identity))
     if args.jobs > 1:
-        spread(spec, loaded, resources, args.jobs, 1, lambda count: None)
+        spread(spec, loaded, resources, Where(jobs=args.jobs, threads=args.jobs), lambda shown: None)
     found = audit(spec, loaded, resources)
     rows = [{name: row[name] for name in KEPT if name in row} for row in found.rows]  # type: ignore[literal-required]
     about = {

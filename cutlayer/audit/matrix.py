@@ -5,9 +5,8 @@ A low score counts only if the same attack succeeded on the unguarded cut in the
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from statistics import mean
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -73,6 +72,7 @@ class Audit:
     poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
     alone: list[AloneRow] = field(default_factory=list)  # what clients reach without a server; two rows a seed
     columns: tuple[Column, ...] = ()  # of `truth`, where that is a table whose columns have names
+    words: tuple[str, ...] = ()  # by token id, where `truth` is texts and its tokenizer is known
 
     @property
     def seed(self) -> int:
@@ -104,20 +104,13 @@ def audit(spec: AuditSpec, loaded: Loaded, resources: Resources | None = None) -
 
     All clients are honest here. Where the plan has a poison, each guard is trained once more with malicious ones.
     """
-    matrix = _Matrix(spec, loaded, resources or Resources())
+    matrix = Matrix(spec, loaded, resources or Resources())
     for seed in spec.seeds:
         matrix.fill(seed)
     return matrix.result()
 
 
-def files_of(spec: AuditSpec, loaded: Loaded) -> int:
-    """How many finished parts the store of an audit holds in the end. What cannot be audited is refused."""
-    made = _Matrix(spec, loaded, Resources()).to_make
-    floors_and_truth = len(spec.seeds) + 1
-    return floors_and_truth + sum(count for kind, count in made.items() if kind != "training")
-
-
-class _Matrix:
+class Matrix:
     """The table while it is filled, a seed at a time. What cannot be audited is refused before any training."""
 
     def __init__(self, spec: AuditSpec, loaded: Loaded, resources: Resources):
@@ -158,43 +151,52 @@ class _Matrix:
         }
         self.to_make = {kind: len(spec.seeds) * count for kind, count in each.items() if count}
         self.show = Cells(resources.on_event, self.to_make)
-        self.store, self.claim = resources.store, cache(resources.claim)  # what is this process's stays so
+        self.store = resources.store
         self.records = any("history" in attack.needs for attack in attacks)
         self.left_out = {repr(guard): why for guard, why in unfit.items()}
         # By name, each once: all forms of an attack lack the same.
         self.left_out |= {type(one).__name__: why.replace(f"{one} ", "it ", 1) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
-            self.left_out[f"{copies} auxiliary records"] = "they equal private ones, value for value"
+            self.left_out[f"{copies} auxiliary {self.task.kind}"] = "they equal private ones, value for value"
         self._floors: list[Floors] = []
         self._result: Audit | None = None
 
     def fill(self, seed: int) -> None:
-        # The judge plays every party, so the private seed may be fixed: the table can be made again.
-        own = replace(self.plan, seed=seed, private_seed=derive(seed, "audit"), poison=None)
-        data = self._data(own, seed)
-        refuse_overlap(data)
-        refuse_alike(data)
-        shared = SceneContext(
-            data, self.task, self.spec.images, self.resources.device, self.show, self.records, self.spec.link
-        )
-        open_cut = Scene(replace(own, guard=NoGuard()), shared, epochs=self._recorded(NoGuard()))
-        marks = self._marks(open_cut)
+        shared = self.context(seed)
+        open_cut = self.scene(seed, NoGuard(), shared)
+        marks = self.marks(open_cut)
         self._floors.append(marks)
         if self._result is None:
-            truth = self._truth(open_cut)
+            truth = self.truth(open_cut)
             missing = self.resources.lpips_missing
             self._result = Audit(self.plan, {}, truth["images"], truth["labels"], missing, self.left_out)
             self._result.columns = self.loaded.train.columns
+            self._result.words = tuple(self.loaded.tokenizer.words) if self.loaded.tokenizer is not None else ()
         controls: dict[str, Row] = {}
         for guard in self.guards:
             if guard == NoGuard():
                 self._attacked(open_cut, marks, controls)
-            elif self.claim(f"{seed} | {shown(guard)}"):
-                scene = Scene(replace(own, guard=guard), shared, open_cut, epochs=self._recorded(guard))
-                self._attacked_if_it_trains(scene, marks, controls)
+            else:
+                self._attacked_if_it_trains(self.scene(seed, guard, shared, open_cut), marks, controls)
         for one in self.alone:
-            self._by_itself(one, own, data)
+            self._by_itself(one, seed)
+
+    def own(self, seed: int) -> Plan:
+        """The plan under one seed. The judge plays every party, so the private seed may be fixed: the table can be
+        made again."""
+        return replace(self.plan, seed=seed, private_seed=derive(seed, "audit"), poison=None)
+
+    def context(self, seed: int) -> SceneContext:
+        data = self._data(self.own(seed), seed)
+        refuse_overlap(data)
+        refuse_alike(data)
+        return SceneContext(
+            data, self.task, self.spec.images, self.resources.device, self.show, self.records, self.spec.link
+        )
+
+    def scene(self, seed: int, guard: Guard, shared: SceneContext, open_cut: Scene | None = None) -> Scene:
+        return Scene(self.own(seed).with_guard(guard), shared, open_cut, epochs=self._recorded(guard))
 
     def result(self) -> Audit:
         assert self._result is not None
@@ -207,7 +209,7 @@ class _Matrix:
     def _attacked_if_it_trains(self, scene: Scene, marks: Floors, controls: dict[str, Row]) -> None:
         """A guard with which training is lost is named among those left out; the others lose nothing by it."""
         guard, seed = scene.plan.guard, scene.plan.seed
-        name = f"{seed} | {shown(guard)} | does not train"
+        name = lost_name(seed, guard)
         if (cell := self.store.get(name)) is None:
             try:
                 self._attacked(scene, marks, controls)
@@ -224,14 +226,11 @@ class _Matrix:
         guard, seed = scene.plan.guard, scene.plan.seed
         assert self._result is not None
         for attack in self.forms[guard]:
-            name = f"{seed} | {shown(guard)} | {attack}"
+            name = cell_name(seed, guard, attack)
             if (cell := self.store.get(name)) is None:
-                # Together with its control, without which it cannot be judged.
-                if guard == NoGuard() and not self.claim(f"{seed} | none | {attack.base()}"):
-                    continue
                 with self.show.making("attack", what := f"{attack} against {shown(guard)}"):
                     self.show(what)
-                    cell = self._tried(scene, attack, marks, controls.get(repr(attack.base())))
+                    cell = self.tried(scene, attack, marks, controls.get(repr(attack.base())))
                 self.store.put(name, cell[0], **cell[1])
             else:
                 self.show.there("attack")
@@ -246,12 +245,12 @@ class _Matrix:
             self._result.rows.append(row)
             if "pictures" in pictures and seed == self.spec.seeds[0]:
                 self._result.pictures[picture_key(row)] = pictures["pictures"]
-        if guard in self.spoils and not self._spoiled(scene, self.spoils[guard]):
-            return
+        if guard in self.spoils:
+            self._spoiled(scene, self.spoils[guard])
         if not scene.trained:  # all of its cells were there already
             self.show.there("training")
 
-    def _tried(self, scene: Scene, attack: Attack, marks: Floors, control: Row | None) -> Cell:
+    def tried(self, scene: Scene, attack: Attack, marks: Floors, control: Row | None) -> Cell:
         """A row and its pictures; of an attack that lacks something, what that is: the others lose nothing by it."""
         if scene.plan.guard != NoGuard() and control is None:
             return {"not_tried": f"{attack.base()} was not tried on the unguarded cut, which is its control"}, {}
@@ -260,20 +259,21 @@ class _Matrix:
         except NotTried as error:
             return {"not_tried": str(error)}, {}
 
-    def _spoiled(self, scene: Scene, poison: Poison) -> bool:
-        """The same guard with malicious clients; False: another process's to do."""
+    def _spoiled(self, scene: Scene, poison: Poison) -> None:
+        """The same guard with malicious clients."""
         guard = scene.plan.guard
-        name = f"{scene.plan.seed} | {shown(guard)} | {poison}"
-        if (cell := self.store.get(name)) is None:
-            if guard == NoGuard() and not self.claim(name):
-                return False
-            cell = scene.spoiled(poison), {}
+        name = cell_name(scene.plan.seed, guard, poison)
+        cell = self.store.get(name)
+        if cell is None:
+            cell = dict(scene.spoiled(poison)), {}
             self.store.put(name, cell[0])
         else:
             self.show.there("poisoned training")
         assert self._result is not None
-        self._result.poisoned.append(cell[0])
-        return True
+        if "failed" in cell[0]:
+            self.left_out[f"{poison} with {shown(guard)}"] = cell[0]["failed"]
+            return
+        self._result.poisoned.append(cast(PoisonRow, cell[0]))
 
     def _recorded(self, guard: Guard) -> int:
         """How many epochs some attack on this guard wants to read together."""
@@ -282,28 +282,30 @@ class _Matrix:
 
     def _client_macs(self) -> dict[str, int]:
         """What each guard has a client compute."""
-        own = {shown(guard): replace(self.plan, guard=guard) for guard in self.guards}
+        own = {shown(guard): self.plan.with_guard(guard) for guard in self.guards}
         return {name: sides(plan, self.task)["client"]["macs"] for name, plan in own.items()}
 
-    def _by_itself(self, one: Baseline, own: Plan, data: Parts) -> None:
+    def _by_itself(self, one: Baseline, seed: int) -> None:
         """The row of clients without a server; where there can be none, it says why."""
         assert self._result is not None
         if one.plan is None:
-            self._result.alone.append(one.row(own.seed))
+            self._result.alone.append(one.row(seed))
             return
-        name = f"{own.seed} | {one.name} | {one.plan.protocol} | {one.costliest}"
+        name = alone_name(seed, one)
         if (cell := self.store.get(name)) is None:
-            if not self.claim(name):
-                return
-            with self.show.making("baseline", one.name):
-                row = train_alone(
-                    one, own, data, self.task, self.resources.device, lambda share: self.show(one.name, share)
-                )
-            self.store.put(name, row)
-            cell = row, {}
+            cell = self.trained_alone(one, seed), {}
+            self.store.put(name, cell[0])
         else:
             self.show.there("baseline")
         self._result.alone.append(cell[0])
+
+    def trained_alone(self, one: Baseline, seed: int) -> AloneRow:
+        own = self.own(seed)
+        with self.show.making("baseline", one.name):
+            return train_alone(
+                one, own, self._data(own, seed), self.task, self.resources.device,
+                lambda share: self.show(one.name, share),
+            )  # fmt: skip
 
     def _data(self, plan: Plan, seed: int) -> Parts:
         return without_copies(self.spec.auxiliary.apply(shared_out(plan, self.loaded, seed), self.task))[0]
@@ -311,21 +313,43 @@ class _Matrix:
     def _why_unfit(self, guard: Guard) -> str | None:
         return why_unfit(self.plan, self.task, guard, self.loaded.train.y)
 
-    def _marks(self, open_cut: Scene) -> Floors:
-        name = f"{open_cut.plan.seed} | floors"
+    def marks(self, open_cut: Scene) -> Floors:
+        name = floors_name(open_cut.plan.seed)
         if (cell := self.store.get(name)) is None:
             marks = floors(open_cut.victim, open_cut.shared.data, open_cut.plan.seed, self.resources.lpips)
             self.store.put(name, marks)
             return marks
         return cell[0]
 
-    def _truth(self, open_cut: Scene) -> dict[str, Tensor]:
-        name = f"{open_cut.plan.seed} | truth"
+    def truth(self, open_cut: Scene) -> dict[str, Tensor]:
+        name = truth_name(open_cut.plan.seed)
         if (cell := self.store.get(name)) is None:
             truth = {"images": open_cut.victim.truth.cpu(), "labels": open_cut.victim.y.cpu()}
             self.store.put(name, {}, **truth)
             return truth
         return cell[1]
+
+
+# ----------------------------------------------------------------- what finished parts are called in the store
+def cell_name(seed: int, guard: Guard, what: Attack | Poison) -> str:
+    return f"{seed} | {shown(guard)} | {what}"
+
+
+def lost_name(seed: int, guard: Guard) -> str:
+    return f"{seed} | {shown(guard)} | does not train"
+
+
+def floors_name(seed: int) -> str:
+    return f"{seed} | floors"
+
+
+def truth_name(seed: int) -> str:
+    return f"{seed} | truth"
+
+
+def alone_name(seed: int, one: Baseline) -> str:
+    assert one.plan is not None
+    return f"{seed} | {one.name} | {one.plan.protocol} | {one.costliest}"
 
 
 def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) -> list[Attack]:
@@ -380,7 +404,7 @@ def _active_row(scene: Scene, attack: Attack, lpips: LPIPS | None, again: int) -
 def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:
     """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour."""
     try:
-        plan = replace(plan, guard=guard, private_seed=0)
+        plan = replace(plan.with_guard(guard), private_seed=0)
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
         for one in plan.client_detectors:

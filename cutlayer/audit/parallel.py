@@ -1,113 +1,87 @@
-"""Work for several processes: each takes cells that nobody has, and leaves them where they are found."""
+"""Where the cells of a table are made beside this process: on a Ray cluster, or in processes of this machine."""
 
-import multiprocessing
-import os
-import pickle
-import shutil
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from ..data.base import Loaded
+from ..engines import cluster
+from ..engines.parcel import parcel
 from ..training.device import threads_here
+from .jobs import Shown, Workers, run
+from .processes import processes
 from .spec import AuditSpec, Resources
-from .store import ResultStore
+
+PROCESSES = "processes"
+
+
+@dataclass(frozen=True)
+class Where:
+    """`cluster`: local, auto or an address of Ray; processes: of this machine, without Ray; None: local where Ray is
+    installed, else processes. `jobs`: how many at once. A job takes `cpus` and `gpus`."""
+
+    cluster: str | None = None
+    jobs: int | None = None
+    threads: int | None = None
+    cpus: float | None = None
+    gpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise ValueError(f"--jobs is at least 1; got {self.jobs}")
+
+    @property
+    def apart(self) -> bool:
+        """Whether cells are made elsewhere than in this process."""
+        return self.cluster is not None or (self.jobs or 1) > 1
+
+    @property
+    def kind(self) -> str:
+        return self.cluster or (cluster.LOCAL if cluster.is_there() else PROCESSES)
+
+
+@contextmanager
+def workers(where: Where, shared: Any, what: str, device: str = "cpu") -> Iterator[Workers]:
+    """Whoever computes jobs that share `shared`, which messages call `what`."""
+    parts, kind = parcel(shared, what), where.kind
+    if kind == PROCESSES:
+        jobs = where.jobs or threads_here(where.threads)
+        with processes(parts, jobs, threads_each(where.threads, jobs)) as found:
+            yield found
+        return
+    from .on_ray import on_ray
+
+    here = kind == cluster.LOCAL
+    jobs_here = (where.jobs or threads_here(where.threads)) if here else where.jobs
+    with cluster.connected(kind, jobs_here) as ray:
+        cpus = where.cpus or 1.0
+        threads = threads_each(where.threads, jobs_here) if here and jobs_here else max(1, int(cpus))
+        gpus = where.gpus if where.gpus is not None else _gpus(ray, device, jobs_here)
+        with on_ray(ray, parts, threads, cpus, gpus, where.jobs) as placed:
+            yield placed
+
+
+def _gpus(ray: Any, device: str, jobs: int | None) -> float:
+    """A GPU a job; on this machine all of its jobs share those that are there."""
+    if device != "cuda":
+        return 0.0
+    there = ray.cluster_resources().get("GPU", 0.0)
+    return 1.0 if jobs is None or there >= jobs else int(1000 * there / jobs) / 1000
 
 
 def spread(
-    spec: AuditSpec, loaded: Loaded, resources: Resources, count: int, threads: int, show: Callable[[int], None]
+    spec: AuditSpec, loaded: Loaded, resources: Resources, where: Where, show: Callable[[Shown], None]
 ) -> None:
-    """Fill the store of `audit(spec, loaded, resources)` with `count` processes of so many threads each."""
-    folder = resources.store.folder
-    assert folder is not None, "processes meet in a folder"
-    # Each process opens the store itself, and what it is doing it shows nobody.
-    handed = Resources(resources.device, resources.lpips)
-    attacks = len(spec.attacks) + len(spec.optional_attacks)
-    guards = len(spec.guards) + len(spec.optional_guards)
-    # The open cut comes first: it is the control. What clients reach alone at equal cost hangs on all guards.
-    for part, to_claim in (
-        (replace(spec, guards=(), optional_guards=(), alone=False), attacks),
-        (spec, guards + 2 * spec.alone),
-    ):
-        store = (folder, spec.identity, resources.store.on_open)
-        # A process that finds nothing left to claim would still train the open cut for the floors.
-        useful = max(1, min(count, to_claim * len(spec.seeds)))
-        share(useful, folder, show, _work, threads, store, part, loaded, handed)
+    """Fill the store of `audit(spec, loaded, resources)`."""
+    from .stages import AuditWork, Stages
 
-
-def share(
-    count: int, folder: Path, show: Callable[[int], None], work: Callable[..., None], threads: int, *given: Any
-) -> None:
-    """Have `count` processes do `work(claims, threads, *given)`. What is finished lies in `folder`; `show` is told
-    how many there are. `claims` is a folder for `claimer`."""
-    try:
-        pickle.dumps(given)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(f"--jobs starts processes, and this plan cannot be handed to them: {error}") from error
-    claims = folder.with_name(folder.name + ".claims")
-    try:
-        shutil.rmtree(claims, ignore_errors=True)
-        claims.mkdir(parents=True)
-        _run(count, work, (claims, threads, *given), folder, show)
-    finally:
-        shutil.rmtree(claims, ignore_errors=True)
-
-
-def claimer(claims: Path) -> Callable[[str], bool]:
-    """Says of a name whether it is this process's to do: the first who asks gets it."""
-
-    def claim(name: str) -> bool:
-        try:
-            os.close(os.open(claims / sha256(name.encode()).hexdigest(), os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
-    return claim
-
-
-def _run(
-    count: int, work: Callable[..., None], given: tuple[Any, ...], folder: Path, show: Callable[[int], None]
-) -> None:
-    # A forked process would inherit the threads of torch half: start anew.
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_quietly, args=(work, given), daemon=True) for _ in range(count)]
-    for worker in workers:
-        worker.start()
-    try:
-        while any(worker.is_alive() for worker in workers):
-            show(len(list(folder.glob("*.safetensors"))))
-            time.sleep(0.5)
-            if any(worker.exitcode for worker in workers):
-                break
-    finally:
-        for worker in workers:
-            if worker.exitcode is None and any(other.exitcode for other in workers):
-                worker.terminate()
-            worker.join()
-    if failed := next((worker.exitcode for worker in workers if worker.exitcode), None):
-        raise RuntimeError(f"a process ended with {failed}; the same command with --resume goes on")
-
-
-def _quietly(work: Callable[..., None], given: tuple[Any, ...]) -> None:
-    try:
-        work(*given)
-    except KeyboardInterrupt:
-        os._exit(130)
-
-
-def _work(
-    claims: Path, threads: int, store: tuple[Any, ...], spec: AuditSpec, loaded: Loaded, resources: Resources
-) -> None:
-    import torch
-
-    from .matrix import audit
-
-    torch.set_num_threads(threads)
-    audit(spec, loaded, replace(resources, store=ResultStore(*store), claim=claimer(claims)))
+    stages = Stages(spec, loaded, resources)
+    shared = AuditWork(spec, loaded, resources.device, resources.lpips)
+    if jobs := stages.jobs():
+        with workers(where, shared, "audit", resources.device) as there:
+            for job, made in run(jobs, there, show):
+                stages.take(job, made)
 
 
 def threads_each(threads: int | None, jobs: int) -> int:

@@ -3,19 +3,21 @@
 import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import nn
 
 from ..attacks import Attack
 from ..core.batch import Task
 from ..core.message import Handler, Message, Watcher
+from ..core.state import State
 from ..data.base import Parts
 from ..data.poisons import Poison
 from ..engines.local.run import LocalRun
 from ..training.facts.forecast import Stopwatch, forecast
 from ..training.facts.link import Link
 from ..training.plan.plan import PARTS, Plan
+from ..training.plan.roles import Phase
 from ..training.progress import StepEvent
 from ..wire.ledger import TRAINING
 from .detector_trial import DetectorTrial
@@ -41,6 +43,17 @@ class SceneContext:
     link: Link | None = None
 
 
+class Kept(NamedTuple):
+    """A finished training, as another process can take it over."""
+
+    tensors: State
+    progress: dict[str, Any]
+    facts: RunFacts
+    history: list[Message]
+    passes: list[Passed]
+    bodies: list[nn.Module]
+
+
 @dataclass
 class Scene:
     """One guard under one seed. It is trained when a cell first needs it, and never if all are there already."""
@@ -56,9 +69,12 @@ class Scene:
     epochs: int = 0  # at the end of the training, of which a pass is recorded
     passes: list[Passed] = field(default_factory=list)
     bodies: list[nn.Module] = field(default_factory=list)
+    given: Kept | None = None  # it was trained elsewhere
 
     @cached_property
     def run(self) -> LocalRun:
+        if self.given is not None:
+            return self._taken_over(self.given)
         plan, fitted = self._start()
         with self.shared.show.making("training", self._training):
             return self._trained(plan, fitted)
@@ -97,6 +113,20 @@ class Scene:
         self.trained = True
         return run
 
+    def kept(self) -> Kept:
+        """All that attacks on it need, without the way there."""
+        facts = self.facts
+        tensors, progress = self.run.snapshot()
+        bare = {name: t.cpu() for name, t in tensors.items() if not name.startswith("best/")}
+        return Kept(bare, progress, facts, self.history, self.passes, self.bodies)
+
+    def _taken_over(self, kept: Kept) -> LocalRun:
+        plan, _ = self._start(fits=False)
+        run = LocalRun(plan, self.shared.data, classes=self.shared.task.classes, device=self.shared.device)
+        run.restore(kept.tensors, kept.progress)
+        self.history, self.passes, self.bodies, self.trained = kept.history, kept.passes, kept.bodies, True
+        return run
+
     def hijacked(self, attack: Attack, again: int) -> Hijacked:
         """The same training with an active attacker at the server."""
         plan, fitted = self._start()
@@ -130,10 +160,10 @@ class Scene:
             run.use_best()
         return cast(PoisonRow, {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()})
 
-    def _start(self) -> tuple[Plan, LocalRun | None]:
-        fitted = self.open_cut.run if self.plan.guard.post_hoc and self.open_cut is not None else None
-        if fitted is None:
+    def _start(self, fits: bool = True) -> tuple[Plan, LocalRun | None]:
+        if not self.plan.guard.post_hoc or self.open_cut is None:
             return self.plan, None
+        fitted = self.open_cut.run if fits else None
         # Where nothing learns, neither a server nor a client can lead anybody astray.
         return replace(self.plan, frozen_parts=PARTS, client_detectors=(), server_detectors=()), fitted
 
@@ -145,8 +175,10 @@ class Scene:
     def _record(self, run: LocalRun) -> None:
         if self.shared.records:
             self.bodies.append(copy.deepcopy(run.server.body))
-        # One that may stop early has to be recorded all along.
-        if self.epochs and (run.plan.patience or run.progress.epoch > run.plan.epochs - self.epochs):
+        # One that may stop early has to be recorded all along; epochs without activations have nothing to record.
+        plan, sending = run.plan, (Phase.SPLIT, Phase.SEND)
+        told = [one for one in range(plan.epochs) if plan.roles.phase(one) in sending]
+        if self.epochs and run.progress.epoch - 1 in (told if plan.patience else told[-self.epochs :]):
             self.passes = [*self.passes, one_pass(run, run.progress.epoch, self.shared.images)][-self.epochs :]
 
     @cached_property
@@ -158,6 +190,8 @@ class Scene:
 
     @cached_property
     def facts(self) -> RunFacts:
+        if self.given is not None:
+            return self.given.facts
         found = run_facts(self.run, self.victim)
         if self.shared.link is not None:
             found["link"] = self.told

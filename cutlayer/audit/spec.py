@@ -45,10 +45,6 @@ class AuditSpec:
         return f"schema {SCHEMA}: {common}" + "".join(f" {name} {source.digest}" for name, source in code.items())
 
 
-def _everything(name: str) -> bool:
-    return True
-
-
 def _unseen(event: Event) -> None:
     pass
 
@@ -61,7 +57,4 @@ class Resources:
     lpips: LPIPS | None = None
     lpips_missing: str | None = None  # why there is none, for the report
     store: ResultStore = field(default_factory=ResultStore)  # what is in it already is not computed again
-    # Where several processes fill the store, what is this one's to do: single attacks on the open cut, whole guards
-    # otherwise. Asked once for a name.
-    claim: Callable[[str], bool] = _everything
     on_event: Callable[[Event], None] = _unseen

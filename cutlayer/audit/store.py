@@ -46,6 +46,10 @@ class ResultStore:
             self.open()  # only now: an audit that is refused leaves no folder behind
             checkpoint.save(self._path(name), tensors, {"name": name, "data": data})
 
+    def remember(self, name: str, data: Any) -> None:
+        """For this result alone: whoever resumes the folder tries it again."""
+        self._found[name] = (data, {})
+
     def open(self) -> None:
         """Make the folder, if there is to be one."""
         if self.folder is not None and not self.folder.exists():

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,14 +13,18 @@ from . import audit as cli_audit
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
+from . import generate as cli_generate
 from . import layers as cli_layers
 from .options import (
     AsJson,
     ChannelsLast,
     Code,
     Compiled,
+    Crews,
     DataDir,
     Device,
+    Engine,
+    FleetCluster,
     LinkOption,
     OneGuard,
     Out,
@@ -69,6 +74,9 @@ def train(
     code: Code = None,
     record: Record = 0,
     link: LinkOption = None,
+    engine: Engine = "local",
+    cluster: FleetCluster = None,
+    crews: Crews = None,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -77,10 +85,15 @@ def train(
 
     [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
     Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
+    [bold]cutlayer train --engine ray --clients 1000[/bold] has a server and crews of clients on a Ray cluster.
     """
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
-    prepare(threads, device)
+    if engine not in ("local", "ray"):
+        raise ValueError(f"--engine is local (this process) or ray; got {engine!r}")
+    if engine == "local" and (cluster is not None or crews is not None):
+        raise ValueError("--cluster and --crews belong to --engine ray")
+    prepare(threads, device if engine == "local" else "cpu")
     from ..core.outside import load_named
     from ..engines.folder import load_plan, new_folder, scale_in_words
     from ..engines.local import start
@@ -106,9 +119,15 @@ def train(
 
         def started(run: Any) -> None:
             asked.keep(folder)
-            for line in scale_in_words(run.parts.scale):
+            for line in [*scale_in_words(run.parts.scale), *run.parts.notes]:
                 say(line)
 
+        elsewhere = None
+        if engine == "ray":
+            from ..engines.ray.fleet import Fleet
+            from ..engines.ray.fleet import train as on_ray
+
+            elsewhere = partial(on_ray, fleet=Fleet(cluster or "local", crews, threads or 1), device=device)
         follow = start.Following(
             record=record << 20,
             link=over,
@@ -116,12 +135,13 @@ def train(
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
+            elsewhere=elsewhere,
         )
         result = start.train(
             chosen,
             folder,
             data_dir=data_dir,
-            device=device,
+            device=device if engine == "local" else "cpu",
             resume=resume is not None,
             follow=follow,
             faster=Faster(precision, channels_last, compile),
@@ -133,6 +153,8 @@ def train(
     what = "test accuracy"
     if "mean_iou" in result:
         what = f"test mIoU {result['mean_iou']:.4f}, pixel accuracy"
+    if "perplexity" in result:
+        what = f"test perplexity {result['perplexity']:.2f}, next-token accuracy"
     say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
     if result["bytes_weights"]:
@@ -297,6 +319,7 @@ cli_check.register(app)
 cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
+cli_generate.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")

@@ -18,10 +18,13 @@ from .options import (
     AuxData,
     AuxWithout,
     Budget,
+    Cluster,
     Code,
+    CpusEach,
     DataDir,
     Device,
     GoOn,
+    GpusEach,
     Guards,
     Jobs,
     LinkOption,
@@ -34,9 +37,10 @@ from .options import (
     plan_options,
 )
 from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, CellLines, end_if_not_kept, say
+from .terminal import Bar, CellLines, end_if_not_kept, figures, say
 
 if TYPE_CHECKING:
+    from ..audit.parallel import Where
     from ..audit.spec import AuditSpec
 
 
@@ -77,7 +81,10 @@ def _typed_audit(
     data_dir: DataDir = None,
     out: Out = None,
     resume: GoOn = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    cpus_each: CpusEach = None,
+    gpus_each: GpusEach = None,
     link: LinkOption = None,
     alone: WithAlone = True,
     as_json: AsJson = False,
@@ -85,8 +92,9 @@ def _typed_audit(
     asked: Asked,
 ) -> None:
     """From what was typed for an audit or a sweep to the audit."""
-    prepare(threads, device)
+    prepare(threads, device if cluster is None else "cpu")
     from ..attacks import suite
+    from ..audit.parallel import Where
     from ..audit.report.sweep import USUAL
     from ..audit.spec import AuditSpec
     from ..audit.verdicts import read_secrets
@@ -112,8 +120,8 @@ def _typed_audit(
     )  # fmt: skip
     _audit(
         wanted, asked, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
-        device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, jobs=jobs, as_json=as_json,
-        secrets=read_secrets(secrets),
+        device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, as_json=as_json,
+        where=Where(cluster, jobs, threads, cpus_each, gpus_each), secrets=read_secrets(secrets),
     )  # fmt: skip
 
 
@@ -142,7 +150,7 @@ def sweep(**typed: Any) -> None:
     guard with other numbers) is a line in the figure. Without --guard: bits, projections, top-k, and bits behind a
     projection, thirteen guards in all.
     Writes sweep.png, sweep.svg and sweep.csv beside the files of an audit; report.html has the figure on top.
-    Ctrl-C keeps finished cells; cutlayer sweep --resume FOLDER goes on. --jobs 2 uses two processes.
+    Ctrl-C keeps finished cells; cutlayer sweep --resume FOLDER goes on. --jobs 2 makes two cells at once.
     """
     _typed_audit(**typed)
 
@@ -187,7 +195,7 @@ def attack(
         print(json.dumps({**found, "out": str(folder)}))
         return
     for row in found["rows"]:
-        reached = f"{row['metric']} {row['value']:.3f}"
+        reached = f"{row['metric'].replace('_', ' ')} {row['value']:.3f}"
         if row["metric"] == "ssim":
             reached = f"SSIM {row['value']:.3f}, NCC {row['ncc']:.3f}"
         elif row["chance"] is not None:
@@ -209,14 +217,15 @@ def _audit(
     threads: int | None = None,
     data_dir: Path | None = None,
     resume: Path | None = None,
-    jobs: int = 1,
+    where: "Where | None" = None,
     secrets: tuple[str, ...] = (),
 ) -> None:
     """`more`: attacks of a suite for the task, beside those that were asked for by name."""
-    prepare(threads, device)
+    away = where is not None and where.cluster is not None
+    prepare(threads, "cpu" if away else device)
     from ..attacks import usual
     from ..audit.matrix import audit as run_audit
-    from ..audit.matrix import files_of
+    from ..audit.parallel import spread
     from ..audit.report import files as report
     from ..audit.spec import Resources
     from ..audit.store import ResultStore
@@ -230,8 +239,6 @@ def _audit(
 
     if wanted.link is not None:
         start.refuse_side_by_side(wanted.plan)
-    if jobs < 1:
-        raise ValueError(f"--jobs is at least 1; got {jobs}")
     is_sweep, command = asked.command == "sweep", asked.typed
     folder = unfinished(resume, asked.command) if resume else new_folder(out, "sweep" if is_sweep else "audit")
     loaded = wanted.plan.data.load(data_dir)
@@ -240,7 +247,7 @@ def _audit(
     # Of a suite, what has nothing to find here is left out and named; what was asked for by name is refused.
     found, attacks = more(task) if more else [], wanted.attacks
     if not attacks and not found:
-        found = usual([*wanted.guards, *wanted.optional_guards])
+        found = usual([*wanted.guards, *wanted.optional_guards], task)
     wanted = replace(wanted, attacks=attacks, optional_attacks=found)
     refuse_secrets(secrets, task)
     for name in still(loaded):
@@ -250,17 +257,13 @@ def _audit(
         with Bar() as bar:
             resources = Resources(
                 device,
-                lpips=load_lpips(weights).to(device) if weights else None,
+                lpips=load_lpips(weights).to("cpu" if away else device) if weights else None,
                 lpips_missing=None if weights else why_no_lpips(),
                 store=(store := ResultStore(folder / CELLS, wanted.identity, partial(asked.keep, folder))),
                 on_event=(shown := CellLines(bar)),
             )
-            if jobs > 1:
-                from ..audit.parallel import spread, threads_each
-
-                each = threads_each(threads, jobs)
-                count = files_of(wanted, loaded)
-                spread(wanted, loaded, resources, jobs, each, lambda n: shown.counted(n, count))
+            if where is not None and where.apart:
+                spread(wanted, loaded, resources, where, shown.counted)
             result = replace(run_audit(wanted, loaded, resources), secrets=secrets)
     except KeyboardInterrupt:
         say(interrupted(asked.command, folder))
@@ -273,7 +276,9 @@ def _audit(
         end_if_not_kept(_metered(result.rows))
         return
     report.print_table(result)
-    if maps:
+    if texts := {row["guard"]: row["perplexity"] for row in result.rows if "perplexity" in row}:
+        say("accuracy is the share of right next tokens; perplexity " + figures(texts))
+    elif maps:
         say("accuracy is the share of right pixels; audit.json also has mean_iou")
     for guard, told in {row["guard"]: told for row in result.rows if (told := row.get("link"))}.items():
         say(f"{guard} {in_words(told)[0]}")

@@ -11,9 +11,12 @@ from ..training.device import prepare
 from .options import (
     CELLS,
     AsJson,
+    Cluster,
+    CpusEach,
     DataDir,
     Device,
     GoOn,
+    GpusEach,
     Jobs,
     OneGuard,
     Out,
@@ -51,7 +54,10 @@ def compare(
     data_dir: DataDir = None,
     out: Out = None,
     resume: GoOn = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    cpus_each: CpusEach = None,
+    gpus_each: GpusEach = None,
     alone: WithAlone = True,
     as_json: AsJson = False,
     *,
@@ -66,18 +72,19 @@ def compare(
     and gets, and accuracy against a number in braces. Ctrl-C keeps what is finished; cutlayer compare --resume
     FOLDER goes on.
     """
-    prepare(threads, device)
+    prepare(threads, device if cluster is None else "cpu")
     from ..audit.compare import files as compare_report
-    from ..audit.compare.run import check, compare_cells, with_alone
+    from ..audit.compare.run import CompareWork, check, spread, with_alone
     from ..audit.compare.run import compare as run_compare
     from ..audit.compare.variant_text import variants
-    from ..audit.parallel import share, threads_each
+    from ..audit.parallel import Where
     from ..audit.store import ResultStore
     from ..engines.folder import new_folder
     from ..training.plan.plan_text import change, read_plan
 
-    if seeds < 1 or jobs < 1:
-        raise ValueError(f"--seeds and --jobs are at least 1; got {seeds} and {jobs}")
+    if seeds < 1:
+        raise ValueError(f"--seeds is at least 1; got {seeds}")
+    where = Where(cluster, jobs, threads, cpus_each, gpus_each)
     base = change(read_plan(plan), changes | ({"guard": guard} if guard is not None else {}))
     chosen = variants(base, with_ or [])
     folder = unfinished(resume, asked.command) if resume else new_folder(out, "compare")
@@ -85,17 +92,12 @@ def compare(
     chosen, left_out = with_alone(base, chosen, data_dir) if alone else (chosen, {})
     cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder))
     check(chosen, every, data_dir)
-    count = len(chosen) * seeds
     try:
         with Bar() as bar:
             told = CellLines(bar)
-            if jobs > 1:
-                each = threads_each(threads, jobs)
+            if where.apart:
                 cells.open()
-                share(
-                    min(jobs, count), folder / CELLS, lambda n: told.counted(n, count),
-                    compare_cells, each, chosen, every, data_dir, device, cells,
-                )  # fmt: skip
+                spread(chosen, every, CompareWork(chosen, data_dir, device), cells, where, told.counted)
             rows = run_compare(
                 chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
                 on_event=told,

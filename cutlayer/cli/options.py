@@ -105,8 +105,8 @@ Budget = Annotated[
 Secrets = Annotated[
     str | None,
     typer.Option(
-        help="What the verdict goes by, the worst of it: images, labels, attribute, membership, with commas between. "
-        "Default: all that an attack was after."
+        help="What the verdict goes by, the worst of it: images (or records, series, texts), labels, attribute, "
+        "membership, with commas between. Default: all that an attack was after."
     ),
 ]
 WithAlone = Annotated[
@@ -118,7 +118,38 @@ WithAlone = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int, typer.Option(help="Processes that share the work, each with its part of the cores. 1: this one alone.")
+    int | None,
+    typer.Option(
+        help="Cells that are made at once, each with its part of the cores: on a local Ray where it is installed, "
+        "else in processes. Default: one, in this process."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Make cells on a Ray cluster: local (started here, for as long as it takes), auto (the one that runs on "
+        "this machine) or an address; processes: without Ray. It sees all data and secrets.",
+    ),
+]
+CpusEach = Annotated[float | None, typer.Option(help="CPUs of a cluster for one cell. Default: 1.")]
+GpusEach = Annotated[
+    float | None,
+    typer.Option(help="GPUs of a cluster for one cell, e.g. 0.25. Default: 1 with --device cuda, shared if local."),
+]
+Engine = Annotated[
+    str, typer.Option(help="Who carries the messages: local (this process), or ray (a fleet on a cluster).")
+]
+FleetCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="WHERE",
+        help="Where the fleet of --engine ray is: local (default), auto or an address. It sees all data and secrets.",
+    ),
+]
+Crews = Annotated[
+    int | None, typer.Option(help="Processes that play the clients of --engine ray. Default: one a CPU but one.")
 ]
 GoOn = Annotated[
     Path | None,

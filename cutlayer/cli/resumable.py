@@ -19,7 +19,20 @@ from .options import CELLS
 from .terminal import as_typed
 
 FILE = "command.json"
-FREE = {"threads", "jobs", "as_json", "data_dir", "code", "out", "resume"}  # no figure hangs on these
+FREE = {
+    "threads",
+    "jobs",
+    "cluster",
+    "crews",
+    "engine",
+    "cpus_each",
+    "gpus_each",
+    "as_json",
+    "data_dir",
+    "code",
+    "out",
+    "resume",
+}  # no figure hangs on these
 _SPELLED = {"as_json": "--json", "with_": "--with", "plan": "PLAN"}
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..audit.jobs import Shown
     from ..audit.rows import Event
 
 ENOUGH_SECONDS, ENOUGH_SHARE = 2.0, 0.1  # before a first part tells how long the whole takes: either will do
 QUIET_SECONDS = 30.0  # without a line, where there is no bar
+MOST_SHOWN = 8  # of the jobs that run elsewhere
 
 
 def say(text: str) -> None:
@@ -162,18 +164,22 @@ class CellLines:
             left = "" if cell.number == cell.of else f"; {left}"
             self.bar.line(f"{cell.number} of {cell.of}  {event.what}  ({cell.seconds:.1f} s{left})")
 
-    def counted(self, finished: int, of: int) -> None:
-        """The same where other processes do the work, and only how much is finished is known."""
-        self.bar.show(f"{finished} of {of} cells", finished / of)
+    def counted(self, told: "Shown") -> None:
+        """The same where others do the work: how much is finished, and what runs where."""
+        finished, of, running = told
+        self.bar.show(
+            f"{finished} of {of} jobs" + "".join(f"\n  {one}" for one in running[:MOST_SHOWN]), finished / of
+        )
         if self._counted and finished == self._counted[-1][1]:
             return
-        self._counted.append((time.monotonic(), finished))
+        self._counted = [*self._counted[:1], (time.monotonic(), finished)]
         (began, before), (now, _) = self._counted[0], self._counted[-1]
         left = "time left unknown yet"
         if finished > before:
             left = f"about {about((now - began) / (finished - before) * (of - finished))} left"
         if not self.bar.watched:
-            self.bar.line(f"{finished} of {of} cells ({left})")
+            here = f"; now: {', '.join(running[:MOST_SHOWN])}" if running else ""
+            self.bar.line(f"{finished} of {of} jobs ({left}){here}")
 
 
 def as_typed() -> str:

@@ -1,7 +1,8 @@
 """A rule decides which client weights the next turn starts from.
 
 Tensors go by name: "net." parameters; "stat." statistics and counters (data, never optimised); "optimizer." the state
-of a client's optimizer, which only a relay hands on; "rule." what the rule remembers; "control." SCAFFOLD's variate.
+of a client's optimizer, which only a relay hands on; "rule." what the rule remembers; "control." SCAFFOLD's variate;
+"seal." by which clients know that one of them has made the weights (`training/seals.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from ..core.plan_view import PlanView
 from ..core.spec import Spec
 from .parts.correction import Correction
 
-NET, STAT, OPTIMIZER, MEMORY, CONTROL = "net.", "stat.", "optimizer.", "rule.", "control."
+NET, STAT, OPTIMIZER, MEMORY, CONTROL, SEAL = "net.", "stat.", "optimizer.", "rule.", "control.", "seal."
 
 
 class Update(NamedTuple):

@@ -11,10 +11,10 @@ from ..core.errors import NonFinite
 from ..core.message import Kind, Message
 from ..core.seeds import derive
 from ..core.server import Server
-from ..core.state import State, load_optimizer, named, optimizer_state
+from ..core.state import State, changing, load_changing, load_optimizer, named, optimizer_state
 from ..detectors import ServerContext, ServerWatch
 from ..rules import Rule, Update, sound
-from ..rules.base import CONTROL, MEMORY, NET, STAT
+from ..rules.base import CONTROL, MEMORY, NET, SEAL, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import Kept, RoundBodies
 from .merge import Gathering, held_at_once
@@ -24,7 +24,10 @@ from .plan.plan import Plan
 from .plan.roles import Role
 from .plan.schedule import Turn
 from .progress import Progress
+from .send_once import KeptRows
+from .suspicion import COUNTS
 from .timetable import Timetable
+from .unequal_ranks import narrowed, started, widened
 
 
 class Coordinator:
@@ -36,6 +39,8 @@ class Coordinator:
         self.rule = plan.rule.fitted(lambda: embeddings(plan.net, plan.protocol.crosses))
         self.timetable, self.progress = Timetable(plan, batches), Progress(plan.clients)
         self.shared: State = {}  # what was last brought back or merged; empty while heads are the clients' own
+        self.nothing_shared = False  # whether somebody has said that no weight of a client's trains
+        self.counts: Tensor | None = None  # of batches, as clients have sealed them: for each other's eyes
         self.memory: State = {}  # what the rule remembers; no client sees it
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
@@ -46,6 +51,7 @@ class Coordinator:
         self._before: dict[int, Kept] = {}  # the body before a client's turn, where that could spoil it
         assert isinstance(server.bodies, RoundBodies)
         self.bodies = server.bodies
+        self.kept = next((one for one in server.watchers if isinstance(one, KeptRows)), None)
 
     def _start_detectors(self) -> list[ServerWatch]:
         """The server's own detectors; an engine lets messages pass through them."""
@@ -64,18 +70,21 @@ class Coordinator:
     @property
     def relays(self) -> bool:
         """Whether one head and tail are handed on from client to client, by way of the server."""
-        return self.plan.shared_client_network and (self.plan.clients > 1 or self.plan.rounds.merges)
+        return self.plan.hands_on
 
     @property
     def lacks_weights(self) -> bool:
         """Whether clients are to start alike, and nobody has said yet from what."""
-        return self.relays and self.plan.rounds.merges and not self.shared
+        return self.relays and self.plan.rounds.merges and not self.shared and not self.nothing_shared
 
     @property
     def alike(self) -> bool:
         """Whether all clients have one and the same network, so that one of them can speak for all."""
         return (
-            self.plan.shared_client_network and self.plan.guarded_clients is None and not self.plan.roles.keeps_heads
+            self.plan.shared_client_network
+            and self.plan.guarded_clients is None
+            and not self.plan.roles.keeps_heads
+            and not self.plan.unequal_ranks
         )
 
     @property
@@ -92,9 +101,10 @@ class Coordinator:
         parts = plan.roles.at(0, plan.clients, plan.seed)
         return frozenset(client for client, role in enumerate(parts) if role is Role.FROZEN)
 
-    def shown(self) -> State:
-        """The shared weights, for clients that do not learn from them now."""
-        return {name: t for name, t in self.shared.items() if not name.startswith(CONTROL)}
+    def shown(self, client: int) -> State:
+        """The shared weights, for a client that does not learn from them now."""
+        known = {name: t for name, t in self.shared.items() if not name.startswith(CONTROL)}
+        return narrowed(self.plan, client, known)
 
     # --------------------------------------------------------------------------- one round
     def start_from(self, brought: Message) -> None:
@@ -102,7 +112,9 @@ class Coordinator:
         update = Update(weights_in(brought), 1)
         if why := sound({}, [update])[1]:
             raise NonFinite(f"client {brought.client} cannot give the others their first weights: {why[0]}")
-        self.shared = {name: t for name, t in update.state.items() if name.startswith((NET, STAT))}
+        first = {name: t for name, t in update.state.items() if name.startswith((NET, STAT, SEAL))}
+        self.shared = started(self.plan, first)
+        self.nothing_shared = not any(name.startswith((NET, STAT)) for name in self.shared)
 
     def open_round(self, turns: Sequence[Turn]) -> None:
         self.server.open_round({turn.client for turn in turns if turn.frozen})
@@ -111,8 +123,12 @@ class Coordinator:
         self._came, self._last = [], None
         if self.plan.rounds.merges:
             body = _body(named(self.server.body)) if self.bodies.copies else {}
-            self._heads = Gathering(self.rule, self.shared, self.memory, len(turns))
+            # Without the seal: no client made what they will be.
+            heads = {name: t for name, t in self.shared.items() if not name.startswith(SEAL)}
+            self._heads = Gathering(self.rule, heads, self.memory, len(turns))
             self._bodies = Gathering(self.rule, body, self.memory, len(turns))
+        if self.kept is not None:
+            self.kept.epoch = self.progress.epoch
 
     def order(self, turn: Turn) -> Message:
         """What a client is told to do, and the weights it starts from."""
@@ -134,7 +150,10 @@ class Coordinator:
         if not self.relays or (turn.frozen and not (turn.inherits and self.shared)):
             return Message(Kind.TURN, turn.client, taken, {"turn": what})
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
-        start = {name: tensor for name, tensor in self.shared.items() if name.startswith(kinds)}
+        start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
+        start = narrowed(self.plan, turn.client, start)
+        if self.counts is not None and self.plan.rounds.merges and not taken:
+            start[COUNTS] = self.counts
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
     def received(self, turn: Turn, done: Message) -> Message | None:
@@ -166,7 +185,10 @@ class Coordinator:
     def _take_in(self, turn: Turn, done: Message) -> str:
         """One client's part in the merge: its head, and its body where it has one. Why it is left out, else empty."""
         samples = int(done["samples"])
-        head = Update(weights_in(done), self.plan.rounds.weight(samples)) if self.relays and not turn.frozen else None
+        head = None
+        if self.relays and not turn.frozen:
+            brought = widened(self.plan, turn.client, weights_in(done), self.shared)
+            head = Update(brought, self.plan.rounds.weight(samples))
         if head is not None and (why := sound(self.shared, [head])[1]):
             return why[0]
         body = Update(_body(self.bodies.collect(turn.client)), samples) if self.bodies.copies else None
@@ -221,6 +243,8 @@ class Coordinator:
     def _merged(self, updates: Gathering) -> State:
         """By the rule, whose memory stays here."""
         rule = self.rule
+        if not updates.current:  # nothing there trains
+            return {}
         if 0 < updates.count < rule.least:  # a median of one is that one
             why = f"{updates.count} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
             self._note_rejected(None, why)
@@ -238,23 +262,25 @@ class Coordinator:
 
     def own_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The same one by one, as they are: to be looked at before the next step."""
-        yield from ((f"server/net.{name}", t) for name, t in self.server.body.state_dict().items())
+        yield from ((f"server/net.{name}", t) for name, t in changing(self.server.body).items())
         yield from ((f"server/{name}", t) for name, t in optimizer_state(self.server.optimizer).items())
         yield from ((f"memory/{name}", t) for name, t in self.memory.items())
         for client, state in self.bodies.kept().items():
             yield from ((f"copies/{client}.{name}", t) for name, t in state.items())
+        if self.kept is not None:
+            yield from ((f"kept/{name}", t) for name, t in self.kept.tensors().items())
         yield from ((f"shared/{name}", t) for name, t in self.shared.items())
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `tensors` once was; what is not the server's is left to others."""
         device = next((p.device for p in self.server.body.parameters()), torch.device("cpu"))
-        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}}
+        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}, "kept": {}}
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             if party in own:
                 own[party][name] = tensor.to(device)
         net = {k.removeprefix("net."): t for k, t in own["server"].items() if k.startswith("net.")}
-        self.server.body.load_state_dict(net)
+        load_changing(self.server.body, net)
         self.server.body.zero_grad()
         load_optimizer(self.server.optimizer, own["server"])
         self.shared, self.memory = own["shared"], own["memory"]
@@ -263,6 +289,8 @@ class Coordinator:
             client, name = key.split(".", 1)
             kept.setdefault(int(client), {})[name] = tensor
         self.bodies.restore(kept)
+        if self.kept is not None:
+            self.kept.restore(own["kept"])
 
     def snapshot(self, clients: State) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say.
@@ -272,6 +300,7 @@ class Coordinator:
         best = {f"best/{name}": tensor for name, tensor in self.progress.best.tensors.items()}
         tensors = self.tensors() | clients | best
         facts = self.progress.facts() | {"ledger": self.ledger.as_dict(), "rejected": list(self.rejected)}
+        facts |= {"nothing_shared": True} if self.nothing_shared else {}
         for place, watch in enumerate(self.watches):
             seen, said = watch.snapshot()
             tensors |= {f"watch/{place}.{name}": tensor for name, tensor in seen.items()}
@@ -285,6 +314,7 @@ class Coordinator:
             watch.restore(_under(f"watch/{place}.", tensors), said)
         self.progress.restore(facts, _under("best/", tensors))
         self.rejected = list(facts.get("rejected", []))
+        self.nothing_shared = bool(facts.get("nothing_shared"))
         self.ledger.take(Ledger.from_dict(facts["ledger"]))
 
 

@@ -40,6 +40,7 @@ class Progress:
         self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
         self.best = Best()
+        self.figures: dict[str, float] = {}  # beside the accuracy of the last validation, where the engine is told
         self.on_step: Callable[[Mapping[str, float]], None] = lambda terms: None
         # The largest value of each term of the loss so far, where the engine is told.
         self.peaks: Callable[[], Mapping[str, float]] = dict

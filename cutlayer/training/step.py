@@ -16,7 +16,7 @@ from ..core.message import Kind
 from ..core.remote import Remote
 from ..core.seeds import seeded
 from ..core.split import Split
-from ..core.state import State, drop_gradients, freeze, load_optimizer, named, optimizer_state, unnamed
+from ..core.state import State, drop_gradients, freeze, load_changing, load_optimizer, named, optimizer_state, unnamed
 from ..core.stepping import step
 
 
@@ -141,7 +141,7 @@ def predict(client: ClientNetwork, batches: Iterable[Batch]) -> Tensor:
 
 
 def export(client: ClientNetwork, optimizer: bool = True, copies: bool = True) -> State:
-    """Copies of everything the next client needs to go on: weights, statistics and optimizer state.
+    """Copies of everything the next client needs to go on: weights that train, statistics and optimizer state.
 
     Without `copies` the weights are the client's own, to be read before it goes on.
     """
@@ -151,7 +151,7 @@ def export(client: ClientNetwork, optimizer: bool = True, copies: bool = True) -
 
 
 def load(client: ClientNetwork, state: Mapping[str, Tensor]) -> None:
-    client.split.load_state_dict(unnamed(state))
+    load_changing(client.split, unnamed(state))
     client.split.zero_grad()  # a step that was broken off has left some
     if any(name.startswith("optimizer.") for name in state):  # weights alone leave the optimizer as it is
         load_optimizer(client.optimizer, state)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cutlayer.audit import progress as room
+from cutlayer.audit.jobs import Shown
 from cutlayer.audit.parallel import threads_each
 from cutlayer.audit.progress import Cells
 from cutlayer.audit.rows import Event, Finished
@@ -107,12 +108,12 @@ def test_where_others_work_what_is_finished_is_counted(clock, lines):
     with Bar() as bar:
         told = CellLines(bar)
         for count in (2, 2, 3, 5):
-            told.counted(count, 8)
+            told.counted(Shown(count, 8, ["Decoder (here)"]))
             clock.now += 10
     assert lines() == [
-        "2 of 8 cells (time left unknown yet)",
-        "3 of 8 cells (about 2 min left)",
-        "5 of 8 cells (about 30 s left)",
+        "2 of 8 jobs (time left unknown yet); now: Decoder (here)",
+        "3 of 8 jobs (about 2 min left); now: Decoder (here)",
+        "5 of 8 jobs (about 30 s left); now: Decoder (here)",
     ]
 
 

@@ -79,7 +79,7 @@ def test_audit_with_two_processes(plugins, command):
     net, data = "two_layers.py:TwoLayers(width=12)", "Npz(path='small.npz')"
     code, out, err = command(
         "audit", "--data", data, "--epochs", "1", "--net", net, "--guard", GUARD, "--attack", "nearest.py:Nearest()",
-        "--images", "16", "--aux-samples", "20", "--json", "--jobs", "2",
+        "--images", "16", "--aux-samples", "20", "--json", "--cluster", "processes", "--jobs", "2",
         "--threads", "1", "--out", "shared",
     )  # fmt: skip
     assert code == 0, err

@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import torch
-
 from ...core.batch import Task
 from ...core.errors import NonFinite
 from ...core.message import Kind
@@ -17,12 +15,15 @@ from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
 from ...training.batches import refuse_too_few, task_of
+from ...training.evaluation import figures
 from ...training.facts.sides import sides
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
 from ..alone import ALONE, baselines
 from ..facts import commonest
-from ..parallel import claimer
+from ..jobs import Failed, Job, Shown
+from ..jobs import run as run_jobs
+from ..parallel import Where, workers
 from ..progress import Cells
 from ..rows import Event
 from ..store import ResultStore
@@ -96,23 +97,21 @@ def compare(
     data_dir: Path | None = None,
     device: str = "cpu",
     cells: ResultStore | None = None,
-    claim: Callable[[str], bool] = lambda name: True,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> list[dict[str, Any]]:
     """A row for every variant and seed. What is in `cells` already is not trained again, and a run that was
-    interrupted goes on after its last whole epoch. Where several processes fill them, `claim` says what is this
-    one's to do."""
+    interrupted goes on after its last whole epoch."""
     shelf, cells = Shelf(data_dir), cells or ResultStore()
     rows, progress = [], Cells(on_event, {"training": len(chosen) * len(seeds)})
     for seed in seeds:
         for one in chosen:
-            name = f"{seed} | {one.plan!r}"
+            name = _name(seed, one)
             what = f"{one.name}, seed {seed}"
             cell = cells.get(name)
             if cell is not None:
                 progress.there("training")
-            elif claim(name):
-                half = cells.folder / f"{derive(0, name):016x}.half" if cells.folder is not None else None
+            else:
+                half = _half(cells, name)
                 cells.open()
                 run = _ready(one.plan, shelf(one.plan), seed, device)
                 with progress.making("training", what):
@@ -120,23 +119,60 @@ def compare(
                 if half is not None:
                     half.unlink(missing_ok=True)
                 cell = cells.get(name)
-            if cell is not None:  # with the names of now: a folder may be resumed with variants typed in another way
-                rows.append({"variant": one.name, "seed": seed, **cell[0]})
+            assert cell is not None
+            # With the names of now: a folder may be resumed with variants typed in another way.
+            rows.append({"variant": one.name, "seed": seed, **cell[0]})
     return sorted(rows, key=lambda row: [one.name for one in chosen].index(row["variant"]))
 
 
-def compare_cells(
-    claims: Path,
-    threads: int,
-    chosen: Sequence[Variant],
-    seeds: Sequence[int],
-    data_dir: Path | None,
-    device: str,
-    cells: ResultStore,
-) -> None:
-    """One of several processes that fill the cells."""
-    torch.set_num_threads(threads)
-    compare(chosen, seeds=seeds, data_dir=data_dir, device=device, cells=cells, claim=claimer(claims))
+def _name(seed: int, one: Variant) -> str:
+    return f"{seed} | {one.plan!r}"
+
+
+def _half(cells: ResultStore, name: str) -> Path | None:
+    """Where a run lies that has come as far as some epoch."""
+    return cells.folder / f"{derive(0, name):016x}.half" if cells.folder is not None else None
+
+
+class CompareWork:
+    """What all trainings of a comparison share: data sets, each read once."""
+
+    def __init__(self, chosen: Sequence[Variant], data_dir: Path | None, device: str):
+        shelf = Shelf(data_dir)
+        self.loaded = {repr(one.plan.data): shelf(one.plan) for one in chosen}
+        self.device = device
+
+
+def train_variant(work: CompareWork, plan: Plan, seed: int) -> dict[str, Any]:
+    """A job of another process."""
+    return _train(_ready(plan, work.loaded[repr(plan.data)], seed, work.device), None, lambda share: None)
+
+
+def spread(
+    chosen: Sequence[Variant], seeds: Sequence[int], work: CompareWork, cells: ResultStore, where: Where,
+    show: Callable[[Shown], None],
+) -> None:  # fmt: skip
+    """Fill the cells of a comparison elsewhere."""
+    jobs = {
+        name: Job(f"{one.name}, seed {seed}", train_variant, (one.plan, seed))
+        for seed in seeds
+        for one in chosen
+        if cells.get(name := _name(seed, one)) is None
+    }
+    names = {job.name: name for name, job in jobs.items()}
+    if not jobs:
+        return
+    with workers(where, work, "comparison", work.device) as there:
+        for job, made in run_jobs(list(jobs.values()), there, show):
+            plan, seed = job.given
+            if isinstance(made, Failed):
+                bare = _ready(plan, work.loaded[repr(plan.data)], seed, "cpu")
+                lost = {"accuracy": None, "accuracy_last": None, "failed": f"it failed: {made.why}"}
+                cells.remember(names[job.name], {**run_facts(bare), **lost})
+                continue
+            cells.put(names[job.name], made)
+            if (half := _half(cells, names[job.name])) is not None:
+                half.unlink(missing_ok=True)
 
 
 def _train(run: LocalRun, half: Path | None, show: Callable[[float], None]) -> dict[str, Any]:
@@ -158,7 +194,9 @@ def _train(run: LocalRun, half: Path | None, show: Callable[[float], None]) -> d
         used = run.evaluate(run.parts.test)
     except NonFinite as error:  # a rate that is too high is a result, and the others go on
         return {**run_facts(run), "accuracy": None, "accuracy_last": None, "failed": str(error)}
-    return {**run_facts(run), "accuracy": mean(used), "accuracy_last": mean(last), "failed": None, **by_client(run)}
+    beside = figures(client.scored for client in run.clients)
+    told = {"accuracy": mean(used), "accuracy_last": mean(last), "failed": None, **beside}
+    return {**run_facts(run), **told, **by_client(run)}
 
 
 def run_facts(run: LocalRun) -> dict[str, Any]:
@@ -224,6 +262,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "lost": len(rows) - len(whole),
         "accuracy": mean(accuracies) if accuracies else None,
         "val": mean(validated) if (validated := [row["val"] for row in whole if row["val"] is not None]) else None,
+        **({"perplexity": mean(row["perplexity"] for row in whole)} if whole and "perplexity" in whole[0] else {}),
         "deviation": (stdev(accuracies) if len(accuracies) > 1 else 0.0) if accuracies else None,
         "best_client": over("best"),
         "worst_client": over("worst"),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.state import State
+from ...core.state import State, fixed_names
 from ...training.step import ClientNetwork
 from ...wire.codecs.parts.bits import on_host, values
 
@@ -56,8 +56,8 @@ class Seat:
     def __init__(self, network: ClientNetwork, layouts: Layout):
         self.network, self._layouts = network, layouts
         learnt = {name for name, _ in network.split.named_parameters(remove_duplicate=False)}
-        state = sorted(network.split.state_dict(keep_vars=True).items())
-        named = {f"{'net.' if name in learnt else 'stat.'}{name}": tensor for name, tensor in state}
+        fixed, state = fixed_names(network.split), sorted(network.split.state_dict(keep_vars=True).items())
+        named = {f"{'net.' if name in learnt else 'stat.'}{name}": t for name, t in state if name not in fixed}
         self._layout, self._tensors = layouts.of(named), list(named.values())
         self._here = all(tensor.is_cpu and tensor.is_contiguous() for tensor in self._tensors)
         self._words = [on_host(tensor) for tensor in self._tensors] if self._here else []

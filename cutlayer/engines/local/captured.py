@@ -21,7 +21,7 @@ from ...training.plan.plan import Plan
 from ...training.step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, in_training, learn, noted
 from ...wire.ledger import Ledger, Noted
 
-MOST_KEPT = 8  # clients whose graphs are kept, those that stepped last: each holds a batch and its share of the pool
+MOST_KEPT = 32  # clients whose graphs are kept, those that stepped last: each holds a batch and its share of the pool
 
 
 class CapturedSteps:

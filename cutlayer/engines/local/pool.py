@@ -5,12 +5,12 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from ...core.state import State, load_optimizer
+from ...core.state import State, load_optimizer, unfix
 from ...guards import NoGuard
 from ...rules.base import NET, OPTIMIZER
 from ...training.build import build_client, build_remote
 from ...training.client import Client
-from ...training.faster import Faster
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.step import ClientNetwork, export, load
 from .asleep import Asleep, Layout, Seat
 
@@ -20,12 +20,13 @@ AWAKE = 32  # client networks in memory at once
 class PooledClient(Client):
     """A client that can give its network up, and has it back when it is needed."""
 
-    def __init__(self, *given: Any, spares: list[Seat], faster: Faster):
+    def __init__(self, *given: Any, spares: list[Seat], faster: Faster = AS_ALWAYS):
         """`spares`: networks without an owner. Where one lies, none needs to be built."""
         super().__init__(*given)
         self.spares, self._faster = spares, faster
         self._seat: Seat | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
+        self._whole = False  # whether its frozen parts are not those it was built with
 
     @property
     def awake(self) -> bool:
@@ -71,6 +72,9 @@ class PooledClient(Client):
         return self._begun(seat.network)
 
     def _begun(self, network: ClientNetwork) -> ClientNetwork:
+        if self._whole:
+            unfix(network.split)
+            self._seat = None  # it has no place for what was fixed
         network.steps, network.peaks = self._steps, self._peaks
         network.remote.continue_at(self._steps * self.plan.micro_batches)
         self._network = network
@@ -79,7 +83,15 @@ class PooledClient(Client):
     @property
     def _interchangeable(self) -> bool:
         """Whether its network may be another client's: a guard may hold secrets, or be lacking there."""
-        return isinstance(self.plan.guard_of(self.number), NoGuard)
+        own_base = self.plan.fixed_parts and not self.plan.shared_client_network
+        return isinstance(self.plan.guard_of(self.number), NoGuard) and not own_base and not self.plan.unequal_ranks
+
+    def keep_whole(self) -> None:
+        """Its frozen parts are about to be replaced: from now on they are kept like the others."""
+        self._whole = True
+        if self._network is not None:
+            unfix(self._network.split)
+            self._seat = None
 
     def sleep(self, layout: Layout, keeps: bool) -> None:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""

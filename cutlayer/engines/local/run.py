@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ...core.message import Handler, Watcher, through
 from ...core.seeds import derive
-from ...core.state import State
+from ...core.state import State, unfix
 from ...data.base import Parts, Samples
+from ...nets.lora import folded
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
 from ...training import loop
@@ -18,6 +19,7 @@ from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
 from ...training.faster import AS_ALWAYS, Faster
+from ...training.fused_wave import Fusion
 from ...training.laws import refuse_broken_net
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import Plan
@@ -80,7 +82,7 @@ class LocalRun:
         self.coordinator = Coordinator(plan, self.server, batches)
         self.progress, self.timetable = self.coordinator.progress, self.coordinator.timetable
         self.ledger = self.coordinator.ledger
-        fused = FusedDoor(self.coordinator) if plan.rounds.fused else None
+        fused = FusedDoor(self.server.handle, Fusion(self.server)) if plan.rounds.fused else None
         door = through([*at_server, *self.coordinator.watches], fused or self.server.handle)
         watched = bool(at_server or self.coordinator.watches or wrap is not _as_it_is)
         self._why_eager = why_not_captured(plan, self.device, watched)
@@ -159,19 +161,25 @@ class LocalRun:
             return None
         if not self.plan.shared_client_network and self.plan.clients > 1:
             return None
-        split, shared = self.networks[0].split, self.coordinator.shared
+        adapters, shared = self.plan.adapters, self.coordinator.shared
+        widest = max(range(self.plan.clients), key=adapters.rank_of) if adapters is not None else 0
+        client = self.networks[widest]
         if shared:
-            load(self.networks[0], shared)
+            load(client, shared)
+        split = client.split
         if not self.plan.protocol.crosses:
-            parts = dict(split.head.named_children())
-            return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=split.tail)
+            parts = {name: folded(part) for name, part in split.head.named_children()}
+            return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=folded(split.tail))
         there = self.server.body
         assert isinstance(there, ServerNetwork)
         tail = split.tail if self.plan.protocol.labels_stay_home else there.tail
-        return whole_state(self.plan.net, head=split.head, body=there.body, tail=tail)
+        return whole_state(self.plan.net, head=folded(split.head), body=folded(there.body), tail=folded(tail))
 
     def start_from(self, other: "LocalRun") -> None:
         """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""
+        unfix(self.server.body)
+        for party in self.clients:
+            party.keep_whole()
         for client, theirs in zip(self.networks, other.networks, strict=True):
             if other.coordinator.shared:
                 load(theirs, other.coordinator.shared)

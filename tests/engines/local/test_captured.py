@@ -9,7 +9,7 @@ from torch import nn
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Kind, Message
-from cutlayer.engines.local.captured import MOST_KEPT, CapturedSteps, Draws, why_not_captured
+from cutlayer.engines.local.captured import CapturedSteps, Draws, why_not_captured
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, SEAL, LightSplit, NoGuard, Noise, Quantize, TopK
 from cutlayer.guards.chain import Chain
@@ -120,8 +120,9 @@ def test_halves_of_a_guard_are_exchanged_between_captured_steps(decoder):
 
 
 @pytest.mark.usefixtures("graphs")
-def test_graphs_are_kept_of_the_clients_that_stepped_last():
-    plan = tiny_plan(clients=MOST_KEPT + 3, shared_client_network=False, batch_size=4)
+def test_graphs_are_kept_of_the_clients_that_stepped_last(monkeypatch):
+    monkeypatch.setattr("cutlayer.engines.local.captured.MOST_KEPT", 8)
+    plan = tiny_plan(clients=11, shared_client_network=False, batch_size=4)
     run = LocalRun(plan, tiny_parts(16 * plan.clients), classes=TASK.classes)
     steps = CapturedSteps(run.server, run.ledger)
     for client in run.clients:

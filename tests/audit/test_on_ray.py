@@ -1,0 +1,122 @@
+"""Cells on a Ray of this machine, one for all tests here: what is lost is made again, what is wrong is said first."""
+
+import json
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from test_compare import QUICK  # noqa: E402
+from test_compare import without_times as without_history  # noqa: E402
+from test_parallel import add, die, die_at_first, fail, spread_here, wanted, without_times  # noqa: E402
+
+from cutlayer.audit.jobs import Job, Result, run  # noqa: E402
+from cutlayer.audit.on_ray import on_ray  # noqa: E402
+from cutlayer.audit.parallel import Where, spread, workers  # noqa: E402
+from cutlayer.audit.spec import Resources  # noqa: E402
+from cutlayer.engines import cluster  # noqa: E402
+from cutlayer.engines.parcel import parcel  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here():
+    with cluster.connected("local", 2) as found:
+        yield found
+
+
+def test_only_this_machine_can_reach_it_and_nobody_is_told(here):
+    assert [node["NodeManagerAddress"] for node in here.nodes()] == ["127.0.0.1"]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+def test_what_is_lost_is_computed_again_and_errors_are_not(here, tmp_path, monkeypatch):
+    monkeypatch.setattr("cutlayer.audit.on_ray.RETRIES", 1)
+    (tmp_path / "once").mkdir()
+    jobs = [
+        Job("once", die_at_first, (tmp_path / "once", signal.SIGKILL)),
+        Job("always", die, (signal.SIGKILL,)),
+        Job("error", fail),
+        Job("sum", add, (Result("stays"), 1)),
+        Job("stays", add, (1,), stays=True),
+    ]
+    shown = []
+    with on_ray(here, parcel(5, "five"), 1, 1.0, 0.0, 2) as placed:
+        found = {job.name: made for job, made in run(jobs, placed, shown.append)}
+    assert found["once"] == 5 and len(list((tmp_path / "once").iterdir())) == 2
+    assert found["sum"] == 12
+    assert "its worker was lost 2 times" in found["always"].why and found["always"].error is None
+    assert found["error"].why == "ArithmeticError: no such number"
+    assert any("127.0.0.1, process" in one for told in shown for one in told.running)
+
+
+def test_the_table_is_that_of_one_process(here):
+    """Elsewhere it is compared with `audit` itself; jobs of this process come out the same."""
+    spec, loaded = wanted(alone=False)
+    ours, theirs = Resources(), Resources()
+    spread_here(spec, loaded, theirs)
+    ours.store.put("0 | floors", theirs.store.get("0 | floors")[0])  # the longest part
+    ours.store.put("0 | truth", {}, **theirs.store.get("0 | truth")[1])
+    spread(spec, loaded, ours, Where("local", 2, 2), lambda shown: None)
+    assert ours.store._found.keys() == theirs.store._found.keys()
+    for name, (data, tensors) in ours.store._found.items():
+        assert without_times([data]) == without_times([theirs.store.get(name)[0]])
+        assert all(bool((t == theirs.store.get(name)[1][key]).all()) for key, t in tensors.items())
+
+
+@pytest.mark.campaign
+def test_the_command_says_the_same_with_a_cluster_and_without(command, tmp_path):
+    words = ["compare", *QUICK, "--no-alone", "--with", "rule=FedAvg", "--with", "clients_per_round=2", "--json"]
+    one = command(*words, "--out", tmp_path / "one")
+    two = command(*words, "--cluster", "local", "--out", tmp_path / "two")
+    assert one[0] == two[0] == 0, two[2]
+    rows = [without_history(json.loads(found[1])["rows"]) for found in (one, two)]
+    assert rows[0] == rows[1]
+
+
+def test_a_python_error_of_one_variant_leaves_the_others(here, command, tmp_path, monkeypatch):
+    from cutlayer.audit.compare import run as room
+
+    monkeypatch.setattr(room, "train_variant", partial(add, 0))  # no such function of these arguments
+    code, _, err = command(
+        "compare", *QUICK, "--no-alone", "--with", "plan", "--with", "clients_per_round=2", "--cluster", "local",
+        "--out", tmp_path / "a",
+    )  # fmt: skip
+    assert code == 0 and "was lost: it failed: TypeError" in err
+
+
+# ------------------------------------------------------------------------------------------ bad input
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("somewhere", "a cluster is local, auto, or an address such as 10.0.0.1:6379; got 'somewhere'"),
+        ("127.0.0.1:9", "no cluster answers at 127.0.0.1:9"),
+        ("ray://127.0.0.1:9", "no cluster answers at ray://127.0.0.1:9"),
+    ],
+)
+def test_an_address_where_nothing_is(where, words, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="^" + words.replace("(", r"\(")):
+        cluster.connected(where).__enter__()
+    assert time.monotonic() - began < 10
+
+
+def test_more_than_there_is(here):
+    for options, words in (({"gpus": 99.0}, "99 GPUs were asked for"), ({"cpus": 64.0}, "64 CPUs were asked for")):
+        with pytest.raises(ValueError, match=f"{words}, and no node of the cluster has more than"):
+            workers(Where("local", 2, **options), 1, "one").__enter__()
+
+
+def test_versions_that_differ(here, monkeypatch):
+    cluster.refuse_other_versions(here)
+    other = {**cluster.versions(), "torch": "1.0"}
+    monkeypatch.setattr(cluster, "versions", lambda: other)
+    with pytest.raises(
+        ValueError, match=r"the node 127\.0\.0\.1 has torch .*, and here it is 1\.0: install the same"
+    ):
+        cluster.refuse_other_versions(here)
