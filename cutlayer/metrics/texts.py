@@ -4,6 +4,7 @@ Padding stands at the end and is no word: it earns nothing where the truth has i
 wrote. A text without a word scores 0.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from ..core.batch import PAD
 from .bootstrap import tail
 
+SPECIAL = re.compile(r"\[[^\s\]]+\]|<[^\s>]+>")  # [UNK], <s>: no words
 RARE = 0.05  # share of all written tokens that the rarest ids make up; these stand for names where words are unknown
 
 FIGURES = ("token_accuracy", "token_p90", "rouge_l", "names_found")
@@ -73,7 +75,8 @@ def striking_tokens(vocabulary: int, known: Tensor, words: Sequence[str] | None 
     rare = torch.zeros(vocabulary, dtype=torch.bool)
     rare[order[counts[order].cumsum(0) <= RARE * counts.sum()]] = True
     if words is not None:
-        looks = [(any(map(str.isupper, word)), any(map(str.isdigit, word))) for word in words[:vocabulary]]
+        spoken = ["" if SPECIAL.fullmatch(word) else word for word in words[:vocabulary]]
+        looks = [(any(map(str.isupper, word)), any(map(str.isdigit, word))) for word in spoken]
         capital, digit = torch.tensor(looks, dtype=torch.bool).T
         marked = torch.zeros(vocabulary, dtype=torch.bool)
         marked[: len(looks)] = capital | digit

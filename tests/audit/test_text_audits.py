@@ -9,7 +9,7 @@ import torch
 from test_schema import strays
 from text_toys import LENGTH, VOCABULARY, TextNet, audited, sentences, text_plan
 
-from cutlayer.attacks import Decoder, Dictionary, Membership, UnSplit, suite
+from cutlayer.attacks import Decoder, Dictionary, Membership, TokenGradients, UnSplit, suite, usual
 from cutlayer.audit.floors import blind_guess
 from cutlayer.audit.kinds import TEXTS, of_floors
 from cutlayer.audit.report import files
@@ -19,7 +19,7 @@ from cutlayer.audit.uncertainty import intervals
 from cutlayer.audit.verdicts import verdict
 from cutlayer.core.batch import Task
 from cutlayer.detectors import ClientContext, LeakMeter
-from cutlayer.guards import Adversarial, Gaussian
+from cutlayer.guards import Gaussian
 
 READ = Decoder(steps=40, width=16, hidden=32, readers=("ridge", "conv"))
 
@@ -57,6 +57,9 @@ def test_names_that_come_back_decide_where_they_are_read_best(done):
     found = verdict(rows, done.floors, "Gaussian(scale=3.0)").secrets[0]
     assert found.statistic == "names" and found.grade == "does not protect"
     assert "Of names and numbers 0.90 (0.90 to 0.90) are read; unguarded 1.00" in found.sentence
+    floors = {name: {**marks, "names_found": 1.0} for name, marks in done.floors.items()}
+    blind = verdict(rows, floors, "Gaussian(scale=3.0)").secrets[0]
+    assert blind.statistic != "names" and blind.leak < 0.5, "what a blind guess names, too, was not read"
 
 
 def test_every_figure_is_in_the_schema(done):
@@ -82,11 +85,14 @@ def test_an_attack_that_reads_no_texts_is_named_with_its_reason():
     assert Dictionary().why_not(Task((1, 28, 28), 2), True).startswith("Dictionary() is for texts")
 
 
+def test_an_audit_that_asks_for_no_attack_takes_those_that_have_something_to_find():
+    one_class, next_word = (Task((LENGTH,), classes, {}, VOCABULARY) for classes in (2, VOCABULARY))
+    assert usual([Gaussian(scale=1.0)], one_class) == [Decoder(), Dictionary()]
+    assert usual([], next_word) == [Decoder(), Dictionary(), TokenGradients()]
+
+
 def test_what_takes_ids_for_amounts_says_so_before_training():
     task = Task((LENGTH,), 2, {"long": 2}, VOCABULARY)
-    with pytest.raises(ValueError, match="token ids are names of words"):
-        Adversarial().build((LENGTH, 16), 0, 0, task)
-    Adversarial(attribute="long").build((LENGTH, 16), 0, 0, task)
     with pytest.raises(ValueError, match="reads images, records, series, and these inputs are texts"):
         LeakMeter().refuse_unfit(ClientContext(task, 16, 0, lambda steps: iter(())))
 

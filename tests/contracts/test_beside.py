@@ -8,7 +8,7 @@ from masked import LENGTH, TEXTS, MaskedNet, batches, text_parts
 from test_guard_shapes import MAPS_ONLY, PICTURES_ONLY
 from test_protocols import PROTOCOLS
 from test_split_equals_whole import learn_whole
-from toys import ALL_GUARDS, split_and_whole, states, tiny_plan
+from toys import ALL_GUARDS, Here, split_and_whole, states, tiny_plan
 
 from cutlayer.core.features import Features, features
 from cutlayer.core.message import Kind, Message
@@ -17,6 +17,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Adversarial, KAnonymous
 from cutlayer.nets import Whole
 from cutlayer.training.plan.roles import SendOnce
+from cutlayer.training.plan.schedule import Wave
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, Vanilla
 from cutlayer.training.step import learn, predict
@@ -39,6 +40,24 @@ def test_split_is_unsplit_with_a_mask(protocol):
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     moved = {name.split(".")[1] for name in ours if not torch.equal(ours[name], start[name])}
     assert {"head", "tail"} <= moved
+    (batch,) = batches(1, seed=9)
+    with torch.no_grad():
+        unsplit = twin.split.eval()(batch, Here(twin_server.body.eval())).logits
+    assert torch.equal(predict(client, [batch]), unsplit)
+
+
+def test_a_fused_wave_has_every_clients_mask():
+    ended = []
+    for fused in (False, True):
+        run = LocalRun(
+            plan_of(rounds=Wave(fused=fused), clients=3, batch_size=6, epochs=1),
+            text_parts(24),
+            classes=TEXTS.classes,
+        )
+        run.train()
+        ended.append(run.tensors())
+    for name, tensor in ended[0].items():
+        torch.testing.assert_close(ended[1][name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_a_bypass_keeps_features_of_every_token_and_no_token():

@@ -13,6 +13,7 @@ from text_toys import VOCABULARY, TextNet, next_word_parts, text_parts, text_pla
 from cutlayer.attacks import (
     AttributeInference,
     BiSR,
+    Cipher,
     Decoder,
     Dictionary,
     LabelClustering,
@@ -22,6 +23,7 @@ from cutlayer.attacks import (
 )
 from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
+from cutlayer.audit.refusal import NotTried
 from cutlayer.audit.rows import Row
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import seeded
@@ -35,6 +37,7 @@ TEXT_ATTACKS = [
     Dictionary(),
     BiSR(steps=30, input_steps=20, width=16, hidden=32, readers=("ridge", "conv")),
     TokenGradients(),
+    Cipher(),
 ]
 BESIDES = [
     Decoder(steps=30, width=16, hidden=32),
@@ -85,7 +88,7 @@ def test_it_succeeds_on_the_unguarded_cut(attack):
     row, guess = judged(attack, victim)
     if attack.secret == "images":
         # Of a language model the first word is nobody's label; who shows other texts has but some words in common.
-        least = {TokenGradients: 0.8, Retrieval: 0.3}.get(type(attack), 0.95)
+        least = {TokenGradients: 0.8, Retrieval: 0.3, Cipher: 0.4}.get(type(attack), 0.95)
         assert row["secret"] == "texts" and row["value"] >= least
         assert guess.dtype == torch.int64 and guess.shape == victim.truth.shape
     elif attack.secret == "attribute":
@@ -110,7 +113,10 @@ def test_it_runs_against_guards_of_every_kind(attack, guard):
     victim = victim_of(attack, guard)
     short = replace(attack, **{name: 4 for name in ("steps", "input_steps") if hasattr(attack, name)})
     for form in short.against(guard, (12, 16)):
-        row, guess = judged(form, victim)
+        try:
+            row, guess = judged(form, victim)
+        except NotTried as why:
+            pytest.skip(str(why))
         assert 0 <= row["value"] <= 1
         if attack.secret == "images":
             assert guess.dtype == torch.int64 and guess.min() >= 0 and guess.max() < victim.run.task.vocabulary

@@ -62,8 +62,8 @@ def test_names_count_at_their_own_place():
 
 def test_names_have_capitals_and_numbers_digits():
     known = torch.tensor([[1, 1, 2, 3, 4]])
-    told = striking_tokens(5, known, ["<pad>", "the", "Anna", "1984", "b2b"])
-    assert told.tolist() == [False, False, True, True, True]
+    told = striking_tokens(5, known, ["<pad>", "[UNK]", "Anna", "1984", "b2b"])
+    assert told.tolist() == [False, False, True, True, True], "a sign for unknown words is no name"
 
 
 def test_rare_tokens_stand_for_names_where_no_word_shows_one():

@@ -21,6 +21,7 @@ from ...training import checkpoint
 from ...training.batches import refuse_small_batches, refuse_too_few
 from ...training.checkpoint import Snapshots
 from ...training.client import Client
+from ...training.evaluation import figures
 from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
 from ...training.loop import BEST
@@ -384,6 +385,7 @@ class DeployedClient:
             "steps": client.network.steps,
             "exact": self._exact,
             "accuracy": self.scores.get("test"),
+            **figures([client.scored]),
             "connections": self.channel.connections,
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),

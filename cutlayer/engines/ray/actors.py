@@ -1,10 +1,14 @@
 """Crews and server as actors of Ray. One that dies is started again by Ray, and told where it was."""
 
+import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from ..parcel import opened
 from .crew import Crew, Order, Said
+
+RESTART = 120.0  # seconds that an actor may take to be there again, on another node perhaps
 
 
 class CrewActor:
@@ -33,8 +37,6 @@ class CrewActor:
             self._crew, self._plays = Crew(opened(ray.get(setup))), setup.hex()
 
     def pid(self) -> int:
-        import os
-
         return os.getpid()
 
 
@@ -64,6 +66,22 @@ class ActorCrews:
             return self._ray.get(ticket)
         except self._ray.exceptions.RayActorError:
             return None
+
+    def replaced(self, crew: int) -> None:
+        await_restart(self._ray, self.actors[crew])
+
+
+def await_restart(ray: Any, actor: Any) -> None:
+    """Until an actor that was lost is there again: so long every call may fail at once."""
+    until, why = time.monotonic() + RESTART, ""
+    while time.monotonic() < until:
+        try:
+            ray.get(actor.pid.remote(), timeout=RESTART)
+            return
+        except ray.exceptions.RayError as error:
+            why = str(error).strip().splitlines()[0]
+            time.sleep(0.5)
+    raise RuntimeError(f"what was lost could not be started again in {RESTART:.0f} s: {why}")
 
 
 def crew_actors(ray: Any, count: int, cpus: float = 1.0, threads: int = 1) -> list[Any]:

@@ -52,7 +52,10 @@ class Crews(Protocol):
         """The first of these for which something was said."""
 
     def said(self, ticket: Any) -> Said | None:
-        """None: the crew was lost. It is replaced by itself."""
+        """None: the crew was lost."""
+
+    def replaced(self, crew: int) -> None:
+        """Wait until one is there in the place of a crew that was lost."""
 
 
 @dataclass
@@ -274,6 +277,7 @@ class RayCarrier:
                 raise RuntimeError(f"{at.orders[0]}: {at.lost} crews were lost with it, one after the other")
             if at.kept > MOST_KEPT:
                 raise LostCrew(f"{at.orders[0]} was lost with its crew")
+            self.crews.replaced(at.crew)
             self._begin(at, with_states=True)
             return None
         if said.lacks:

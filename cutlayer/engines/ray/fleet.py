@@ -4,10 +4,12 @@ The driver holds the last snapshot. When the server's actor dies, it starts from
 client has nothing that a snapshot does not have. When a crew dies, its turn is played again (`carrier.py`).
 """
 
+import os
 import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +23,7 @@ from ...training.progress import StepEvent
 from .. import cluster
 from ..local.run import LocalRun
 from ..parcel import opened, parcel
-from .actors import ActorCrews, crew_actors
+from .actors import ActorCrews, await_restart, crew_actors
 from .carrier import LostCrew, RayCarrier
 from .crew import Setup
 
@@ -74,17 +76,21 @@ class Told(NamedTuple):
 class ServerActor:
     """The server of a fleet: the loop, the coordinator and the body, and the way to its crews."""
 
-    def __init__(self, setup: list[Any], crews: list[Any], device: str, threads: int):
-        import ray
-
+    def __init__(self, device: str, threads: int):
         torch.set_num_threads(threads)
         torch.zeros(30 << 18)  # as in one process: see training/device.py
-        given: Setup = opened(ray.get(setup[0]))
-        self._coordinator = _coordinator(given.plan, given.task, [len(share) for share in given.shares], device)
-        self._carrier = RayCarrier(self._coordinator, ActorCrews(crews, setup), device)
-        self._kept = time.monotonic()
+        self._device, self._kept = device, 0.0
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(
+        self, setup: list[Any], crews: list[Any], tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        """Begin, or begin anew, at a snapshot. An actor that Ray has started again knows nothing else."""
+        import ray
+
+        given: Setup = opened(ray.get(setup[0]))
+        counts = [len(share) for share in given.shares]
+        self._coordinator = _coordinator(given.plan, given.task, counts, self._device)
+        self._carrier = RayCarrier(self._coordinator, ActorCrews(crews, setup), self._device)
         self._coordinator.restore(tensors, facts)
         self._carrier.rewind(self._coordinator.progress.step, tensors)
         self._kept = time.monotonic()
@@ -117,8 +123,6 @@ class ServerActor:
         )
 
     def pid(self) -> int:
-        import os
-
         return os.getpid()
 
 
@@ -144,30 +148,33 @@ def train(
         lies = [ray.put(parcel(setup, "plan"))]
         crews = crew_actors(ray, count, threads=fleet.threads)
         made = ray.remote(ServerActor).options(num_cpus=0, num_gpus=gpus, max_restarts=-1)
-        server = made.remote(lies, crews, device, fleet.threads)
+        server = made.remote(device, fleet.threads)
         on_start(server, crews)
         try:
-            return _followed(ray, server, run, on_step, on_epoch, stop)
+            return _followed(ray, partial(server.restore.remote, lies, crews), server, run, on_step, on_epoch, stop)
         finally:
             for actor in [server, *crews]:
                 ray.kill(actor)
 
 
 def _followed(
-    ray: Any, server: Any, run: LocalRun, on_step: Callable[[StepEvent], None], on_epoch: Callable[[], None],
-    stop: Callable[[], bool],
+    ray: Any, restore: Callable[..., Any], server: Any, run: LocalRun, on_step: Callable[[StepEvent], None],
+    on_epoch: Callable[[], None], stop: Callable[[], bool],
 ) -> bool:  # fmt: skip
-    last, lost, epoch = run.snapshot(), 0, run.progress.epoch
-    ray.get(server.restore.remote(*last))
+    last, lost, epoch, restored = run.snapshot(), 0, run.progress.epoch, False
     while True:
         stopping = stop()
         try:
+            if not restored:
+                ray.get(restore(*last))
+                restored = True
             told: Told = ray.get(server.go_on.remote(stopping))
         except (ray.exceptions.RayActorError, LostCrew) as error:
             lost += 1
             if lost > MOST_LOST:
                 raise RuntimeError(f"the server was lost {lost} times without getting any further") from error
-            _restored(ray, server, last)
+            await_restart(ray, server)
+            restored = False
             continue
         on_step(StepEvent(told.epoch, told.step, told.steps, {}))
         if told.snapshot is not None:
@@ -180,14 +187,3 @@ def _followed(
             on_epoch()
         if told.finished or stopping:
             return told.finished
-
-
-def _restored(ray: Any, server: Any, last: tuple[Mapping[str, Tensor], Mapping[str, Any]]) -> None:
-    """It may die once more before it has heard where it was."""
-    for _ in range(MOST_LOST):
-        try:
-            ray.get(server.restore.remote(*last))
-            return
-        except ray.exceptions.RayActorError:
-            continue
-    raise RuntimeError("the server could not be started again")

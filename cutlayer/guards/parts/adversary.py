@@ -154,11 +154,6 @@ def check_opponent(guard: Spec, attribute: object, width: object) -> None:
 def opponent(guard: Spec, shape: Shape, task: Task | None, attribute: str | None, width: int) -> Opponent:
     """The opponent a guard asks for, or a ValueError that says what is missing."""
     task = need_task(guard, task)
-    if attribute is None and task.kind == "texts":
-        raise ValueError(
-            f"{guard} opposes a reader of amounts, and token ids are names of words: give an attribute to protect, "
-            "or take NoPeek"
-        )
     if attribute is not None and attribute not in task.attributes:
         known = ", ".join(task.attributes) or "none"
         raise ValueError(f"{guard} protects {attribute!r}, an attribute this data does not have; it has: {known}")

@@ -1,6 +1,5 @@
 """One identity, one process: folders are locked, and who is superseded goes for good."""
 
-import threading
 import time
 
 import pytest
@@ -12,7 +11,7 @@ from cutlayer.engines.grpc import deploy
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.session import Refused
 
-PLAN = tiny_plan(clients=2, batch_size=8, epochs=2)
+PLAN = tiny_plan(clients=2, batch_size=8, epochs=8)
 NAMES = ("ward-a", "ward-b")
 
 
@@ -38,14 +37,12 @@ def test_neither_side_starts_twice_in_one_folder(tmp_path):
 
 def test_a_second_process_of_a_name_ends_the_first_for_good_and_every_client_hears_of_it(tmp_path):
     """The same join started twice changed all weights, and both reported success."""
-    slow = threading.Event()
 
-    def watcher(message, handle):
-        if message.step > 3 and not slow.is_set():
-            time.sleep(0.05)
+    def slow(message, handle):
+        time.sleep(0.02)
         return handle(message)
 
-    run = Rehearsal(PLAN, tmp_path, Limits(every=2, deadline=5.0), names=NAMES, watchers=(watcher,))
+    run = Rehearsal(PLAN, tmp_path, Limits(every=2, deadline=5.0), names=NAMES, watchers=(slow,))
     for name in NAMES:
         run.join(name)
     run.serve()
@@ -54,7 +51,6 @@ def test_a_second_process_of_a_name_ends_the_first_for_good_and_every_client_hea
         assert time.monotonic() < until
         time.sleep(0.01)
     second = open_site(PLAN, "ward-b", run.address("ward-b"), tmp_path / "elsewhere", run.parts)
-    slow.set()
     told = second.run()
     for thread in run.threads:
         thread.join(30)

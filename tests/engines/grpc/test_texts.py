@@ -11,6 +11,7 @@ from cutlayer.data.base import Parts, Samples
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import join
 from cutlayer.nets import TextDecoder, TextEncoder
+from cutlayer.training.evaluation import figures
 
 WORDS = 3  # as many as the rehearsal's classes, so that a language model names one of them
 
@@ -33,6 +34,9 @@ def test_texts_are_learnt_as_in_one_process(net, tmp_path):
     local, deployed = undisturbed(plan, parts), rehearse(plan, tmp_path, parts=parts)
     refuse_other_weights(local, deployed)
     refuse_other_counts(local, deployed)
+    if after:  # the server is told accuracies alone; who has the text knows its perplexity
+        ours = local.evaluate(parts.test) and figures([local.clients[0].scored])["perplexity"]
+        assert ours in [told.get("perplexity") for told in deployed.results.values()]
 
 
 def test_clients_with_texts_of_their_own_share_one_list_of_words(tmp_path):
