@@ -11,7 +11,7 @@ from cutlayer.data.base import Parts, Samples
 from cutlayer.nets.base import Net
 from cutlayer.training.plan.plan import Task
 
-WORDS, LENGTH, WIDTH = 11, 6, 8
+WORDS, LENGTH, WIDTH = 11, 7, 8
 TEXTS = Task((LENGTH,), 3, {"odd": 2}, WORDS)
 
 

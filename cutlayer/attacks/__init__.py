@@ -16,6 +16,7 @@ from .base import KnownGuard as KnownGuard
 from .base import Pass as Pass
 from .base import smashed as smashed
 from .bisr import BiSR as BiSR
+from .cipher import Cipher as Cipher
 from .decoder import Decoder as Decoder
 from .dictionary import Dictionary as Dictionary
 from .diffusion import DiffusionPrior as DiffusionPrior
@@ -37,9 +38,11 @@ from .unsplit import UnSplit as UnSplit
 __all__ = plug_ins(globals(), Attack)
 
 
-def usual(guards: Sequence[Guard]) -> list[Attack]:
+def usual(guards: Sequence[Guard], task: Task) -> list[Attack]:
     """What an audit takes where nothing is asked for: the white-box reference, and where a guard draws anew, the one
-    that reads several messages of a sample."""
+    that reads several messages of a sample. Of texts also what costs next to nothing, if it has something to find."""
+    if task.kind == "texts":
+        return [Decoder(), *(one for one in (Dictionary(), TokenGradients()) if one.why_not(task, True) is None)]
     return [Decoder(), *([Linked()] if any(guard.draws_anew for guard in guards) else [])]
 
 

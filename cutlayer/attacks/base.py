@@ -51,6 +51,13 @@ class Pass(NamedTuple):
     encode: Callable[[Tensor, Tensor], Tensor]
 
 
+class Published(NamedTuple):
+    """Head, with the client's guard, and tail as they were in a file that everybody may have, before the training."""
+
+    encode: Callable[..., Tensor]
+    tail: nn.Module
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """All that an attacker can be told beyond the messages. An attack is handed the fields it names, no others."""
@@ -67,6 +74,7 @@ class Knowledge:
     order: Sequence[Tensor] | None = None
     net: Net | None = None  # the architecture, without weights
     tail: nn.Module | None = None  # white box: the client's last layers
+    published: "Published | None" = None  # of a client that began with weights of a file
     bodies: Sequence[nn.Module] | None = None  # the server's own part at the end of each epoch of `history`
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
     # White box: images and labels -> what would be sent, and as a third argument which draw of the guard's noise.
@@ -97,6 +105,7 @@ REQUIRED = {
     "order": "the order of the samples in every epoch, which an audit records",
     "net": "the architecture of the client's network",
     "tail": "the client's tail (white box)",
+    "published": "weights from a file that the client began with (--start FILE)",
     "bodies": "the server's own network as it was while the client learnt",
     "body": "the server's own network",
     "encode": "the client's head and guard (white box)",
@@ -115,6 +124,7 @@ IN_WORDS = {
     "order": "which sample every row of these messages stands for, which no server knows",
     "net": "the architecture of the client's network, without weights",
     "tail": "the client's tail, weights included (white box)",
+    "published": "the published weights of head and tail that the client went on training, and its guard",
     "bodies": "its own network as it was at the end of every epoch",
     "body": "its own network, weights included",
     "encode": "the client's head, weights included (white box), and its guard",

@@ -1,7 +1,7 @@
 """BiSR: a text from both sides of the server, by what the client sent forward and by what it sent back."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from ..core.batch import Task
+from ..core.guard import Shape
 from ..core.message import Kind, Message
+from ..guards.base import Guard
 from ..metrics.readers import best_reader
 from ..metrics.row_readers import Pairs
 from .base import Attack, Attacker, Knowledge, smashed
@@ -19,6 +21,7 @@ from .parts.keyed import WHITE, Keyed, made
 from .parts.label_gradient import SURE, next_tokens, text_of
 from .parts.pictures import READERS, quality, reader_of, refuse_strange
 
+WEIGHTS = ("client", "published")
 AT_ONCE = 32  # texts that are searched together
 NEAREST = 3  # words of the search that are tried in their text
 
@@ -32,6 +35,8 @@ class BiSR(Keyed):
     nearest to these and the reader's, the one that explains its row best is kept. Backward, where the labels are the
     text a token on, the gradient du names each next word to who knows the tail (as TokenGradients). What du names
     surely counts; where a text has one class there is no backward side, and forward alone decides.
+    `weights="published"` knows head and tail as they were before the training, in the file that the client began
+    with, as in the paper; "client" knows them as they are.
     """
 
     steps: int = 400  # of the readers
@@ -40,6 +45,7 @@ class BiSR(Keyed):
     width: int = 64
     hidden: int = 1024
     readers: tuple[str, ...] = READERS
+    weights: str = "client"
     most_images: int | None = 64  # type: ignore[misc]
     inputs: ClassVar[tuple[str, ...]] = ("texts",)
     whole_steps: ClassVar[bool] = True
@@ -51,6 +57,10 @@ class BiSR(Keyed):
                 f"{self}: steps, width and hidden are whole numbers from 1 up, input_steps from 0, rate is above 0"
             )
         refuse_strange(self.readers)
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"BiSR: weights is one of {', '.join(WEIGHTS)}; got {self.weights!r}")
+        if self.weights == "published" and self.key not in WHITE:
+            raise ValueError("BiSR: with published weights the guard's key is not looked for: leave out key")
 
     @classmethod
     def sized(cls, budget: str) -> Self:
@@ -64,9 +74,20 @@ class BiSR(Keyed):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        if self.weights == "published":
+            return (*self.told, "published", "undo", "body")
         return (*super().needs, "body", "tail")
 
+    @property
+    def white_box(self) -> bool:
+        return self.weights == "client" and super().white_box
+
+    def against(self, guard: Guard, shape: Shape) -> list[Attack]:
+        return super().against(guard, shape) if self.weights == "client" else [self]
+
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
+        if knowledge.published is not None:
+            knowledge = replace(knowledge, encode=knowledge.published.encode, tail=knowledge.published.tail)
         return _TwoSided(self, knowledge, seed)
 
 

@@ -26,7 +26,7 @@ SERIES = Kind(
 )  # fmt: skip
 TEXTS = Kind(
     "texts", "text", "text", "token_accuracy", "token accuracy",
-    {"value": "token_accuracy", "p90": "token_p90"}, "token_accuracy",
+    {"value": "token_accuracy", "p90": "token_p90", "names": "names_found"}, "token_accuracy",
 )  # fmt: skip
 KINDS = {kind.secret: kind for kind in (IMAGES, RECORDS, SERIES, TEXTS)}
 

@@ -10,6 +10,7 @@ from ..data.base import Parts
 from ..metrics import columns, series, texts
 from ..metrics.images import FIGURES
 from .rows import Scores
+from .uncertainty import sampled
 
 
 class Worth(NamedTuple):
@@ -24,7 +25,14 @@ def worth(truth: Tensor, guess: Tensor, data: Parts, units: Sequence[int] | None
     if not truth.is_floating_point():
         words = None if data.aux.tokenizer is None else data.aux.tokenizer.words
         striking = texts.striking_tokens(data.aux.vocabulary, data.aux.x, words)
-        return Worth(texts.scores(truth, guess, striking), texts.token_accuracy(truth, guess))
+        named = texts.names(truth, guess, striking)
+        own = (
+            None
+            if units is None
+            else [unit for unit, there in zip(units, named.there.tolist(), strict=True) if there]
+        )
+        each_name: dict[str, Any] = {"names_each": sampled(named.found, own)} if len(named.found) else {}
+        return Worth({**texts.scores(truth, guess, striking), **each_name}, texts.token_accuracy(truth, guess))
     if truth.dim() == 3:
         return Worth(dict(series.scores(truth, guess)), series.correlation_either(truth, guess))
     found = columns.cells(truth, guess, columns.Limits.of(data.aux.images().to(truth.device), data.aux.columns))

@@ -216,6 +216,7 @@ class Row(RunFacts, Remarks, total=False):
     token_p90: float
     rouge_l: float
     names_found: float
+    names_each: Sampled
     metric: str
     value: float
     chance: Figure
@@ -317,7 +318,9 @@ class SecretVerdict:
     sentence: str
     attack: str | None = None
     seed: int | None = None
-    statistic: str = "value"  # or "p90" where the best-read tenth decided, "column" where a single column did
+    statistic: str = (
+        "value"  # or "p90" where the best-read tenth decided, "column" where a single column did, "names"
+    )
     column: str | None = None  # which one
     reached: float | None = None  # that statistic
     interval: list[float] | None = None  # of it

@@ -119,6 +119,11 @@ def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own:
     )
     if decided.statistic == "p90" and kind is not None:
         said += f" The best-read tenth of the {what} is at {reached_by(decided)}; unguarded {decided.open_cut:.2f}."
+    if decided.statistic == "names":
+        said += (
+            f" Of names and numbers {reached_by(decided)} are read; unguarded {decided.open_cut:.2f}, a blind guess "
+            f"{decided.floor:.2f}."
+        )
     if decided.column is not None:
         said += (
             f" The column {decided.column['name']!r} is read at {reached_by(decided)}; unguarded "

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +17,18 @@ from . import generate as cli_generate
 from . import layers as cli_layers
 from .options import (
     AsJson,
+    ChannelsLast,
     Code,
+    Compiled,
+    Crews,
     DataDir,
     Device,
+    Engine,
+    FleetCluster,
     LinkOption,
     OneGuard,
     Out,
+    Precision,
     PrivateSeed,
     Recipe,
     Record,
@@ -57,6 +64,9 @@ def train(
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
+    precision: Precision = "",
+    channels_last: ChannelsLast = False,
+    compile: Compiled = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Out = None,
@@ -64,6 +74,9 @@ def train(
     code: Code = None,
     record: Record = 0,
     link: LinkOption = None,
+    engine: Engine = "local",
+    cluster: FleetCluster = None,
+    crews: Crews = None,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -72,10 +85,15 @@ def train(
 
     [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
     Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
+    [bold]cutlayer train --engine ray --clients 1000[/bold] has a server and crews of clients on a Ray cluster.
     """
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
-    prepare(threads, device)
+    if engine not in ("local", "ray"):
+        raise ValueError(f"--engine is local (this process) or ray; got {engine!r}")
+    if engine == "local" and (cluster is not None or crews is not None):
+        raise ValueError("--cluster and --crews belong to --engine ray")
+    prepare(threads, device if engine == "local" else "cpu")
     from ..core.outside import load_named
     from ..engines.folder import load_plan, new_folder, scale_in_words
     from ..engines.local import start
@@ -83,6 +101,7 @@ def train(
     from ..training.facts.forecast import in_words
     from ..training.facts.link import Link
     from ..training.facts.privacy import lines
+    from ..training.faster import Faster
     from ..training.plan.plan_text import change, read_plan
 
     over = Link.parse(link) if link is not None else None
@@ -103,6 +122,12 @@ def train(
             for line in [*scale_in_words(run.parts.scale), *run.parts.notes]:
                 say(line)
 
+        elsewhere = None
+        if engine == "ray":
+            from ..engines.ray.fleet import Fleet
+            from ..engines.ray.fleet import train as on_ray
+
+            elsewhere = partial(on_ray, fleet=Fleet(cluster or "local", crews, threads or 1), device=device)
         follow = start.Following(
             record=record << 20,
             link=over,
@@ -110,9 +135,16 @@ def train(
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
+            elsewhere=elsewhere,
         )
         result = start.train(
-            chosen, folder, data_dir=data_dir, device=device, resume=resume is not None, follow=follow
+            chosen,
+            folder,
+            data_dir=data_dir,
+            device=device if engine == "local" else "cpu",
+            resume=resume is not None,
+            follow=follow,
+            faster=Faster(precision, channels_last, compile),
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
@@ -144,7 +176,7 @@ def train(
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
-app.command()(resumable(train, only=frozenset({"record", "link", "device"})))
+app.command()(resumable(train, only=frozenset({"record", "link", "device", "precision", "channels_last", "compile"})))
 
 
 @app.command()
@@ -198,13 +230,18 @@ def bench(
         Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="An earlier bench.json: also say what became better or worse since.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
     prepare(1, "cpu")
+    from ..bench import history
     from ..bench import run as room
     from ..engines.folder import new_folder
 
+    earlier = history.read(against) if against is not None else {}
     folder = new_folder(out, "bench")
     with Bar() as bar:
         rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
@@ -218,6 +255,10 @@ def bench(
             f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
             f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
         )
+    if against is not None:
+        say(f"against {against}" + (f" ({other})" if (other := history.other_machine(rows, earlier)) else ""))
+        for change in history.against(rows, earlier):
+            say(str(change))
     say(f"written to {folder / 'bench.json'}")
 
 

@@ -247,7 +247,7 @@ def _audit(
     # Of a suite, what has nothing to find here is left out and named; what was asked for by name is refused.
     found, attacks = more(task) if more else [], wanted.attacks
     if not attacks and not found:
-        found = usual([*wanted.guards, *wanted.optional_guards])
+        found = usual([*wanted.guards, *wanted.optional_guards], task)
     wanted = replace(wanted, attacks=attacks, optional_attacks=found)
     refuse_secrets(secrets, task)
     for name in still(loaded):

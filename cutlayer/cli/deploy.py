@@ -180,6 +180,9 @@ def join(
     certs: Certs = None,
     insecure: Insecure = False,
     give_up: Annotated[float, typer.Option(help="Seconds without a server before it ends.")] = 3600.0,
+    silence: Annotated[
+        float, typer.Option(help="Seconds without a word of a server that is there, before it ends.")
+    ] = 86400.0,
     max_message: Message = 256,
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
@@ -212,7 +215,7 @@ def join(
     with Bar(estimates=True) as bar, halt_told(as_json, folder):
         identity = identity_of(certs, insecure)
         known = room.read_identity(identity, "client") if identity else None
-        address = Address(server, known, give_up=give_up, message=max_message << 20)
+        address = Address(server, known, give_up=give_up, silence=silence, message=max_message << 20)
         site = deploy.join(
             chosen, name, folder, address=address, data=spec(own, "data") if own else None, data_dir=data_dir,
             device=device,
@@ -228,6 +231,8 @@ def join(
     else:
         say(deploy.summary(result))
         say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+        if not result["exact"]:
+            say("not the run an undisturbed one would have been: turns were left out, or a state was lost")
         say(f"results in {folder}")
     end_if_not_kept(result.get("detectors", ()))
 

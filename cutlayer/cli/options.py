@@ -41,6 +41,12 @@ PrivateSeed = Annotated[
 
 # ------------------------------------------------------------------ options of every command
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Precision = Annotated[
+    str,
+    typer.Option(help="float32 (without TF32), tf32 or bf16: faster, with other bits. Default: as torch is set."),
+]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Another order in memory: other bits.")]
+Compiled = Annotated[bool, typer.Option("--compile", help="torch.compile: a slow start, other bits.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: $OMP_NUM_THREADS, else all cores.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data sets; else $CUTLAYER_DATA, else ./data.")]
 Out = Annotated[Path | None, typer.Option(help="A new folder for the results. Default: runs/<command>-<time>.")]
@@ -130,6 +136,20 @@ CpusEach = Annotated[float | None, typer.Option(help="CPUs of a cluster for one 
 GpusEach = Annotated[
     float | None,
     typer.Option(help="GPUs of a cluster for one cell, e.g. 0.25. Default: 1 with --device cuda, shared if local."),
+]
+Engine = Annotated[
+    str, typer.Option(help="Who carries the messages: local (this process), or ray (a fleet on a cluster).")
+]
+FleetCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="WHERE",
+        help="Where the fleet of --engine ray is: local (default), auto or an address. It sees all data and secrets.",
+    ),
+]
+Crews = Annotated[
+    int | None, typer.Option(help="Processes that play the clients of --engine ray. Default: one a CPU but one.")
 ]
 GoOn = Annotated[
     Path | None,

@@ -23,6 +23,8 @@ FREE = {
     "threads",
     "jobs",
     "cluster",
+    "crews",
+    "engine",
     "cpus_each",
     "gpus_each",
     "as_json",

@@ -30,4 +30,4 @@ class OffPlan(Halt):
 # The exit code of a command that came to its end, but with a leak budget that was not kept.
 BUDGET_NOT_KEPT = 6
 
-USER_ERRORS = (ValueError, OSError, ProtocolError, NonFinite, Interrupted, Halt)
+USER_ERRORS = (ValueError, OSError, MemoryError, ProtocolError, NonFinite, Interrupted, Halt)

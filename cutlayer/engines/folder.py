@@ -20,6 +20,7 @@ from ..training.plan.plan_text import refuse_old_names
 TRANSCRIPT = "transcript.bin"
 RESULT = "result.json"
 SCALE = "input_scale.json"
+LOCK = ".lock"
 WORDS = "words.txt"
 
 
@@ -32,6 +33,25 @@ def new_folder(out: Path | None, kind: str) -> Path:
     if not os.access(above, os.W_OK):
         raise PermissionError(f"no permission to write in {above}: choose another --out")
     return folder
+
+
+class FolderLock:
+    """While it is held no other process goes on in a folder: two of one identity would undo each other's steps."""
+
+    def __init__(self, folder: Path):
+        import fcntl  # not on every system; there nobody is kept out
+
+        self._file = (folder / LOCK).open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise BlockingIOError(
+                f"another process goes on in {folder}: wait until it has ended, or choose another --out"
+            ) from error
+
+    def release(self) -> None:
+        self._file.close()
 
 
 def refuse_finished(folder: Path) -> None:

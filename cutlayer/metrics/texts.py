@@ -4,6 +4,7 @@ Padding stands at the end and is no word: it earns nothing where the truth has i
 wrote. A text without a word scores 0.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from ..core.batch import PAD
 from .bootstrap import tail
 
+SPECIAL = re.compile(r"\[[^\s\]]+\]|<[^\s>]+>")  # [UNK], <s>: no words
 RARE = 0.05  # share of all written tokens that the rarest ids make up; these stand for names where words are unknown
 
 FIGURES = ("token_accuracy", "token_p90", "rouge_l", "names_found")
@@ -44,30 +46,22 @@ def _longest_common(truth: Tensor, guess: Tensor) -> Tensor:
 
 
 class Names(NamedTuple):
-    """Of each text: how many of its names and numbers the guess holds, and how many there are."""
+    """The share of its names and numbers that was read of each text that has any, and which texts have."""
 
     found: Tensor
     there: Tensor
 
-    @property
-    def each(self) -> Tensor:
-        """The share found, of the texts that have any."""
-        return (self.found / self.there.clamp_min(1))[self.there > 0]
-
 
 def names(truth: Tensor, guess: Tensor, striking: Tensor) -> Names:
-    """Names and numbers that the guess holds, wherever it puts them: who reads a name has read it.
+    """Names and numbers read to the letter, at their own place. `striking` says of each id whether it is one.
 
-    `striking` says of each id whether it is one. Of one that stands in a text twice, both are to be found.
+    (Anywhere in a text would count what an attacker writes at random: of few rare words one always fits.)
     """
     _same_shape(truth, guess)
-    striking = striking.to(truth.device)
-    wanted = striking[truth.clamp(0, len(striking) - 1)] & (truth != PAD)
-    # The k-th time that a token stands in a row: equal tokens are matched one to one.
-    same = truth[:, :, None] == truth[:, None, :]
-    nth = same.tril().sum(2)
-    written = (truth[:, :, None] == guess[:, None, :]).sum(2)
-    return Names((wanted & (nth <= written)).sum(1).double(), wanted.sum(1).double())
+    wanted = striking.to(truth.device)[truth] & (truth != PAD)
+    count = wanted.sum(1)
+    there = count > 0
+    return Names(((truth == guess) & wanted).sum(1).double()[there] / count[there], there)
 
 
 def striking_tokens(vocabulary: int, known: Tensor, words: Sequence[str] | None = None) -> Tensor:
@@ -81,7 +75,8 @@ def striking_tokens(vocabulary: int, known: Tensor, words: Sequence[str] | None 
     rare = torch.zeros(vocabulary, dtype=torch.bool)
     rare[order[counts[order].cumsum(0) <= RARE * counts.sum()]] = True
     if words is not None:
-        looks = [(any(map(str.isupper, word)), any(map(str.isdigit, word))) for word in words[:vocabulary]]
+        spoken = ["" if SPECIAL.fullmatch(word) else word for word in words[:vocabulary]]
+        looks = [(any(map(str.isupper, word)), any(map(str.isdigit, word))) for word in spoken]
         capital, digit = torch.tensor(looks, dtype=torch.bool).T
         marked = torch.zeros(vocabulary, dtype=torch.bool)
         marked[: len(looks)] = capital | digit
@@ -92,13 +87,13 @@ def striking_tokens(vocabulary: int, known: Tensor, words: Sequence[str] | None 
 
 @torch.no_grad()
 def scores(truth: Tensor, guess: Tensor, striking: Tensor) -> dict[str, float]:
-    """The mean of every figure over all texts; of names over all names, and 0 where there are none."""
-    accuracy, said = token_accuracy(truth, guess), names(truth, guess, striking)
+    """The mean of every figure over all texts, of names over those that have some; 0 where none has."""
+    accuracy, named = token_accuracy(truth, guess), names(truth, guess, striking)
     return {
         "token_accuracy": float(accuracy.mean()),
         "token_p90": tail(accuracy),
         "rouge_l": float(rouge_l(truth, guess).mean()),
-        "names_found": float(said.found.sum() / said.there.sum().clamp_min(1)),
+        "names_found": float(named.found.mean()) if len(named.found) else 0.0,
     }
 
 

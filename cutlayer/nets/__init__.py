@@ -15,6 +15,7 @@ from .fsa_victim import FSAClient
 from .fsha_victim import FSHAClient
 from .huggingface import HuggingFace
 from .lenet import LeNet
+from .lora import LoRA as LoRA
 from .micron_net import MicronNet
 from .mlp import MLP
 from .mnist_net import MnistNet

@@ -47,6 +47,9 @@ _DTYPES: Sequence[torch.dtype] = (
     torch.bool,
 )
 _ROWS, _CHANNELS_LAST = 0, 1
+# Tensors of a message at most: each costs time and memory to build, however empty it is.
+_STEP, _MANY = 16, 1 << 14
+_MOST = {Kind.FORWARD: _STEP, Kind.BACKWARD: _STEP, Kind.LOSS: _STEP, Kind.PREDICT: _STEP}
 _RAW = Raw()
 
 
@@ -140,9 +143,12 @@ def _decode(view: memoryview, limit: int) -> Message:
         raise WireError(f"frame of wire version {version}, this side speaks {VERSION}: update the older side")
     if kind not in Kind._value2member_map_:
         raise WireError(f"unknown kind {kind}")
+    (held,) = _COUNT.unpack_from(view, _HEADER.size)
+    if held > (most := _MOST.get(Kind(kind), _MANY)):
+        raise WireError(f"{Kind(kind).name} with {held} tensors; there are {most} at most")
     at, unpacked = _HEADER.size + _COUNT.size, 0
     entries = []
-    for _ in range(_COUNT.unpack_from(view, _HEADER.size)[0]):
+    for _ in range(held):
         length = view[at]
         name = bytes(view[at + 1 : at + 1 + length]).decode()
         dtype, tag, format, dimensions, count = _ENTRY.unpack_from(view, at + 1 + length)

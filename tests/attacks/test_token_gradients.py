@@ -1,5 +1,7 @@
 """What a gradient names, which threat this is, and BiSR's two sides."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from text_toys import LENGTH, VOCABULARY, next_word_parts, text_plan
@@ -9,11 +11,14 @@ from torch.nn.functional import cross_entropy
 from cutlayer.attacks import BiSR, TokenGradients
 from cutlayer.attacks.parts.label_gradient import named_by_gradient
 from cutlayer.audit.judge import judge
+from cutlayer.audit.knowledge import after_training, why_pointless
 from cutlayer.audit.victim import Victim
 from cutlayer.core.batch import NO_LABEL, Task
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Noise
 from cutlayer.nets import TextDecoder
+from cutlayer.nets.weights import whole_state
+from cutlayer.training.plan.pretrained import Pretrained
 
 
 class Deep(nn.Module):
@@ -54,6 +59,25 @@ def test_it_says_where_there_is_nothing_to_read():
     assert "here the server computes the loss" in TokenGradients().why_not(words, False)
     assert "one of 2 classes" in TokenGradients().why_not(Task((LENGTH,), 2, {}, VOCABULARY), True)
     assert "for texts" in TokenGradients().why_not(Task((9,), 2), True)
+
+
+def test_published_weights_are_those_of_the_file_and_need_one(tmp_path):
+    net = TextDecoder(width=16, at=1, vocabulary=VOCABULARY)
+    torch.manual_seed(5)
+    parts = {"head": net.head((LENGTH,)), "body": net.body((LENGTH,)), "tail": net.tail((LENGTH,), VOCABULARY)}
+    torch.save(whole_state(net, **parts), tmp_path / "w.pt")
+    plan = text_plan(net=net, epochs=1, start=Pretrained(str(tmp_path / "w.pt")))
+    run = LocalRun(plan, next_word_parts(), classes=VOCABULARY)
+    run.train()
+    victim, attack = Victim(run, 16), BiSR(steps=4, input_steps=4, readers=("ridge",), weights="published")
+    known = after_training(victim, run.parts).only(attack.needs)
+    assert known.encode is None and known.tail is None, "it is not told the client's own"
+    assert torch.equal(known.published.tail.linear.weight, parts["tail"].linear.weight)
+    assert not torch.equal(known.published.tail.linear.weight, run.networks[0].split.tail.linear.weight)
+    row, _ = judge(attack, victim, run.parts, 0)
+    assert row["value"] > 0.8 and not row["white_box"], "what was learnt since hardly hides the next words"
+    why = why_pointless(attack, replace(plan, start=None), run.task, run.parts, 16)
+    assert "began with weights of its own drawing" in why
 
 
 @pytest.fixture(scope="module")

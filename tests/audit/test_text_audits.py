@@ -1,5 +1,6 @@
 """Audits of texts: what is read of an open embedding, what needs no message, and what the report shows."""
 
+import copy
 import itertools
 import json
 
@@ -8,13 +9,16 @@ import torch
 from test_schema import strays
 from text_toys import LENGTH, VOCABULARY, TextNet, audited, sentences, text_plan
 
-from cutlayer.attacks import Decoder, Dictionary, Membership, UnSplit, suite
+from cutlayer.attacks import Decoder, Dictionary, Membership, TokenGradients, UnSplit, suite, usual
 from cutlayer.audit.floors import blind_guess
 from cutlayer.audit.kinds import TEXTS, of_floors
 from cutlayer.audit.report import files
 from cutlayer.audit.rows import picture_key
 from cutlayer.audit.text_floors import commonest, commonest_of_class, likeliest, nearest
+from cutlayer.audit.uncertainty import intervals
+from cutlayer.audit.verdicts import verdict
 from cutlayer.core.batch import Task
+from cutlayer.detectors import ClientContext, LeakMeter
 from cutlayer.guards import Gaussian
 
 READ = Decoder(steps=40, width=16, hidden=32, readers=("ridge", "conv"))
@@ -42,6 +46,22 @@ def test_noise_takes_words_away_and_floors_stay_what_they_are(done):
     assert {"mean", "class_mean", "prior", "nearest", "unaligned"} == done.floors.keys()
 
 
+def test_names_that_come_back_decide_where_they_are_read_best(done):
+    rows = [copy.deepcopy(row) for row in done.rows if row["secret"] == "texts"]
+    for row in rows:
+        if row["guard"] != "none":
+            row |= {"token_accuracy": 0.1, "value": 0.1, "token_p90": 0.1, "names_found": 0.9}
+            row["sampled"]["scores"] = [0.1] * row["n"]
+            row["names_each"]["scores"] = [0.9] * len(row["names_each"]["scores"])
+            row["interval"] = intervals(row)
+    found = verdict(rows, done.floors, "Gaussian(scale=3.0)").secrets[0]
+    assert found.statistic == "names" and found.grade == "does not protect"
+    assert "Of names and numbers 0.90 (0.90 to 0.90) are read; unguarded 1.00" in found.sentence
+    floors = {name: {**marks, "names_found": 1.0} for name, marks in done.floors.items()}
+    blind = verdict(rows, floors, "Gaussian(scale=3.0)").secrets[0]
+    assert blind.statistic != "names" and blind.leak < 0.5, "what a blind guess names, too, was not read"
+
+
 def test_every_figure_is_in_the_schema(done):
     assert not strays(files.as_data(done, "cutlayer audit"))
 
@@ -63,6 +83,18 @@ def test_an_attack_that_reads_no_texts_is_named_with_its_reason():
     assert {Decoder, Dictionary, Membership} <= fit and UnSplit not in fit
     assert "is for images, and the inputs here are texts" in UnSplit().why_not(task, True)
     assert Dictionary().why_not(Task((1, 28, 28), 2), True).startswith("Dictionary() is for texts")
+
+
+def test_an_audit_that_asks_for_no_attack_takes_those_that_have_something_to_find():
+    one_class, next_word = (Task((LENGTH,), classes, {}, VOCABULARY) for classes in (2, VOCABULARY))
+    assert usual([Gaussian(scale=1.0)], one_class) == [Decoder(), Dictionary()]
+    assert usual([], next_word) == [Decoder(), Dictionary(), TokenGradients()]
+
+
+def test_what_takes_ids_for_amounts_says_so_before_training():
+    task = Task((LENGTH,), 2, {"long": 2}, VOCABULARY)
+    with pytest.raises(ValueError, match="reads images, records, series, and these inputs are texts"):
+        LeakMeter().refuse_unfit(ClientContext(task, 16, 0, lambda steps: iter(())))
 
 
 # ----------------------------------------------------------------------------- what needs no message

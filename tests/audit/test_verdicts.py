@@ -57,6 +57,15 @@ def test_the_leak_is_what_lies_above_the_best_blind_guess():
     assert judged(pictured("none", 0.9), pictured("g", 0.5), floors=floors).leak == pytest.approx(0.2)
 
 
+def test_of_a_figure_that_the_open_cut_does_not_leak_no_share_is_taken():
+    """Of a tail that the open cut leaves at its floor, a guard that shows any would leave millions of times that."""
+    floors = FLOORS | {"mean": {**FLOORS["mean"], "ssim_p90": 0.95}}
+    rows = pictured("none", 0.9, ssim_p90=0.95), pictured("g", 0.45, ssim_p90=0.951)
+    assert judged(*rows, floors=floors).leak == pytest.approx(0.25)
+    read = pictured("none", 0.9, ssim_p90=0.3), pictured("g", 0.45, ssim_p90=0.9)
+    assert judged(*read).leak == 1.0
+
+
 def test_the_unaligned_decoder_is_no_floor():
     rows = pictured("none", 0.9), pictured("g", 0.6)
     for unaligned in (0.1, 0.55):
@@ -336,7 +345,7 @@ def test_attributes_are_graded_each_by_itself():
 def test_secrets_are_typed_with_commas_between():
     assert read_secrets(None) == () and read_secrets("images, labels") == ("images", "labels")
     with pytest.raises(
-        ValueError, match="among images, records, series, labels, attribute, membership; got 'pictures'"
+        ValueError, match="among images, records, series, texts, labels, attribute, membership; got 'pictures'"
     ):
         read_secrets("pictures")
 

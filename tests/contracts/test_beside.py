@@ -4,18 +4,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from masked import LENGTH, TEXTS, MaskedNet, batches
+from masked import LENGTH, TEXTS, MaskedNet, batches, text_parts
 from test_guard_shapes import MAPS_ONLY, PICTURES_ONLY
 from test_protocols import PROTOCOLS
 from test_split_equals_whole import learn_whole
-from toys import ALL_GUARDS, split_and_whole, states, tiny_plan
+from toys import ALL_GUARDS, Here, split_and_whole, states, tiny_plan
 
 from cutlayer.core.features import Features, features
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.split import UShapedNetwork
-from cutlayer.guards import KAnonymous
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.guards import Adversarial, KAnonymous
+from cutlayer.nets import Whole
+from cutlayer.training.plan.roles import SendOnce
+from cutlayer.training.plan.schedule import Wave
 from cutlayer.training.plan.shapes import cut_shapes
-from cutlayer.training.protocols import Bypass
+from cutlayer.training.protocols import Bypass, Vanilla
 from cutlayer.training.step import learn, predict
 from cutlayer.wire import frames
 from cutlayer.wire.ledger import UP, Ledger
@@ -36,6 +40,24 @@ def test_split_is_unsplit_with_a_mask(protocol):
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     moved = {name.split(".")[1] for name in ours if not torch.equal(ours[name], start[name])}
     assert {"head", "tail"} <= moved
+    (batch,) = batches(1, seed=9)
+    with torch.no_grad():
+        unsplit = twin.split.eval()(batch, Here(twin_server.body.eval())).logits
+    assert torch.equal(predict(client, [batch]), unsplit)
+
+
+def test_a_fused_wave_has_every_clients_mask():
+    ended = []
+    for fused in (False, True):
+        run = LocalRun(
+            plan_of(rounds=Wave(fused=fused), clients=3, batch_size=6, epochs=1),
+            text_parts(24),
+            classes=TEXTS.classes,
+        )
+        run.train()
+        ended.append(run.tensors())
+    for name, tensor in ended[0].items():
+        torch.testing.assert_close(ended[1][name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_a_bypass_keeps_features_of_every_token_and_no_token():
@@ -92,6 +114,10 @@ def test_every_guard_reads_a_masked_sequence_or_refuses_in_one_sentence(guard):
         with pytest.raises(ValueError, match=r"needs|codes pictures|beside it"):
             cut_shapes(plan, TEXTS)
         return
+    if any(isinstance(one, Adversarial) and one.attribute is None for one in guard.stages()):
+        with pytest.raises(ValueError, match="numbers of words are names, not amounts"):
+            split_and_whole(plan, TEXTS)
+        return
     client, server, twin, twin_server = split_and_whole(plan, TEXTS)
     for batch in batches(1, size=max(6, 2 * guard.least_batch)):
         learn(client, batch)
@@ -111,3 +137,28 @@ def test_samples_that_share_rows_are_refused_also_without_a_plan():
 def test_what_goes_beside_has_a_row_for_each_sample_and_no_gradient(rows, grad, words):
     with pytest.raises(ValueError, match=words):
         features(Features(torch.ones(6, 2), {"mask": torch.ones(rows, 2, requires_grad=grad)}))
+
+
+def test_a_network_cut_at_its_input_cannot_send_a_mask():
+    with pytest.raises(ValueError, match="the tail at home lacks it"):
+        Whole(net=MaskedNet()).head((LENGTH,))
+    assert Whole(net=MaskedNet(pad="fixed")).head((LENGTH,)) is not None
+
+
+def test_sent_once_a_mask_is_kept_with_its_rows():
+    """In the U shape the client's tail would lack it in the epochs in which nothing is sent."""
+    once = {"roles": SendOnce(split=1), "epochs": 4, "batch_size": 6, "clients": 2}
+    with pytest.raises(ValueError, match="later epochs the client's tail would lack the mask"):
+        cut_shapes(plan_of(**once), TEXTS)
+    run, resumed = (
+        LocalRun(plan_of(**once, protocol=Vanilla()), text_parts(24), classes=TEXTS.classes) for _ in range(2)
+    )
+    rounds = iter(range(100))
+    run.train(stop=lambda: run.progress.epoch == 2 and next(rounds) == 1)
+    tensors, facts = run.snapshot()
+    assert any(name.endswith("beside.mask") for name in tensors)
+    resumed.restore({name: t.clone() for name, t in tensors.items()}, facts)
+    run.train()
+    resumed.train()
+    ours, theirs = run.tensors(), resumed.tensors()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []

@@ -13,14 +13,17 @@ from text_toys import VOCABULARY, TextNet, next_word_parts, text_parts, text_pla
 from cutlayer.attacks import (
     AttributeInference,
     BiSR,
+    Cipher,
     Decoder,
     Dictionary,
     LabelClustering,
     Membership,
+    Retrieval,
     TokenGradients,
 )
 from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
+from cutlayer.audit.refusal import NotTried
 from cutlayer.audit.rows import Row
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import seeded
@@ -28,14 +31,17 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, Chain, Gaussian, KAnonymous, LightSplit, NoGuard
 from cutlayer.metrics.texts import token_accuracy
 from cutlayer.nets import TextDecoder
+from cutlayer.training.causal import why_looks_ahead
 
 TEXT_ATTACKS = [
     Dictionary(),
     BiSR(steps=30, input_steps=20, width=16, hidden=32, readers=("ridge", "conv")),
     TokenGradients(),
+    Cipher(),
 ]
 BESIDES = [
     Decoder(steps=30, width=16, hidden=32),
+    Retrieval(),
     AttributeInference("long", steps=60, width=8, hidden=32),
     Membership(),
     LabelClustering(),
@@ -66,12 +72,10 @@ def victim_of(attack, guard):
     """A classifier of texts at its embedding, or where nothing is to be found in one, a model of the language."""
     if attack.why_not(trained(NoGuard()).run.task, True) is None:
         return trained(guard)
-    try:
-        return trained(guard, next_word=True)
-    except ValueError as error:  # a guard that mixes places shows each the word it has to name
-        if "mixes the places of a text" not in str(error):
-            raise
-        pytest.skip(str(error))
+    known = trained(NoGuard(), next_word=True).run
+    if why := why_looks_ahead(replace(known.plan, guard=guard), known.task):
+        pytest.skip(why)
+    return trained(guard, next_word=True)
 
 
 def judged(attack, victim):
@@ -83,8 +87,9 @@ def test_it_succeeds_on_the_unguarded_cut(attack):
     victim = victim_of(attack, NoGuard())
     row, guess = judged(attack, victim)
     if attack.secret == "images":
-        # Of a language model the first word of a text is nobody's label.
-        assert row["secret"] == "texts" and row["value"] >= (0.8 if isinstance(attack, TokenGradients) else 0.95)
+        # Of a language model the first word is nobody's label; who shows other texts has but some words in common.
+        least = {TokenGradients: 0.8, Retrieval: 0.3, Cipher: 0.4}.get(type(attack), 0.95)
+        assert row["secret"] == "texts" and row["value"] >= least
         assert guess.dtype == torch.int64 and guess.shape == victim.truth.shape
     elif attack.secret == "attribute":
         assert row["value"] > row["chance"]
@@ -108,7 +113,10 @@ def test_it_runs_against_guards_of_every_kind(attack, guard):
     victim = victim_of(attack, guard)
     short = replace(attack, **{name: 4 for name in ("steps", "input_steps") if hasattr(attack, name)})
     for form in short.against(guard, (12, 16)):
-        row, guess = judged(form, victim)
+        try:
+            row, guess = judged(form, victim)
+        except NotTried as why:
+            pytest.skip(str(why))
         assert 0 <= row["value"] <= 1
         if attack.secret == "images":
             assert guess.dtype == torch.int64 and guess.min() >= 0 and guess.max() < victim.run.task.vocabulary

@@ -50,19 +50,20 @@ def test_padding_earns_nothing():
     assert float(token_accuracy(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 4, dtype=torch.long))) == 0
 
 
-def test_names_count_wherever_they_stand_and_as_often_as_they_stand():
+def test_names_count_at_their_own_place():
     striking = torch.tensor([False, False, True, True])
     truth = torch.tensor([[2, 1, 2, 3], [1, 1, 1, 0]])
-    found = names(truth, torch.tensor([[1, 2, 1, 3], [2, 2, 2, 2]]), striking)
-    assert found.found.tolist() == [2, 0] and found.there.tolist() == [3, 0]
-    assert found.each.tolist() == pytest.approx([2 / 3]), "a text without a name has nothing to find"
-    assert names(truth, truth, striking).each.tolist() == [1]
+    found = names(truth, torch.tensor([[1, 2, 2, 3], [2, 2, 2, 2]]), striking)
+    assert found.there.tolist() == [True, False], "a text without a name has nothing to find"
+    assert found.found.tolist() == pytest.approx([2 / 3])
+    assert names(truth, truth, striking).found.tolist() == [1]
+    assert scores(truth[1:], truth[1:], striking)["names_found"] == 0, "where there is none, none was found"
 
 
 def test_names_have_capitals_and_numbers_digits():
     known = torch.tensor([[1, 1, 2, 3, 4]])
-    told = striking_tokens(5, known, ["<pad>", "the", "Anna", "1984", "b2b"])
-    assert told.tolist() == [False, False, True, True, True]
+    told = striking_tokens(5, known, ["<pad>", "[UNK]", "Anna", "1984", "b2b"])
+    assert told.tolist() == [False, False, True, True, True], "a sign for unknown words is no name"
 
 
 def test_rare_tokens_stand_for_names_where_no_word_shows_one():

@@ -43,6 +43,12 @@ SCHEDULES = {
     "a wave": {"rounds": Wave()},
     "frozen clients": {"roles": Frozen(share=0.4)},
     "federated": {"protocol": Federated(), "rounds": SplitFed()},
+    "nothing of the client's, and frozen ones": {
+        "protocol": Vanilla(),
+        "frozen_parts": ("head",),
+        "rounds": SplitFed(),
+        "roles": Frozen(share=0.4),
+    },
     "nothing of the client's": {"protocol": Vanilla(), "frozen_parts": ("head",), "rounds": SplitFed()},
 }
 each_schedule = pytest.mark.parametrize("changes", SCHEDULES.values(), ids=SCHEDULES)

@@ -34,6 +34,7 @@ from ...training.suspicion import COUNTS, Suspicion, without_last
 from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
 from ..books import Books
+from ..folder import FolderLock
 from ..halt import lay_down
 from . import certs
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
@@ -63,6 +64,8 @@ class DeployedClient:
         self._crossed: dict[int, tuple[int, ...]] = {}  # shapes of what was sent lately, by step
         self._about: dict[str, Any] = {}
         self._process = secrets.token_hex(8)
+        self.lock: FolderLock | None = None
+        self._exact = True  # whether the server calls the run what an undisturbed one would have been
         self._turn: tuple[int, int, int] | None = (
             None  # epoch, first batch and step of the turn that is being followed
         )
@@ -119,8 +122,8 @@ class DeployedClient:
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
                 self.channel.send(frame)
                 if order.kind is Kind.END:
-                    self.books.close()
                     self.channel.leave(LINGER)
+                    self._put_down()
                     return result
             except NewSession:
                 log.info("new session", extra={"facts": {"step": self._party.network.steps}})
@@ -144,8 +147,8 @@ class DeployedClient:
 
     def _suspicion(self, number: int, batches: int) -> Suspicion | None:
         """Without certificates, on one machine, there is no key that the server does not have."""
-        if self.address.identity is None or not self._relays:
-            return None
+        if self.address.identity is None or not self._relays or self.plan.unequal_ranks:
+            return None  # what has several ranks the server cuts to size for each: no seal survives that
         if self.address.identity.weights is None:
             raise ValueError(
                 f"there is no {certs.WEIGHTS_KEY} in this client's folder of certificates, by which clients know "
@@ -244,6 +247,7 @@ class DeployedClient:
                 self._go_to(number)
             else:
                 client.take_over(order)
+                self._exact = not number
             return order.reply(steps=torch.tensor([client.network.steps]))
         self._open(order)
         answer = client.handle(order.to(self.device))
@@ -311,6 +315,12 @@ class DeployedClient:
         log.error("halted", extra={"facts": {"why": str(halt)}})
         return lay_down(self.folder, halt, self._party.own_state(), self._facts(), self._party.detection.report())
 
+    def _put_down(self) -> None:
+        """Nothing more is written to its folder."""
+        self.books.close()
+        if self.lock is not None:
+            self.lock.release()
+
     # ----------------------------------------------------------------------- snapshots
     def _facts(self) -> dict[str, Any]:
         return {
@@ -373,6 +383,7 @@ class DeployedClient:
             "name": self.name,
             "number": client.number,
             "steps": client.network.steps,
+            "exact": self._exact,
             "accuracy": self.scores.get("test"),
             **figures([client.scored]),
             "connections": self.channel.connections,

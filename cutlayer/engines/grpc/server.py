@@ -116,7 +116,8 @@ class GrpcServer:
                     carrier.ask(number, carrier.order(Kind.REWIND, number, self.recovery.newest_of(connection)))
                     if self.progress.best.tensors:
                         carrier.ask(number, carrier.order(Kind.REWIND, number, loop.BEST))
-                carrier.ask(number, carrier.order(Kind.END, number, 0, self.coordinator.shown(number)))
+                inexact = int(not self.attendance.exact)
+                carrier.ask(number, carrier.order(Kind.END, number, inexact, self.coordinator.shown(number)))
                 return True
             except Lost:
                 continue

@@ -33,17 +33,20 @@ class MessageValidator:
         self._asks = Kind.LOSS if self._vanilla else Kind.FORWARD
         self._pieces, self._exchanges, self._exchanged = plan.micro_batches, plan.guard.exchange, -1
         self._fan_out = plan.guard.fan_out
+        self._counts = not plan.guard.mixes_samples  # whether each row is a sample's own
         self._roles, self._phase = plan.roles, Phase.SPLIT
         self.silent = False  # whether nothing is heard of the turn but its end
         self._first = self._last = self._step = 0  # of the turn, in batches
         self.frozen, self._crosses, self._merges = False, plan.protocol.crosses, plan.rounds.merges
         self._order, self.touched = Kind.EVALUATE, False
+        self._samples: int | None = 0  # that the client has sent in this turn; None: nobody can tell
         self._begin_batch()
 
     def open(self, order: Message | None) -> None:
         """The client has this order to follow; None: it may predict."""
         self._order = order.kind if order else Kind.EVALUATE
         self.touched = False  # whether this order has led to anything at the server yet
+        self._samples = 0
         self._begin_batch()
         self._exchanged = -1
         self._step = self._first = order.step if order else 0
@@ -96,6 +99,8 @@ class MessageValidator:
     def passed(self, message: Message) -> None:
         """The message is being answered."""
         self.touched = self.touched or message.kind is not Kind.PREDICT
+        if message.kind is self._asks:
+            self._count(message)
         if message.kind is Kind.LIFT:
             self._exchanged = self._step
         elif message.kind is Kind.BACKWARD:
@@ -113,10 +118,21 @@ class MessageValidator:
 
     def closed(self, answer: Message) -> None:
         """The client says it has done what it was asked to."""
-        if self._merges and "samples" in answer.tensors and not int(answer["samples"]):
+        samples = int(answer["samples"]) if "samples" in answer.tensors else 0
+        if self._merges and "samples" in answer.tensors and not samples:
             return  # its numbers were gone on the way
+        if not self.silent and self._samples is not None and samples > self._samples:
+            raise Refused("range", f"{answer} tells of {samples} samples, and {self._samples} were sent")
         if self._step != self._last or self._waiting:
             raise Refused("step", f"{answer} after step {self._step} of a turn that ends at {self._last}")
+
+    def _count(self, message: Message) -> None:
+        """Samples that leave: as many as labels, or as rows where no row is of several."""
+        told = message.tensors.get("y")
+        if told is None and (AGAIN in message.tensors or not self._counts):
+            self._samples = None
+        if self._samples is not None:
+            self._samples += len(told) if told is not None else len(message["z"]) * self._fan_out
 
     def _rows_of(self, gradient: Message) -> int:
         """How many a gradient must have. Of rows that were sent before, the server holds what it answered."""

@@ -1,18 +1,20 @@
 """Orders in one process are function calls: one client after the other, or all of a fused wave side by side."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...core.message import Message
+from ...core.message import Handler, Message
 from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.coordinator import Coordinator
 from ...training.evaluation import figures
-from ...training.fused_wave import FUSED, Fusion
+from ...training.fused_wave import FUSED
 from ...training.loop import BEST
 from ...training.micro_batches import Ring
+from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn
 from .pool import ClientPool
 
@@ -22,15 +24,16 @@ PASSES = 32  # over the held-out data in one evaluation, at most: more clients t
 class FusedDoor:
     """The server's door where it answers all clients of a wave at once: each waits until all have posted."""
 
-    def __init__(self, coordinator: Coordinator):
-        self._server, self._fusion = coordinator.server, Fusion(coordinator.server)
+    def __init__(self, handle: Handler, fusion: Callable[[Sequence[Message]], Sequence[Message]]):
+        """`handle` answers what is no part of a wave, `fusion` one message of every client."""
+        self._handle, self._fusion = handle, fusion
         self._ring, self._order = Ring(0), list[int]()
         self._posted: dict[int, Message] = {}
         self._answers: dict[int, Message] = {}
 
     def __call__(self, message: Message) -> Message:
         if message.kind not in FUSED:
-            return self._server.handle(message)
+            return self._handle(message)
         self._posted[message.client] = message
         self._ring.switch()  # comes back when every other client has posted its own
         if message.client not in self._answers:  # the first to come back
@@ -39,8 +42,8 @@ class FusedDoor:
             self._answers |= {one.client: answer for one, answer in found}
         return self._answers.pop(message.client)
 
-    def side_by_side(self, turns: Sequence[Turn], one: Callable[[Turn], Message | None]) -> list[Message | None]:
-        """All turns of a wave, each up to where it needs the server, in turn."""
+    def side_by_side(self, turns: Sequence[Any], one: Callable[[Any], Message | None]) -> list[Any]:
+        """All turns of a wave (or the orders for them), each up to where it needs the server, in turn."""
         self._ring, self._order = Ring(len(turns)), [turn.client for turn in turns]
         self._posted, self._answers = {}, {}
         return self._ring.run([lambda turn=turn: one(turn) for turn in turns])  # type: ignore[misc]
@@ -85,20 +88,12 @@ class LocalCarrier:
         """On `samples`, of every distinct client network."""
         coordinator, found = self.coordinator, list[float]()
         for client in self.clients[:1] if coordinator.alike else self.clients:
-            part = self._part(samples, client.number)
+            part = part_of(samples, client.number, coordinator.plan, coordinator.alike)
             self.clients.awake(client.number, self.keeps_heads)
             weights = {} if client.number in coordinator.heads_of_their_own() else coordinator.shared
             right, count = client.evaluate_with(weights, purpose, coordinator.progress.epoch, part)
             found += [right / count] if count else []
         return found
-
-    def _part(self, samples: Samples, number: int) -> Samples:
-        """What a client is evaluated on. Many share the samples evenly, so that they cost no more than a few."""
-        clients, have = len(self.clients), len(samples)
-        if self.coordinator.alike or clients <= PASSES or not have:
-            return samples
-        size = min(have, max(self.coordinator.plan.least_batch, have * PASSES // clients))
-        return samples[(number * size + torch.arange(size)) % have]
 
     def keep(self, number: int) -> State:
         return self.clients.tensors(self.keeps_heads)
@@ -108,3 +103,13 @@ class LocalCarrier:
         for client, steps in zip(self.clients, self.coordinator.progress.taken, strict=True):
             client.continue_at(steps)
             client.at_best = number == BEST
+
+
+def part_of(samples: Samples, number: int, plan: Plan, alike: bool) -> Samples:
+    """What a client is evaluated on. Many share the samples evenly, so that they cost no more than a few; where all
+    are `alike`, one speaks for all."""
+    have = len(samples)
+    if alike or plan.clients <= PASSES or not have:
+        return samples
+    size = min(have, max(plan.least_batch, have * PASSES // plan.clients))
+    return samples[(number * size + torch.arange(size)) % have]

@@ -10,6 +10,7 @@ from ...guards import NoGuard
 from ...rules.base import NET, OPTIMIZER
 from ...training.build import build_client, build_remote
 from ...training.client import Client
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.step import ClientNetwork, export, load
 from .asleep import Asleep, Layout, Seat
 
@@ -19,10 +20,10 @@ AWAKE = 32  # client networks in memory at once
 class PooledClient(Client):
     """A client that can give its network up, and has it back when it is needed."""
 
-    def __init__(self, *given: Any, spares: list[Seat]):
+    def __init__(self, *given: Any, spares: list[Seat], faster: Faster = AS_ALWAYS):
         """`spares`: networks without an owner. Where one lies, none needs to be built."""
         super().__init__(*given)
-        self.spares = spares
+        self.spares, self._faster = spares, faster
         self._seat: Seat | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
         self._whole = False  # whether its frozen parts are not those it was built with
@@ -59,7 +60,9 @@ class PooledClient(Client):
             load_optimizer(self.spares[-1].network.optimizer, {})
             return self._seated(self.spares.pop())
         self.spares.clear()
-        return self._begun(build_client(self.plan, self.task, self.number, self.uplink.send, self.device))
+        network = build_client(self.plan, self.task, self.number, self.uplink.send, self.device)
+        self._faster.prepare(network.split.head, network.split.tail)
+        return self._begun(network)
 
     def _seated(self, seat: Seat) -> ClientNetwork:
         """The network of a seat, from now on this client's."""

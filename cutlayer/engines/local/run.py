@@ -18,6 +18,8 @@ from ...training.batches import refuse_small_batches, refuse_too_few, task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
+from ...training.faster import AS_ALWAYS, Faster
+from ...training.fused_wave import Fusion
 from ...training.laws import refuse_broken_net
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import Plan
@@ -61,6 +63,7 @@ class LocalRun:
         device: torch.device | str = "cpu",
         at_server: Sequence[Watcher] = (),
         wrap: Callable[[Handler], Handler] = _as_it_is,
+        faster: Faster = AS_ALWAYS,
     ):
         self.plan = plan = plan.with_secrets()
         self.parts, self.device = parts, torch.device(device)
@@ -71,12 +74,15 @@ class LocalRun:
         counts |= {"the validation data": len(parts.val), "the test data": len(parts.test)}
         refuse_too_few(plan, counts)
         refuse_small_batches(plan, self.task, counts)  # and what does not fit the cut, by the name it was given
+        faster.refuse_unfit(self.device)
+        faster.begin()
         self.server = build_server(plan.public(), self.task, self.device)
+        faster.prepare(*[part for name, part in self.server.body.named_children() if name in ("body", "tail")])
         batches = [batches_of(plan, len(share)) for share in shares]
         self.coordinator = Coordinator(plan, self.server, batches)
         self.progress, self.timetable = self.coordinator.progress, self.coordinator.timetable
         self.ledger = self.coordinator.ledger
-        fused = FusedDoor(self.coordinator) if plan.rounds.fused else None
+        fused = FusedDoor(self.server.handle, Fusion(self.server)) if plan.rounds.fused else None
         door = through([*at_server, *self.coordinator.watches], fused or self.server.handle)
         watched = bool(at_server or self.coordinator.watches or wrap is not _as_it_is)
         self._why_eager = why_not_captured(plan, self.device, watched)
@@ -87,7 +93,7 @@ class LocalRun:
             [
                 PooledClient(
                     plan, self.task, number, OwnData(parts.private, held_out, share), uplink, self.device,
-                    self._stepped, spares=spares,
+                    self._stepped, spares=spares, faster=faster,
                 )
                 for number, share in enumerate(shares)
             ]

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...data.base import Loaded, parts
@@ -30,6 +32,7 @@ from ...training.facts.link import Link
 from ...training.facts.memory import by_role
 from ...training.facts.privacy import privacy
 from ...training.facts.sides import sides
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
 from ...wire.ledger import DOWN, UP
@@ -49,12 +52,16 @@ from ..folder import (
 )
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
+from .room import sentence
 from .run import LocalRun
+
+Carried = Callable[..., bool]  # as `LocalRun.train`, with the run in front
 
 
 @dataclass(frozen=True)
 class Following:
-    """How a run is followed: what is recorded and foretold of it, who hears of it, and who may stop it."""
+    """How a run is followed: what is recorded and foretold of it, who hears of it, who may stop it, and who makes its
+    steps where that is not this process."""
 
     record: int = 0  # bytes of what the server receives to keep, the newest; 0: none
     link: Link | None = None  # also say how long it would take over that
@@ -62,6 +69,7 @@ class Following:
     on_step: Callable[[StepEvent], None] = lambda event: None
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None
     stop: Callable[[], bool] = lambda: False
+    elsewhere: Carried | None = None  # `engines/ray`; the folder is the same
 
 
 def train(
@@ -72,9 +80,14 @@ def train(
     device: str = "cpu",
     resume: bool = False,
     follow: Following | None = None,
+    faster: Faster = AS_ALWAYS,
 ) -> dict[str, Any]:
     """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
     follow = follow or Following()
+    if follow.elsewhere is not None and (follow.record or follow.link is not None):
+        raise ValueError("--record and --link listen to the server in this process: leave them out, or --engine ray")
+    if follow.elsewhere is not None and str(faster):
+        raise ValueError(f"{faster}: faster ways are those of one process: leave them out, or --engine ray")
     folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if (link := follow.link) is not None:
         refuse_side_by_side(plan)
@@ -83,7 +96,7 @@ def train(
         refuse_finished(folder)
     recorder, watch = Recorder(follow.record) if follow.record else None, Stopwatch()
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
-    run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None)
+    run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None, faster=faster)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
         write_plan(run.plan, folder)
@@ -102,14 +115,21 @@ def train(
             recorder.save(folder / TRANSCRIPT)
         follow.on_epoch(run.progress.history[-1])
 
+    lacked_memory, finished = False, False
     try:
-        finished = loop.train(run.coordinator, run.carrier, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
+        finished = (follow.elsewhere or _here)(run, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
+    except torch.OutOfMemoryError:
+        lacked_memory = True  # whoever failed still holds on to memory here, and lets go of it below
     except Halt as halt:
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
         run.progress.history.append({**run.progress.row(), "epoch": run.progress.epoch + 1, "halted": str(halt)})
         _write_history(run, folder)
         raise lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
+    if lacked_memory:
+        plan, task, where = run.plan, run.task, run.device
+        del run
+        raise MemoryError(sentence(plan, task, where))
     if not finished:
         _save(run, folder, "last")
         if recorder is not None:
@@ -129,7 +149,12 @@ def train(
             steps=run.progress.step,
             per_epoch=run.timetable.steps // run.plan.epochs,
         )
-    return _finish(run, folder, {} if link is None else {"link": told})
+    more = ({} if link is None else {"link": told}) | ({"faster": str(faster)} if str(faster) else {})
+    return _finish(run, folder, more)
+
+
+def _here(run: LocalRun, **heard: Any) -> bool:
+    return loop.train(run.coordinator, run.carrier, **heard)
 
 
 def refuse_side_by_side(plan: Plan) -> None:
@@ -148,6 +173,7 @@ def ready(
     at_server: Sequence[Watcher] = (),
     scale: Scale | None = None,
     prepared: Callable[[Loaded], Loaded] = lambda loaded: loaded,
+    faster: Faster = AS_ALWAYS,
 ) -> LocalRun:
     """A plan with its data, about to begin; or to go on, with the `scale` that it was begun with. `prepared` may say
     more of the same samples, e.g. which are secrets."""
@@ -158,6 +184,7 @@ def ready(
         classes=len(loaded.classes),
         device=device,
         at_server=at_server,
+        faster=faster,
     )
 
 

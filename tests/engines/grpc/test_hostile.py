@@ -251,6 +251,7 @@ def test_what_is_packed_is_not_unpacked_beyond_the_limit(stage):
 
 def test_connections_have_a_rate(stage, monkeypatch):
     monkeypatch.setattr(network, "CONNECTIONS", (4, 1.5))
+    monkeypatch.setattr(network, "PENALTY", 0.0)
     names = []
     for _ in range(7):
         with stage.peer() as peer:
@@ -287,9 +288,9 @@ def test_more_visitors_than_there_is_room_for(stage):
     with stage.peer() as place:
         place.greet(stage.hello())
         stage._wait(lambda: stage.run.service.host is not None)
-        for _ in range(QUICK.visitors):
+        for number in range(QUICK.visitors):
             visitors.append(stage.peer())
-            visitors[-1].greet(stage.hello(purpose="predict"))
+            visitors[-1].greet(stage.hello(purpose="predict", name=("ward-b", "ward-c")[number % 2]))
         with stage.peer() as late:
             assert late.send(note(Type.HELLO, stage.hello(purpose="predict"))).refusal() == "busy"
         visitors.pop().__exit__()

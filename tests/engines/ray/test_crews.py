@@ -1,0 +1,207 @@
+"""Crews without a cluster: whichever call they are lost with, the same comes out; clients leave nothing in them."""
+
+import pickle
+from itertools import count
+
+import pytest
+import torch
+from toys import TASK, tiny_parts, tiny_plan
+
+from cutlayer.core.compressor import Compression
+from cutlayer.core.errors import ProtocolError
+from cutlayer.engines.local.asleep import Asleep, Layout
+from cutlayer.engines.local.run import LocalRun
+from cutlayer.engines.ray import carrier as carrying
+from cutlayer.engines.ray import crew as crewing
+from cutlayer.engines.ray.carrier import LostCrew, RayCarrier
+from cutlayer.engines.ray.crew import NEW, Crew
+from cutlayer.engines.ray.fleet import fleet_of
+from cutlayer.engines.ray.shelf import Shelf
+from cutlayer.guards import LFQ, LightSplit, Noise, Quantize
+from cutlayer.rules import Scaffold
+from cutlayer.training import loop
+from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.plan.roles import Frozen
+from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.protocols import Federated, Vanilla
+
+PLAIN = SGD(lr=0.1, momentum=0.0)
+HALF = Compression(answers=Quantize(bits=8), gradients=Quantize(bits=8))
+GROUP = tiny_plan().net.__class__(norm="group")
+PLANS = {
+    "relay": {"client_optimizer": Adam()},
+    "one client": {"clients": 1},
+    "own heads": {"shared_client_network": False, "client_optimizer": SGD(lr=0.1, momentum=0.5)},
+    "SplitFed 1": {"rounds": SplitFed(), "local_steps": 2, "client_optimizer": Adam()},
+    "SplitFed 2": {"rounds": SplitFed(version=2), "local_steps": 1, "clients_per_round": 2},
+    "Scaffold": {
+        "rounds": SplitFed(version=2, fresh=True),
+        "rule": Scaffold(),
+        "client_optimizer": SGD(lr=0.1, momentum=0.0),
+    },
+    "wave": {"rounds": Wave()},
+    "fused wave": {"rounds": Wave(fused=True), "net": GROUP},
+    "frozen": {"rounds": SplitFed(), "roles": Frozen(share=0.5)},
+    "micro-batches": {"micro_batches": 2},
+    "federated": {"protocol": Federated(), "rounds": SplitFed()},
+    "labels travel": {"protocol": Vanilla(), "guard": LightSplit(ratio=4), "compression": HALF},
+    "learnt lift": {"guard": LFQ(groups=2, bits=3, levels="learned"), "rounds": SplitFed(version=2)},
+    "wave of noise": {"guard": Noise(scale=0.1), "rounds": Wave(weights="even"), "protocol": Vanilla()},
+}
+
+
+class Ticket:
+    def __init__(self, said):
+        self.said = said
+
+
+class CrewsHere:
+    """In this process. Of calls whose number is in `lost` nobody hears, and the crew is a new one after it."""
+
+    def __init__(self, setup, crews=2, lost=()):
+        self.setup, self.crews, self.lost, self.calls = setup, [Crew(setup) for _ in range(crews)], set(lost), count()
+
+    def __len__(self):
+        return len(self.crews)
+
+    def begin(self, crew, orders):
+        return self._call(crew, "begin", orders)
+
+    def go_on(self, crew, replies):
+        return self._call(crew, "go_on", replies)
+
+    def _call(self, crew, what, given):
+        said = getattr(self.crews[crew], what)(pickle.loads(pickle.dumps(given)))
+        if next(self.calls) in self.lost:
+            self.crews[crew] = Crew(self.setup)
+            return Ticket(None)
+        return Ticket(pickle.loads(pickle.dumps(said)))
+
+    def first(self, tickets):
+        return tickets[-1]  # the last begun: nothing hangs on who is first
+
+    def said(self, ticket):
+        return ticket.said
+
+    def replaced(self, crew):
+        """At once: see `_call`."""
+
+
+def plan_of(name, **more):
+    return tiny_plan(**{"batch_size": 6, "clients": 3, "epochs": 2, **PLANS[name], **more})
+
+
+def carried(plan, lost=(), crews=2):
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    coordinator, setup = fleet_of(run)
+    made = CrewsHere(setup, crews, lost)
+    return coordinator, RayCarrier(coordinator, made), made
+
+
+def told(coordinator, carrier):
+    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in coordinator.progress.history]
+    return coordinator.tensors(), (rows, coordinator.ledger.as_dict(), carrier.evaluate("test"))
+
+
+def same(ours, theirs):
+    equal = ours[0].keys() == theirs[0].keys() and all(torch.equal(ours[0][n], theirs[0][n]) for n in ours[0])
+    return equal and ours[1] == theirs[1]
+
+
+@pytest.fixture(scope="module")
+def in_one_process():
+    made = {}
+
+    def found(name):
+        if name not in made:
+            run = LocalRun(plan_of(name), tiny_parts(), classes=TASK.classes)
+            assert loop.train(run.coordinator, run.carrier)
+            made[name] = told(run.coordinator, run.carrier)
+        return made[name]
+
+    return found
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_crews_give_weights_history_and_bytes_of_one_process(name, in_one_process, monkeypatch):
+    monkeypatch.setattr(crewing, "AWAKE", 1)  # each client finds another's network there, or none
+    monkeypatch.setattr(carrying, "AWAKE", 1)
+    coordinator, carrier, _ = carried(plan_of(name))
+    assert loop.train(coordinator, carrier)
+    assert same(told(coordinator, carrier), in_one_process(name))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_whichever_calls_are_lost_the_same_comes_out(name, in_one_process):
+    coordinator, carrier, crews = carried(plan_of(name))
+    assert loop.train(coordinator, carrier)
+    calls = next(crews.calls)
+    for lost in (range(0, calls, 7), [calls // 2, calls // 2 + 1]):
+        coordinator, carrier, _ = carried(plan_of(name), lost)
+        assert loop.train(coordinator, carrier)
+        assert same(told(coordinator, carrier), in_one_process(name))
+
+
+def test_who_is_lost_again_and_again_ends_the_run():
+    coordinator, carrier, _ = carried(plan_of("relay"), range(1, 99))
+    with pytest.raises(RuntimeError, match="crews were lost with it, one after the other"):
+        loop.train(coordinator, carrier)
+
+
+def test_a_turn_too_long_to_keep_goes_back_to_the_last_snapshot(monkeypatch):
+    monkeypatch.setattr(carrying, "MOST_KEPT", 100)
+    coordinator, carrier, _ = carried(plan_of("relay"), [4])
+    with pytest.raises(LostCrew):
+        loop.train(coordinator, carrier)
+
+
+def test_a_client_that_says_something_else_when_it_begins_anew_is_refused(monkeypatch):
+    coordinator, carrier, _ = carried(plan_of("relay"), [1])
+    begin, calls = Crew.begin, count()
+
+    def other_secrets(crew, orders):
+        if next(calls) == 1:  # the second time
+            crew._setup = crew._setup._replace(plan=plan_of("relay", private_seed=99))
+        return begin(crew, orders)
+
+    monkeypatch.setattr(Crew, "begin", other_secrets)
+    with pytest.raises(ProtocolError, match="it says something else"):
+        loop.train(coordinator, carrier)
+
+
+def test_an_error_of_a_client_is_the_run_s(monkeypatch):
+    def fails(self, order):
+        raise ArithmeticError(f"no numbers for {order}")
+
+    monkeypatch.setattr("cutlayer.engines.local.pool.PooledClient.handle", fails)
+    coordinator, carrier, _ = carried(plan_of("relay"))
+    with pytest.raises(ArithmeticError, match="no numbers for"):
+        loop.train(coordinator, carrier)
+
+
+def test_a_crew_that_is_given_other_orders_leaves_those_it_was_at():
+    coordinator, carrier, crews = carried(plan_of("relay"), crews=1)
+    turn = coordinator.timetable.rounds(0)[0][0]
+    coordinator.open_round([turn])
+    at = carrier._given([coordinator.order(turn)], [0], learns=True)
+    carrier._begin(at)
+    assert crews.said(at.ticket).asks
+    carrier._begin(at)
+    assert crews.said(at.ticket).asks, "as if nothing had been"
+
+
+# --------------------------------------------------------------------------------------------- shelf
+def test_what_lies_on_a_shelf_comes_back_and_a_newer_state_takes_its_place():
+    shelf, layout = Shelf(), Layout()
+    states = {n: {"net.w": torch.randn(n + 1), "opt.n": torch.tensor(n)} for n in (5, 2, 9)}
+    for number, (client, state) in enumerate(states.items()):
+        shelf.put(client, number + 1, Asleep.of(state, layout))
+    for client, more in ((2, 40), (5, 1)):  # a larger one, and a smaller one
+        states[client] = {"net.w": torch.randn(more)}
+        shelf.put(client, 70 + client, Asleep.of(states[client], layout))
+    assert list(shelf) == [2, 5, 9] and [shelf.stamp(n) for n in (2, 5, 9, 1)] == [72, 75, 3, NEW]
+    for client, state in states.items():
+        found = shelf.get(client).state(torch.device("cpu"))
+        assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+    shelf.clear()
+    assert shelf.get(9) is None and list(shelf) == []
