@@ -164,7 +164,7 @@ def _followed(
     on_epoch: Callable[[], None], stop: Callable[[], bool],
 ) -> bool:  # fmt: skip
     # Of a run that has not begun there is nothing to say; a snapshot would build the networks of all its clients.
-    last = run.snapshot() if run.progress.step else None
+    last: Snapshot | None = run.snapshot() if run.progress.step else None
     lost, epoch, restored = 0, run.progress.epoch, False
     while True:
         stopping = stop()
@@ -183,7 +183,7 @@ def _followed(
         on_step(StepEvent(told.epoch, told.step, told.steps, {}))
         if told.snapshot is not None:
             last, lost = told.snapshot, 0
-            run.restore(*last)
+            run.restore(*told.snapshot)
         if told.error is not None:
             raise pickle.loads(told.error)
         if told.epoch > epoch:
