@@ -11,6 +11,7 @@ __version__ = "0.2.0"
 _HOMES = {
     "Batch": "core.batch",
     "Task": "core.batch",
+    "Features": "core.features",
     "Message": "core.message",
     "Kind": "core.message",
     "through": "core.message",

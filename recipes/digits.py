@@ -19,7 +19,7 @@ def quick() -> Plan:
 
 
 def guarded() -> Plan:
-    """The demo's strongest guard. The weight of WCC stays with the client."""
+    """The strongest of the papers' guards in the demo. The weight of WCC stays with the client."""
     return replace(demo(), guard=Chain(LightSplit(ratio=8), WCC(weight=0.01)))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cutlayer.cli.demo import demo_guards, demo_plan
-from cutlayer.data import CIFAR10, MNIST, SVHN, Digits, Faces, FashionMNIST, Reviews, Scenes, TinyImageNet
+from cutlayer.data import CIFAR10, IMDB, MNIST, SVHN, Digits, Faces, FashionMNIST, Reviews, Scenes, TinyImageNet
 from cutlayer.data.base import Source, parts
 from cutlayer.data.partitions import IID
 from cutlayer.engines.local.run import LocalRun
@@ -66,6 +66,9 @@ def plan_of(name: str) -> Plan:
 
 
 def task_of(plan: Plan) -> Task:
+    if isinstance(plan.data, IMDB):
+        words = plan.data.vocabulary
+        return Task((plan.data.length,), words if plan.data.next_token else 2, vocabulary=words)
     return TASKS[type(plan.data)]
 
 
@@ -75,6 +78,7 @@ def test_there_are_recipes_of_every_file():
         "baselines.py",
         "digits.py",
         "fedmuon.py",
+        "imdb.py",
         "kd_ufsl.py",
         "lfq.py",
         "lightsplit.py",
@@ -94,7 +98,7 @@ def test_a_recipe_is_a_plan_that_fits_its_data(name):
     # Both sides can be built, and what the body gives is what the tail reads.
     server = build_server(plan.public(), task_of(plan))
     client = build_client(plan.with_secrets(), task_of(plan), 0, server.handle)
-    assert all(side > 0 for shape in cut for side in shape)
+    assert all(side > 0 for shape in (cut.z, cut.shared, cut.sent, cut.u) for side in shape)
     assert count_parameters(client.split) > 0
     assert (count_parameters(server.body) > 0) == plan.protocol.crosses
 

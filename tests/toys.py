@@ -1,6 +1,8 @@
 """Small parts for tests: a network of a few hundred weights, random data, and the unsplit twin of a split run."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from cutlayer.guards import (
     Disco,
     EntropicStudent,
     FedLite,
+    Gate,
     Gaussian,
     Guard,
     KAnonymous,
@@ -114,6 +117,8 @@ GUARDS: list[Guard] = [
     RateBottleneck(channels=2, stride=1, hyper=0, weight=0.5, per="pixel", width=4),
     Chain(RateBottleneck(channels=4, stride=3, hyper=2, coarse=1, width=4), WCC(weight=0.001)),
     EntropicStudent(channels=3, stage=1000, freq=1000, width=4),
+    Gate(numbers=8, bits=2, hidden=8),
+    Chain(Gate(numbers=6, bits=1, budget=0, rounding="stochastic", hidden=8, home=0.5), WCC(weight=0.001)),
     Chain(LightSplit(ratio=4), WCC(weight=0.17)),
     Chain(WCC(weight=0.17), Bottleneck1x1(ratio=2), LightSplit(ratio=2), WCC(weight=0.01)),
 ]
@@ -142,6 +147,26 @@ class TinyNet(Net):
 
     def tail(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return nn.Linear(7, classes)
+
+
+@dataclass(frozen=True, repr=False)
+class LinearNet(Net):
+    """Linear layers with names, for adapters: query | query | linear"""
+
+    width: int = 12
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        pass
+
+    def head(self, shape: tuple[int, ...]) -> nn.Module:
+        layers = {"flat": nn.Flatten(), "query": nn.Linear(prod(shape), self.width), "relu": nn.ReLU()}
+        return nn.Sequential(OrderedDict(layers))
+
+    def body(self, shape: tuple[int, ...]) -> nn.Module:
+        return nn.Sequential(OrderedDict({"query": nn.Linear(self.width, self.width), "relu": nn.ReLU()}))
+
+    def tail(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Linear(self.width, classes)
 
 
 # Guards that need another network than TinyNet as it is, and that network.

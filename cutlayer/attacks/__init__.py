@@ -15,11 +15,15 @@ from .base import Knowledge as Knowledge
 from .base import KnownGuard as KnownGuard
 from .base import Pass as Pass
 from .base import smashed as smashed
+from .bisr import BiSR as BiSR
+from .cipher import Cipher as Cipher
 from .decoder import Decoder as Decoder
+from .dictionary import Dictionary as Dictionary
 from .diffusion import DiffusionPrior as DiffusionPrior
 from .fora import FORA as FORA
 from .fsa import FeatureSniffer as FeatureSniffer
 from .fsha import FSHA as FSHA
+from .headswap import HeadSwap as HeadSwap
 from .labels import LabelClustering as LabelClustering
 from .labels import TailEnumeration as TailEnumeration
 from .linked import Linked as Linked
@@ -28,14 +32,17 @@ from .pcat import PCAT as PCAT
 from .retrieval import Retrieval as Retrieval
 from .sdar import SDAR as SDAR
 from .sdar import SDARLabels as SDARLabels
+from .token_gradients import TokenGradients as TokenGradients
 from .unsplit import UnSplit as UnSplit
 
 __all__ = plug_ins(globals(), Attack)
 
 
-def usual(guards: Sequence[Guard]) -> list[Attack]:
+def usual(guards: Sequence[Guard], task: Task) -> list[Attack]:
     """What an audit takes where nothing is asked for: the white-box reference, and where a guard draws anew, the one
-    that reads several messages of a sample."""
+    that reads several messages of a sample. Of texts also what costs next to nothing, if it has something to find."""
+    if task.kind == "texts":
+        return [Decoder(), *(one for one in (Dictionary(), TokenGradients()) if one.why_not(task, True) is None)]
     return [Decoder(), *([Linked()] if any(guard.draws_anew for guard in guards) else [])]
 
 

@@ -11,6 +11,7 @@ from ..core.batch import Task
 from ..core.guard import GuardModule, Shape
 from ..core.message import Handler, Kind, Message
 from ..core.spec import Spec
+from ..core.state import State
 from ..guards.base import Guard
 from ..nets.base import Net
 
@@ -20,7 +21,8 @@ EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
     "reader_width", "readers", "epochs", "prior_steps",
 )  # fmt: skip
-ANY_INPUT = ("images", "records", "series")
+AMOUNTS = ("images", "records", "series")  # inputs whose numbers are amounts, not names of words
+ANY_INPUT = (*AMOUNTS, "texts")
 EVERY = ""  # of a field that says which form: none is asked for, so an audit runs each one that makes a difference
 
 
@@ -49,6 +51,13 @@ class Pass(NamedTuple):
     encode: Callable[[Tensor, Tensor], Tensor]
 
 
+class Published(NamedTuple):
+    """Head, with the client's guard, and tail as they were in a file that everybody may have, before the training."""
+
+    encode: Callable[..., Tensor]
+    tail: nn.Module
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """All that an attacker can be told beyond the messages. An attack is handed the fields it names, no others."""
@@ -64,6 +73,8 @@ class Knowledge:
     # For each of these, and last for the messages to be read: which row stands for each sample. The judge's alone.
     order: Sequence[Tensor] | None = None
     net: Net | None = None  # the architecture, without weights
+    tail: nn.Module | None = None  # white box: the client's last layers
+    published: "Published | None" = None  # of a client that began with weights of a file
     bodies: Sequence[nn.Module] | None = None  # the server's own part at the end of each epoch of `history`
     body: nn.Module | None = None  # the server's own part: lift, body and, where labels travel, the classifier
     # White box: images and labels -> what would be sent, and as a third argument which draw of the guard's noise.
@@ -93,6 +104,8 @@ REQUIRED = {
     "passes": "messages and heads of several epochs, which an audit records",
     "order": "the order of the samples in every epoch, which an audit records",
     "net": "the architecture of the client's network",
+    "tail": "the client's tail (white box)",
+    "published": "weights from a file that the client began with (--start FILE)",
     "bodies": "the server's own network as it was while the client learnt",
     "body": "the server's own network",
     "encode": "the client's head and guard (white box)",
@@ -110,6 +123,8 @@ IN_WORDS = {
     "passes": "all messages of several epochs, and the client's head at the end of each (white box)",
     "order": "which sample every row of these messages stands for, which no server knows",
     "net": "the architecture of the client's network, without weights",
+    "tail": "the client's tail, weights included (white box)",
+    "published": "the published weights of head and tail that the client went on training, and its guard",
     "bodies": "its own network as it was at the end of every epoch",
     "body": "its own network, weights included",
     "encode": "the client's head, weights included (white box), and its guard",
@@ -125,6 +140,10 @@ class Attacker:
 
     def __call__(self, message: Message, handle: Handler) -> Message:
         return handle(message)
+
+    def handed_on(self, weights: State) -> State:
+        """What the server gives a client to start from, instead of what the others have made."""
+        return weights
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         """Images in [0, 1] behind the rows of these messages, in order."""
@@ -153,6 +172,8 @@ class Attack(Spec):
     inputs: ClassVar[tuple[str, ...]] = ("images",)
     # It answers the client instead of watching: it must be there while the client trains, and changes how it does.
     active: ClassVar[bool] = False
+    # It is active by the weights it hands on between clients (`Attacker.handed_on`), not by its answers.
+    hands_on: ClassVar[bool] = False
     # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
     # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
@@ -162,6 +183,8 @@ class Attack(Spec):
     clusters: ClassVar[bool] = False
     # It was told which samples stand behind every row, and answers for each of them where they share one.
     each_sample: ClassVar[bool] = False
+    # It rebuilds inputs from the gradients that go back as well: it is shown whole training steps.
+    whole_steps: ClassVar[bool] = False
     # Images it is judged on, at most: a field where each of them is dear. None: all there are.
     most_images: ClassVar[int | None] = None
 
@@ -221,9 +244,10 @@ class Attack(Spec):
     def why_not(self, task: Task, labels_stay_home: bool) -> str | None:
         """Why there is nothing it could find in such a task, as one sentence; None: there is."""
         if task.kind not in self.inputs:
+            readers = "Decoder and Dictionary" if task.kind == "texts" else "Decoder and FORA"
             return (
                 f"{self} is for {' and '.join(self.inputs)}, and the inputs here are {task.kind} of shape "
-                f"{tuple(task.shape)}: leave it out, Decoder and FORA read these"
+                f"{tuple(task.shape)}: leave it out, {readers} read these"
             )
         if self.secret == "labels" and not labels_stay_home:
             return (

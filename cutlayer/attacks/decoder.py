@@ -1,18 +1,22 @@
 """The white-box reference: a decoder trained on the victim's own encoder. What it cannot read, few can."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from ..core.guard import Shape
 from ..core.message import Message
 from ..data.augment import nudged
+from ..guards.base import Guard
 from ..metrics.readers import Before, Reader, Standardised, best_reader, fit_on
 from ..metrics.row_readers import Pairs
-from .base import ANY_INPUT, Attacker, Knowledge, smashed
+from .base import ANY_INPUT, Attack, Attacker, Knowledge, smashed
+from .parts.code_readers import CODES, is_code, levels_reader, prior_reader, search_reader
 from .parts.keyed import Keyed, Made, made
+from .parts.other_words import ids_of, with_other_words
 from .parts.pictures import quality as quality_of
 from .parts.pictures import reader_of, refuse_strange
 
@@ -32,8 +36,13 @@ class Decoder(Keyed):
     It trains on (guarded head(aux), aux), so it knows the guard, and is judged on private images it never saw. The
     best reader is chosen on held-out auxiliary images, as an attacker would have to.
     Against a guard with a secret key it comes in four forms: key="true" is told the client's and is a ceiling;
-    "guessed", "mixture" and "recovered" know the head but have to find a key themselves. Records of a table and
-    series have readers of their own; a convolution reads series alone.
+    "guessed", "mixture" and "recovered" know the head but have to find a key themselves. Records of a table, series
+    and texts have readers of their own; a convolution reads series alone. Of texts "ridge" reads each token by
+    itself, "conv" with its neighbours (attention), "mlp" all of a message at once, and "augmented" is the best of
+    these after learning from texts as well in which half of the words are others, so that it has met every word.
+    Pictures behind a code of few levels meet three more: "levels", several readers of each level by itself, "prior",
+    which mixes what the likely classes look like, and "search", which changes the best picture until the encoder
+    makes the code of it.
     """
 
     steps: int = 400
@@ -46,7 +55,7 @@ class Decoder(Keyed):
         super().__post_init__()
         if min(self.steps, self.width, self.hidden) < 1:
             raise ValueError(f"{self}: steps, width and hidden are whole numbers from 1 up")
-        refuse_strange(self.readers, READERS)
+        refuse_strange(self.readers, (*READERS, *CODES))
         if "augmented" in self.readers and not {"conv", "mlp"} & set(self.readers):
             raise ValueError(f"{self}: 'augmented' goes on where another reader ends: name 'conv' or 'mlp' as well")
 
@@ -55,6 +64,14 @@ class Decoder(Keyed):
         if budget == "paper":
             return cls(steps=4000, width=128, hidden=2048)
         return cls(steps=150) if budget == "quick" else cls()
+
+    def against(self, guard: Guard, shape: Shape) -> list[Attack]:
+        more = CODES if self.readers == READERS and is_code(guard, shape) else ()
+        return [replace(one, **{"readers": (*self.readers, *more)}) for one in super().against(guard, shape)]
+
+    def base(self) -> Self:
+        plain = tuple(name for name in self.readers if name not in CODES)
+        return replace(super().base(), readers=plain or READERS)
 
     def bar(self, data: str, net: str) -> tuple[str, float] | None:
         # Measured for MNIST-5000 on MnistNet at both cuts.
@@ -70,21 +87,43 @@ class _Reading(Attacker):
         own = made(spec.key, knowledge, seed)
         images, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
         self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
-        networks: list[Before] = []
+        networks: dict[str, Before] = {}
+        texts = not images.is_floating_point()
+        pairs, tried = Pairs(own.seen, images, own.held, held), list[Reader]()
 
         def train(name: str) -> Reader | None:
+            reader = of_code(name) if name in CODES else plain(name)
+            tried.extend([] if reader is None else [reader])
+            return reader
+
+        def of_code(name: str) -> Reader | None:
+            labels = knowledge.aux_labels
+            if images.dim() != 4 or labels is None or labels.dim() != 1:
+                return None
+            if name == "levels":
+                return levels_reader(pairs, spec.hidden, spec.steps)
+            if name == "prior":
+                return prior_reader(pairs, labels[own.rows], spec.hidden, spec.steps)
+            return search_reader(max(tried, key=quality), pairs, own.encode) if tried else None
+
+        def plain(name: str) -> Reader | None:
             if name == "augmented":  # records and series are not turned or shifted
-                best = max(networks, key=quality, default=None)
-                return best and _augmented(best, spec, own, knowledge)
-            reader = reader_of(name, spec, Pairs(own.seen, images, own.held, held), knowledge.undo)
-            if isinstance(reader, Before) and images.dim() == 4:
-                networks.append(reader)
+                best = max(networks, key=lambda one: quality(networks[one]), default=None)
+                if best is None:
+                    return None
+                if not texts:
+                    return _augmented(networks[best], spec, own, knowledge)
+                seen, more = _more_words(own, images, knowledge)
+                return reader_of(best, spec, Pairs(seen, more, own.held, held), knowledge.undo)
+            reader = reader_of(name, spec, pairs, knowledge.undo)
+            if isinstance(reader, Before) and (images.dim() == 4 or texts):
+                networks[name] = reader
             return reader
 
         def quality(reader: Reader) -> float:
             return quality_of(reader(own.held), held)
 
-        in_order = [name for name in READERS if name in spec.readers]
+        in_order = [name for name in (*READERS, *CODES) if name in spec.readers]
         self.read, self.best, self.scores = best_reader(spec, in_order, own.seen, seed, train, quality)
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
@@ -116,3 +155,11 @@ def _augmented(reader: Before, spec: Decoder, own: Made, knowledge: Knowledge) -
         return (seen if reader.step is None else reader.step(seen)), images
 
     return Before(reader.step, fit_on(reader.reader, fresh, steps=spec.steps, rounds=rounds, batch=BATCH))
+
+
+@torch.no_grad()
+def _more_words(own: Made, texts: Tensor, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+    """The attacker's messages and texts, and as many again of texts with other words in them."""
+    assert knowledge.aux_labels is not None
+    changed = with_other_words(texts, ids_of(knowledge))
+    return torch.cat([own.seen, own.encode(changed, knowledge.aux_labels[own.rows])]), torch.cat([texts, changed])

@@ -11,7 +11,7 @@ from ..core.guard import Shape
 from ..core.message import Message
 from ..metrics.readers import ConvReader, MLPReader, Reader, Standardised, best_reader, fit
 from ..metrics.row_readers import RowReader, Size, error_of, network_for
-from .base import ANY_INPUT, EVERY, FORMS, Attack, Attacker, Knowledge, smashed
+from .base import AMOUNTS, EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.critic import Critic, gradient_penalty
 from .parts.mmd import mk_mmd
 from .parts.prior import Drawn, learn_to_draw
@@ -63,7 +63,7 @@ class FORA(Attack):
     prior: bool = False
     alongside: bool = False  # learn from the messages of the training in the order they came, not from a snapshot
     forms: ClassVar[tuple[str, ...]] = FORMS
-    inputs: ClassVar[tuple[str, ...]] = ANY_INPUT
+    inputs: ClassVar[tuple[str, ...]] = AMOUNTS
 
     def __post_init__(self) -> None:
         whole = ("steps", "reader_steps", "width", "reader_width", "hidden", "critic_width", "critic_depth")

@@ -1,9 +1,8 @@
 """Labels that never left: the gradient a client sends back points away from its class, whatever guards the cut."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,9 +12,10 @@ from torch.func import vjp, vmap
 from torch.nn.functional import cross_entropy
 
 from ..core.batch import Task
-from ..core.message import Kind, Message
+from ..core.message import Message
 from ..core.seeds import derive, generator, seeded
 from .base import ANY_INPUT, Attack, Attacker, Knowledge
+from .parts.exchanges import as_it_answered, exchanges, unit
 
 READS = ("gradients", "features")
 LEARNS = ("match", "labels")
@@ -104,27 +104,6 @@ class TailEnumeration(_LabelAttack):
         return _Trying(self, knowledge, seed)
 
 
-class Exchange(NamedTuple):
-    """One training step as the server has it."""
-
-    forward: Message
-    backward: Message
-
-
-def exchanges(messages: Sequence[Message]) -> list[Exchange]:
-    """Each upload with the gradient that came back for it, in the order of the uploads."""
-    if any(message.kind is Kind.LOSS for message in messages):
-        raise ValueError(
-            "the labels travel in these messages (vanilla split learning): there is nothing to infer. "
-            "Attack UShaped or Bypass, or leave label inference out"
-        )
-    came_back = {(m.client, m.step): m for m in messages if m.kind is Kind.BACKWARD}
-    forward = [m for m in messages if m.kind is Kind.FORWARD]
-    if missing := [m for m in forward if (m.client, m.step) not in came_back]:
-        raise ValueError(f"{missing[0]} was not answered by a gradient: label inference reads whole training steps")
-    return [Exchange(m, came_back[m.client, m.step]) for m in forward]
-
-
 class _Sorting(Attacker):
     def __init__(self, spec: LabelClustering, knowledge: Knowledge, seed: int):
         assert knowledge.task is not None and knowledge.observed is not None
@@ -143,7 +122,10 @@ class _Sorting(Attacker):
     @torch.no_grad()
     def _directions(self, messages: Sequence[Message]) -> Tensor:
         steps = exchanges(messages)
-        read = [self.body(step.forward["z"]) if self.body is not None else step.backward["du"] for step in steps]
+        read = [
+            self.body(step.forward["z"], **step.forward.beside) if self.body is not None else step.backward["du"]
+            for step in steps
+        ]
         return unit(torch.cat(read).flatten(1).double())
 
 
@@ -176,7 +158,7 @@ class _Trying(Attacker):
     @torch.no_grad()
     def _pairs(self, messages: Sequence[Message]) -> tuple[Tensor, Tensor]:
         steps = exchanges(messages)
-        u = torch.cat([self.body(step.forward["z"]) for step in steps])
+        u = torch.cat([self.body(step.forward["z"], **step.forward.beside) for step in steps])
         return u, torch.cat([step.backward["du"] for step in steps])
 
 
@@ -245,22 +227,6 @@ def _spread_out(rows: Tensor, count: int, draw: torch.Generator) -> Tensor:
         chosen.append(int(torch.multinomial(weights, 1, generator=draw)))
         far = torch.minimum(far, 1 - rows @ rows[chosen[-1]])
     return rows[chosen]
-
-
-def unit(rows: Tensor) -> Tensor:
-    """Length 1 along the last dimension, however short before: a sure client sends gradients of 1e-10. 0 stays 0."""
-    largest = rows.abs().amax(-1, keepdim=True)
-    scaled = rows / torch.where(largest > 0, largest, 1.0)
-    return scaled / scaled.norm(dim=-1, keepdim=True).clamp_min(1.0)
-
-
-def as_it_answered(body: nn.Module) -> nn.Module:
-    """The server's own network the way it answered: normalising by the batch, here without dropping anything out."""
-    own = copy.deepcopy(body).train().requires_grad_(False)
-    for module in own.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.eval()
-    return own
 
 
 def _chunks(u: Tensor, du: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:

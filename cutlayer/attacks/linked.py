@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Self
 
 import torch
@@ -18,6 +19,7 @@ LINKS = ("neighbours", "order")
 LEAST_HELD = 16  # own images by which readers are compared
 MANY, MOST_COPIES = 2048, 4  # own images: where there are fewer, each passes several times, and is drawn anew
 MOST_NUMBERS = 2**28  # of all its own messages that it keeps at a time
+NARROW = 256  # numbers in a message up to which several of them are read next to each other
 DAMPINGS = (0.01, 0.1, 1.0)  # where samples share rows: how much of what hardly comes apart is left out
 
 
@@ -28,7 +30,8 @@ class Linked(Attack):
     A guard that draws anew (noise, random bits, other groups) hides in one message what several of them show. `link`
     says how they are found: "neighbours", by what they look like; "order", by being told which sample every row is,
     which no server is (batches are drawn from the client's secret seed), so that such a row is a ceiling. Not said:
-    both, against guards that draw anew. It knows the head as it was at the end of each of the last `epochs`.
+    both, against guards that draw anew. It knows the head as it was at the end of each of the last `epochs`. Messages
+    are read as their mean, or, `beside`, next to each other: codes of heads that differ have no mean.
     """
 
     link: str = EVERY
@@ -37,6 +40,7 @@ class Linked(Attack):
     width: int = 64
     hidden: int = 1024
     readers: tuple[str, ...] = READERS
+    beside: bool = False
 
     def __post_init__(self) -> None:
         if self.link not in (*LINKS, EVERY):
@@ -67,10 +71,12 @@ class Linked(Attack):
             return [self.base()]
         if self.link != EVERY:
             return [self]
-        return [replace(self, link=link) for link in LINKS] if guard.draws_anew else []
+        sent = guard.out_shape(shape)
+        beside = self.beside or (sent != shape and prod(sent) <= NARROW)
+        return [replace(self, link=link, beside=beside) for link in LINKS] if guard.draws_anew else []
 
     def base(self) -> Self:
-        return replace(self, link=EVERY)
+        return replace(self, link=EVERY, beside=False)
 
     def ceiling(self, guard: Guard) -> bool:
         return self.link == "order"
@@ -126,12 +132,14 @@ class _Linking(Attacker):
         if self.order is not None:
             *before, now = self.order
             passes = [*zip(self.theirs, before, strict=True), (seen, now)]
+            if self.spec.beside:
+                return _beside(passes, len(now)), []
             whole = taken_apart(passes, max(len(index) for index in self.order), self.damping)
             return whole[: len(now)], []
         rows = []
         for place, (link, theirs) in enumerate(zip(self.links, reversed(self.theirs), strict=False), start=1):
             found, which = link.follow(seen, theirs)
-            seen = seen + (found - seen) / (place + 1)
+            seen = self._joined(seen, found, place)
             rows.append(which)
         return seen, rows
 
@@ -143,18 +151,31 @@ class _Linking(Attacker):
         for place, (rows, index) in enumerate(reversed(before), start=1):
             self.links.append(Link.learnt(seen, rows, index, odd))
             found, _ = self.links[-1].follow(seen, rows, odd)
-            seen = seen + (found - seen) / (place + 1)
+            seen = self._joined(seen, found, place)
             error = linear_error(seen, images, held)
             if error < least:
                 best, least, useful = seen, error, place
         del self.links[useful:]
         return best
 
+    def _joined(self, seen: Tensor, found: Tensor, place: int) -> Tensor:
+        """What was collected of each sample in `place` passes, with what one more shows."""
+        if self.spec.beside:
+            return torch.cat([seen.flatten(1), found.flatten(1)], 1)
+        return seen + (found - seen) / (place + 1)
+
     def _taken_apart(self, own: list[tuple[Tensor, Tensor]], images: Tensor, held: int) -> Tensor:
+        if self.spec.beside:
+            return _beside(own, len(images))
         shared = any(len(rows) < len(index) for rows, index in own)
         tried = {damping: taken_apart(own, len(images), damping) for damping in (DAMPINGS if shared else (0.0,))}
         self.damping = min(tried, key=lambda damping: linear_error(tried[damping], images, held))
         return tried[self.damping]
+
+
+def _beside(passes: Sequence[tuple[Tensor, Tensor]], samples: int) -> Tensor:
+    """Of each of the first samples its rows in all passes, one after the other."""
+    return torch.cat([rows.flatten(1)[index[:samples]] for rows, index in passes], 1)
 
 
 def _sent(

@@ -105,7 +105,7 @@ class _Scoring(Attacker):
     def _by_loss(self, upload: Message) -> Tensor:
         z, y = upload["z"], upload["y"]
         rows = upload.tensors.get("rows", torch.arange(len(y), device=y.device))
-        score = -cross_entropy(self.body(z)[rows], y, reduction="none").double()
+        score = -cross_entropy(self.body(z, **upload.beside)[rows], y, reduction="none").double()
         if self.stranger is not None:
             score = score + cross_entropy(self.stranger(z)[rows], y, reduction="none").double()
         # Several samples may share a row: their mean stands for it.

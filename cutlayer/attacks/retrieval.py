@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ class Retrieval(Keyed):
     they are, by Euclidean distance. An attacker with a network that does not beat this one has learnt little of
     messages; one that shows sharper pictures may merely be showing auxiliary ones.
     """
+
+    inputs: ClassVar[tuple[str, ...]] = ("images", "texts")
 
     @property
     def white_box(self) -> bool:

@@ -80,9 +80,10 @@ def baselines(plan: Plan, costs: Mapping[str, int], task: Task) -> list[Baseline
     if why := _why_none(plan, task):
         return [Baseline(ALONE, None, why), Baseline(EQUAL_COST, None, why, budget, costliest)]
     first = Baseline(ALONE, alone_plan(plan))
-    z, _, _, u = cut_shapes(alone_plan(plan), task)
+    cut = cut_shapes(alone_plan(plan), task)
+    z, u = cut.z, cut.u
     left = budget - count_macs(plan.net.head(task.shape), task.shape)
-    left -= count_macs(plan.net.tail(task.shape, task.classes), u)
+    left -= count_macs(plan.net.tail(task.shape, task.classes), u, cut.beside)
     width = widest(z, u, left)
     if not width:
         why = (
@@ -95,7 +96,8 @@ def baselines(plan: Plan, costs: Mapping[str, int], task: Task) -> list[Baseline
 
 def _why_none(plan: Plan, task: Task) -> str | None:
     if len(scores_shape(plan.net, task.shape, task.classes)) > 1:
-        return "every pixel has a class, and the local networks here name one class a sample"
+        what = "place" if task.vocabulary else "pixel"
+        return f"every {what} has a class, and the local networks here name one class a sample"
     try:
         cut = cut_shapes(alone_plan(plan), task)
         local_macs(cut.z, cut.u, 1)

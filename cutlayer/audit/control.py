@@ -68,7 +68,7 @@ def found_something(row: Row, floors: Floors) -> bool:
     marks = dict(kind.statistics)
     if "identified" in known:
         marks["identified"] = "identified"
-    return any(known[name][0] > blind_guess(floors, mark) for name, mark in marks.items())
+    return any(known[name][0] > blind_guess(floors, mark) for name, mark in marks.items() if name in known)
 
 
 def _why_broken(row: Row) -> str | None:

@@ -1,19 +1,20 @@
 """What an audit says of a run beside its attacks: accuracy, bytes, cost, privacy."""
 
 from statistics import mean
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..core.batch import Task
+from ..core.batch import NO_LABEL
 from ..data.base import Loaded, Parts, overlap, parts
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun
 from ..guards import Guard
 from ..metrics.images import CHUNK, CONSTANT, spread_across
 from ..metrics.scatter import scatter_ratio
-from ..training.batches import as_batch
-from ..training.evaluation import mean_iou
+from ..training.batches import as_batch, task_of
+from ..training.evaluation import figures
 from ..training.facts.compression import rates
 from ..training.facts.memory import client_memory
 from ..training.facts.privacy import privacy
@@ -43,7 +44,7 @@ def refuse_overlap(data: Parts) -> None:
 def refuse_alike(data: Parts) -> None:
     """Where all images are one, every guess rebuilds them: no figure would tell a guard from none."""
     images = data.private.images()[:CHUNK]
-    what = Task(tuple(images.shape[1:]), 0).kind
+    what = task_of(data.private, 0).kind
     spread = spread_across(images) if what == "images" else float(images.double().std(0, correction=0).mean())
     if len(data.private) < 2 or spread < CONSTANT:
         raise ValueError(
@@ -54,7 +55,8 @@ def refuse_alike(data: Parts) -> None:
 
 def commonest(y: Tensor) -> float:
     """Accuracy of always naming the commonest label."""
-    return float(y.flatten().bincount().max() / y.numel())
+    known = y[y != NO_LABEL]
+    return float(known.bincount().max() / known.numel())
 
 
 def epsilon_asked(guard: Guard) -> float | None:
@@ -67,11 +69,6 @@ def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
     batch = as_batch(run.samples[0], torch.arange(min(run.plan.batch_size, len(run.samples[0]))))
-    maps = [
-        mean_iou(one.confusion)
-        for one in (client.scored for client in run.clients)
-        if one and one.confusion is not None
-    ]
     memory = client_memory(victim.network, batch, cut_shapes(run.plan, run.task).u)
     found: RunFacts = {
         "guard": shown(run.plan.guard),
@@ -93,8 +90,7 @@ def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
         "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
     }
-    if maps:
-        found["mean_iou"] = mean(maps)
+    found.update(cast(RunFacts, figures(client.scored for client in run.clients)))
     if run.plan.clients > 1:
         found["fairness"] = by_client(run).get("fairness")
     return found

@@ -15,10 +15,12 @@ from ..training.build import build_client
 from .knowledge import after_training
 from .row_scores import figures_of
 from .rows import Floors
-from .victim import Victim, WhiteBox
+from .text_floors import commonest, commonest_of_class, likeliest
+from .text_floors import nearest as nearest_text
+from .victim import Victim, WhiteBox, ends_still
 
 # Made without any message. (The unaligned decoder reads them, so what it gets is leakage, not a floor.)
-BLIND = ("blank", "mean", "class_mean")
+BLIND = ("blank", "mean", "class_mean", "prior")
 
 
 def blind_guess(floors: Floors, figure: str = "ssim_either") -> float:
@@ -34,6 +36,8 @@ def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -
             "there are no auxiliary images, so no guess to compare with: set some aside (--aux-samples N)"
         )
     truth, aux = victim.truth, data.aux.images().to(victim.truth.device)
+    if victim.run.task.kind == "texts":
+        return _of_texts(victim, data, aux, seed)
     pictures = truth.dim() == 4
     guesses = {"blank": torch.zeros_like(truth)} if pictures else {"nearest": nearest(truth, aux)}
     guesses["mean"] = aux.mean(0).expand_as(truth)
@@ -46,6 +50,17 @@ def floors(victim: Victim, data: Parts, seed: int, lpips: LPIPS | None = None) -
         name: {**scores(truth, guess, lpips), "identified": float(identified(truth, guess).mean())}
         for name, guess in guesses.items()
     }
+
+
+def _of_texts(victim: Victim, data: Parts, aux: Tensor, seed: int) -> Floors:
+    """The commonest word of every place stands for a mean; `prior` is what a model of the language would write."""
+    truth, task = victim.truth, victim.run.task
+    guesses = {"nearest": nearest_text(truth, aux), "mean": commonest(aux).expand_as(truth)}
+    if victim.y.dim() == 1:
+        guesses["class_mean"] = commonest_of_class(aux, data.aux.y.to(truth.device), task.classes, victim.y)
+    guesses["prior"] = likeliest(aux).expand_as(truth)
+    guesses["unaligned"] = _unaligned(victim, data, seed)
+    return {name: figures_of(truth, guess, data) for name, guess in guesses.items()}
 
 
 def nearest(truth: Tensor, aux: Tensor) -> Tensor:
@@ -67,7 +82,8 @@ def _unaligned(victim: Victim, data: Parts, seed: int) -> Tensor:
     run = victim.run
     stranger_plan = replace(run.plan, private_seed=derive(seed, "a stranger's head"))
     stranger = build_client(stranger_plan, run.task, 0, lambda message: message, run.device)
-    knowledge = replace(after_training(victim, data), encode=WhiteBox(stranger.split, run.plan.batch_size), undo=None)
+    box = WhiteBox(stranger.split, run.plan.batch_size, ends_still(run.plan))
+    knowledge = replace(after_training(victim, data), encode=box, undo=None)
     decoder = Decoder(steps=150, readers=("conv", "mlp"))
     with seeded(derive(seed, "unaligned"), victim.truth.device):
         return decoder.attacker(knowledge.only(decoder.needs), seed).reconstruct(victim.messages)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from typing import Any, NamedTuple
@@ -10,13 +11,17 @@ import torch
 
 from ..attacks import Attack, Attacker
 from ..core.batch import Task
+from ..core.errors import OffPlan
+from ..core.message import Message
 from ..core.outside import plain
 from ..core.seeds import derive, generator, seeded
 from ..data.base import Parts
 from ..engines.local.run import LocalRun
 from ..metrics.images import scores
+from ..training.orders import weights_in
 from ..training.plan.plan import Plan
 from ..training.progress import StepEvent
+from ..training.suspicion import Suspicion, counts_tensor
 from .detector_trial import DetectorTrial
 from .judge import for_each_sample
 from .knowledge import before_training
@@ -67,15 +72,38 @@ def hijack(
     run = LocalRun(longer, data, classes=task.classes, device=device, at_server=[attacker])
     if start is not None:
         run.start_from(start)
+    if attack.hands_on:
+        _hand_on(run, attacker, checked=getattr(attack, "checked", True))
     trial = DetectorTrial(run, lambda client: _damage(run, attacker, client, images), attack.honest_steps())
 
     def after(event: StepEvent) -> None:
         trial()
         on_step(event)
 
-    run.train(on_step=after, stop=lambda: stop(trial))
+    with suppress(OffPlan):  # a client has refused what it was given, and is gone: what leaves is what left before
+        run.train(on_step=after, stop=lambda: stop(trial))
     trial.finish()
     return Hijacked(run, attacker, time.perf_counter() - began, trial)
+
+
+def _hand_on(run: LocalRun, attacker: Attacker, checked: bool) -> None:
+    """Clients get their weights from the attacker; `checked`: as suspicious as deployed ones."""
+    plan, batches, key = run.plan, run.timetable.batches, b"what no server has"
+    clients = [Suspicion(plan, number, have, key) for number, have in enumerate(batches)] if checked else []
+    if checked:
+        run.coordinator.counts = counts_tensor(batches, [one.batches_code for one in clients])
+    ask = run.carrier.ask
+
+    def handed(client: int, order: Message) -> Message:
+        given = replace(order, tensors={**order.tensors, **attacker.handed_on(weights_in(order))})
+        if not checked:
+            return ask(client, given)
+        clients[client].refuse_foreign(given)
+        answer = clients[client].sealed(given, ask(client, given))
+        clients[client].adopt(answer)
+        return answer
+
+    run.carrier.ask = handed  # type: ignore[method-assign]
 
 
 def _damage(run: LocalRun, attacker: Attacker, client: int, images: int) -> dict[str, Any]:

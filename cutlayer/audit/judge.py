@@ -132,7 +132,8 @@ def _recognised(victim: Victim, guess: Tensor) -> dict[str, Any]:
 def _rows(data: Parts, attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | None) -> Scored:
     """Records of a table, or series."""
     forward, kind = uploads(victim.messages), KINDS[victim.run.task.kind]
-    guess = for_each_sample(attacker.reconstruct(forward), forward, victim.rows).to(victim.truth)
+    heard = victim.messages if attack.whole_steps else forward
+    guess = for_each_sample(attacker.reconstruct(heard), forward, victim.rows).to(victim.truth)
     lost = ~guess.isfinite().flatten(1).all(1)
     guess = guess.nan_to_num(0.0, 0.0, 0.0)
     figures, each_row = worth(victim.truth, guess, data, victim.units)

@@ -1,4 +1,4 @@
-"""What an audit rebuilds, and how that is scored and spoken of: images, records of a table, or series."""
+"""What an audit rebuilds, and how that is scored and spoken of: images, records of a table, series, or texts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,11 @@ SERIES = Kind(
     "series", "series", "curve", "correlation", "correlation",
     {"value": "correlation_either", "p90": "correlation_p90"}, "correlation_either",
 )  # fmt: skip
-KINDS = {kind.secret: kind for kind in (IMAGES, RECORDS, SERIES)}
+TEXTS = Kind(
+    "texts", "text", "text", "token_accuracy", "token accuracy",
+    {"value": "token_accuracy", "p90": "token_p90", "names": "names_found"}, "token_accuracy",
+)  # fmt: skip
+KINDS = {kind.secret: kind for kind in (IMAGES, RECORDS, SERIES, TEXTS)}
 
 
 def rebuilt(row: Mapping[str, Any]) -> Kind | None:
@@ -35,7 +39,7 @@ def rebuilt(row: Mapping[str, Any]) -> Kind | None:
 def of_floors(floors: Mapping[str, Mapping[str, Any]]) -> Kind:
     """What the audit with these floors rebuilds."""
     there = {name for figures in floors.values() for name in figures}
-    return next((kind for kind in (RECORDS, SERIES) if kind.statistics["value"] in there), IMAGES)
+    return next((kind for kind in (RECORDS, SERIES, TEXTS) if kind.statistics["value"] in there), IMAGES)
 
 
 def in_its_words(kind: Kind, sentence: str) -> str:

@@ -1,18 +1,20 @@
 """What an attacker is told: no more than the server really knows, before and after the training."""
 
+import copy
 from dataclasses import replace
 
 import torch
 
 from ..attacks import Attack, Knowledge, KnownGuard
-from ..attacks.base import REQUIRED
+from ..attacks.base import REQUIRED, Published
 from ..core.batch import Task
 from ..core.seeds import derive
 from ..data.base import Parts
+from ..training.build import build_client
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from .passes import Lazily, order_of, passes_of
-from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded
+from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded, ends_still
 
 
 def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
@@ -27,7 +29,8 @@ def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
     if missing:
         return f"{attack} needs {' and '.join(missing)}, and there are none to give"
     if attack.reads_classes and data.private.y.dim() > 1:
-        return f"{attack} goes by the class of a sample, and here every pixel has its own: leave it out"
+        what = "place" if data.private.vocabulary else "pixel"
+        return f"{attack} goes by the class of a sample, and here every {what} has its own: leave it out"
     wanted = getattr(attack, "attribute", None)
     if "aux_attributes" in attack.needs and wanted not in data.aux.s:
         return f"{attack} needs {wanted!r} of the auxiliary images; they have {', '.join(sorted(data.aux.s))}"
@@ -36,6 +39,8 @@ def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
 
 def why_pointless(attack: Attack, plan: Plan, task: Task, data: Parts, images: int) -> str | None:
     """Why an attack cannot be tried in this audit: there is nothing to find, or something it needs is not there."""
+    if "published" in attack.needs and plan.start is None:
+        return f"{attack} needs {REQUIRED['published']}, and this one began with weights of its own drawing"
     return attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
 
 
@@ -69,6 +74,17 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         order=Lazily(lambda: order_of(victim)),
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
-        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size),
+        published=_published(victim) if run.plan.start is not None else None,
+        tail=copy.deepcopy(victim.network.split.tail).requires_grad_(False),
+        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size, ends_still(run.plan)),
         guard=replace(before.guard, true_key=own),
     )
+
+
+def _published(victim: Victim) -> Published:
+    """A client as anybody can build one from the file: a key of the guard, and a tail that is not in the file, are
+    others than the victim's."""
+    run = victim.run
+    plan = replace(run.plan, private_seed=derive(run.plan.private_seed or 0, "who has the file"))
+    began = build_client(plan, run.task, victim.network.number, lambda message: message, run.device).split
+    return Published(WhiteBox(began, run.plan.batch_size, ends_still(run.plan)), began.tail.requires_grad_(False))

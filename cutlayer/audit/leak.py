@@ -97,7 +97,10 @@ def found_by(
             control = max(there or [row, *unguarded], key=lambda one: _figure(one, statistic) or 0.0)
             reached, open_cut = (_figure(one, statistic) or 0.0 for one in (row, control))
             floor = _floor(row, floors, statistic)
-            leak = leak_share(reached, open_cut, floor)
+            if statistic != "value" and max(reached, open_cut) - floor < LEAST_LEAK:
+                continue  # neither tells more than a blind guess: there is nothing to take shares of
+            told = open_cut if open_cut - floor >= LEAST_LEAK else max(open_cut, reached)
+            leak = leak_share(reached, open_cut if statistic == "value" else told, floor)
             found.append(Found(leak, statistic, row, control, reached, open_cut, floor))
             if statistic == "value":
                 found += best_column(own, control, floors)

@@ -72,6 +72,7 @@ class Audit:
     poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
     alone: list[AloneRow] = field(default_factory=list)  # what clients reach without a server; two rows a seed
     columns: tuple[Column, ...] = ()  # of `truth`, where that is a table whose columns have names
+    words: tuple[str, ...] = ()  # by token id, where `truth` is texts and its tokenizer is known
 
     @property
     def seed(self) -> int:
@@ -157,7 +158,7 @@ class Matrix:
         self.left_out |= {type(one).__name__: why.replace(f"{one} ", "it ", 1) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
-            self.left_out[f"{copies} auxiliary records"] = "they equal private ones, value for value"
+            self.left_out[f"{copies} auxiliary {self.task.kind}"] = "they equal private ones, value for value"
         self._floors: list[Floors] = []
         self._result: Audit | None = None
 
@@ -171,6 +172,7 @@ class Matrix:
             missing = self.resources.lpips_missing
             self._result = Audit(self.plan, {}, truth["images"], truth["labels"], missing, self.left_out)
             self._result.columns = self.loaded.train.columns
+            self._result.words = tuple(self.loaded.tokenizer.words) if self.loaded.tokenizer is not None else ()
         controls: dict[str, Row] = {}
         for guard in self.guards:
             if guard == NoGuard():
@@ -194,7 +196,7 @@ class Matrix:
         )
 
     def scene(self, seed: int, guard: Guard, shared: SceneContext, open_cut: Scene | None = None) -> Scene:
-        return Scene(replace(self.own(seed), guard=guard), shared, open_cut, epochs=self._recorded(guard))
+        return Scene(self.own(seed).with_guard(guard), shared, open_cut, epochs=self._recorded(guard))
 
     def result(self) -> Audit:
         assert self._result is not None
@@ -280,7 +282,7 @@ class Matrix:
 
     def _client_macs(self) -> dict[str, int]:
         """What each guard has a client compute."""
-        own = {shown(guard): replace(self.plan, guard=guard) for guard in self.guards}
+        own = {shown(guard): self.plan.with_guard(guard) for guard in self.guards}
         return {name: sides(plan, self.task)["client"]["macs"] for name, plan in own.items()}
 
     def _by_itself(self, one: Baseline, seed: int) -> None:
@@ -402,7 +404,7 @@ def _active_row(scene: Scene, attack: Attack, lpips: LPIPS | None, again: int) -
 def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:
     """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour."""
     try:
-        plan = replace(plan, guard=guard, private_seed=0)
+        plan = replace(plan.with_guard(guard), private_seed=0)
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
         for one in plan.client_detectors:

@@ -12,7 +12,7 @@ from ..core.guard import Guarded
 from ..core.message import Kind, Message
 from ..core.seeds import derive, generator, seeded
 from ..core.split import Split
-from ..core.state import unnamed
+from ..core.state import load_changing, unnamed
 from ..engines.local.run import LocalRun
 from ..training.batches import as_batch, in_batches
 from .victim import MOST_OBSERVED, Victim, WhiteBox, uploads
@@ -31,13 +31,16 @@ class Passed(NamedTuple):
 def one_pass(run: LocalRun, number: int, least: int, client: int = 0) -> Passed:
     """A pass as an epoch has it, in a secret order of its own, through the client as it is now; nobody learns.
 
+    `number`: how many epochs are finished; below 1: all are, and passes are told apart by it.
     The samples are those of a `Victim`, the scored ones first, at least `least`.
     """
     samples = run.samples[client]
     order = torch.randperm(len(samples), generator=generator(run.plan.seed))[: max(least, MOST_OBSERVED)]
     secret = derive(run.plan.private_seed or 0, "pass", number)
     shuffled = torch.randperm(len(order), generator=generator(secret))
-    box, made = WhiteBox(_as_it_is(run, client), run.plan.batch_size), list[Guarded]()
+    epoch = number - 1 if number > 0 else run.plan.epochs - 1
+    still = run.plan.roles.phase(epoch).frozen
+    box, made = WhiteBox(_as_it_is(run, client), run.plan.batch_size, still), list[Guarded]()
 
     def remember(module: nn.Module, given: Any, guarded: Guarded) -> None:
         made.append(guarded)
@@ -59,7 +62,7 @@ def one_pass(run: LocalRun, number: int, least: int, client: int = 0) -> Passed:
 def _as_it_is(run: LocalRun, client: int) -> Split:
     split = copy.deepcopy(run.networks[client].split)
     if run.coordinator.shared:
-        split.load_state_dict(unnamed(run.coordinator.shared))
+        load_changing(split, unnamed(run.coordinator.shared))
     return split
 
 

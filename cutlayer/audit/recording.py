@@ -24,7 +24,7 @@ from .floors import floors
 from .judge import judge
 from .knowledge import why_pointless
 from .tables import with_secret_columns, without_copies
-from .victim import Victim, WhiteBox, uploads
+from .victim import Victim, WhiteBox, ends_still, uploads
 
 
 class Recorded(Victim):
@@ -62,7 +62,7 @@ class Recorded(Victim):
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = self.gallery = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.network.split, run.plan.batch_size)
+        self.box = WhiteBox(self.network.split, run.plan.batch_size, ends_still(run.plan))
 
 
 def attack_recording(

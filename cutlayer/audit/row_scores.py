@@ -1,4 +1,4 @@
-"""What records and series that an attacker rebuilt are worth: the figures of a row of the audit."""
+"""What records, series and texts that an attacker rebuilt are worth: the figures of a row of the audit."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from ..data.base import Parts
-from ..metrics import columns, series
+from ..metrics import columns, series, texts
 from ..metrics.images import FIGURES
 from .rows import Scores
+from .uncertainty import sampled
 
 
 class Worth(NamedTuple):
@@ -20,7 +21,18 @@ class Worth(NamedTuple):
 
 
 def worth(truth: Tensor, guess: Tensor, data: Parts, units: Sequence[int] | None = None) -> Worth:
-    """Of records (N, features) or series (N, channels, length)."""
+    """Of records (N, features), series (N, channels, length) or texts (N, length), which are whole numbers."""
+    if not truth.is_floating_point():
+        words = None if data.aux.tokenizer is None else data.aux.tokenizer.words
+        striking = texts.striking_tokens(data.aux.vocabulary, data.aux.x, words)
+        named = texts.names(truth, guess, striking)
+        own = (
+            None
+            if units is None
+            else [unit for unit, there in zip(units, named.there.tolist(), strict=True) if there]
+        )
+        each_name: dict[str, Any] = {"names_each": sampled(named.found, own)} if len(named.found) else {}
+        return Worth({**texts.scores(truth, guess, striking), **each_name}, texts.token_accuracy(truth, guess))
     if truth.dim() == 3:
         return Worth(dict(series.scores(truth, guess)), series.correlation_either(truth, guess))
     found = columns.cells(truth, guess, columns.Limits.of(data.aux.images().to(truth.device), data.aux.columns))

@@ -103,6 +103,7 @@ class RunFacts(TypedDict, total=False):
     draws_anew: bool
     epsilon_asked: float | None
     mean_iou: float
+    perplexity: float
     fairness: dict[str, float] | None
     link: dict[str, Any] | None
     bytes_up: float
@@ -211,6 +212,11 @@ class Row(RunFacts, Remarks, total=False):
     correlation_either: float
     correlation_p90: float
     spectral_error: float
+    token_accuracy: float
+    token_p90: float
+    rouge_l: float
+    names_found: float
+    names_each: Sampled
     metric: str
     value: float
     chance: Figure
@@ -312,7 +318,9 @@ class SecretVerdict:
     sentence: str
     attack: str | None = None
     seed: int | None = None
-    statistic: str = "value"  # or "p90" where the best-read tenth decided, "column" where a single column did
+    statistic: str = (
+        "value"  # or "p90" where the best-read tenth decided, "column" where a single column did, "names"
+    )
     column: str | None = None  # which one
     reached: float | None = None  # that statistic
     interval: list[float] | None = None  # of it

@@ -17,6 +17,7 @@ from ..engines.local.run import LocalRun
 from ..training.facts.forecast import Stopwatch, forecast
 from ..training.facts.link import Link
 from ..training.plan.plan import PARTS, Plan
+from ..training.plan.roles import Phase
 from ..training.progress import StepEvent
 from ..wire.ledger import TRAINING
 from .detector_trial import DetectorTrial
@@ -174,8 +175,10 @@ class Scene:
     def _record(self, run: LocalRun) -> None:
         if self.shared.records:
             self.bodies.append(copy.deepcopy(run.server.body))
-        # One that may stop early has to be recorded all along.
-        if self.epochs and (run.plan.patience or run.progress.epoch > run.plan.epochs - self.epochs):
+        # One that may stop early has to be recorded all along; epochs without activations have nothing to record.
+        plan, sending = run.plan, (Phase.SPLIT, Phase.SEND)
+        told = [one for one in range(plan.epochs) if plan.roles.phase(one) in sending]
+        if self.epochs and run.progress.epoch - 1 in (told if plan.patience else told[-self.epochs :]):
             self.passes = [*self.passes, one_pass(run, run.progress.epoch, self.shared.images)][-self.epochs :]
 
     @cached_property

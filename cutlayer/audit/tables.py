@@ -1,4 +1,4 @@
-"""What an audit of a table, or of series, asks of the data, and columns as secrets: known before any training."""
+"""What an audit of tables, series or texts asks of the data, and columns as secrets: known before any training."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,6 +10,7 @@ from ..attacks import Attack
 from ..core.columns import Column, unnamed
 from ..data.base import Loaded, Parts, Samples
 from ..metrics.columns import STILL
+from ..training.batches import task_of
 
 MOST_COPIES = 0.1  # of the auxiliary records: more of them say that records repeat by nature
 BINS = 5  # that a number is guessed in, as many records in each
@@ -17,14 +18,14 @@ MOST_VALUES = 16  # of whole numbers that are taken for kinds; of more, their bi
 
 
 def refuse_unfit(loaded: Loaded, aux: int) -> None:
-    """Records or series that no audit can say anything about."""
-    what = "records" if loaded.train.x.dim() == 2 else "series"
+    """Records, series or texts that no audit can say anything about."""
+    what = task_of(loaded.train, 0).kind
     if len(loaded.train.y.unique()) < 2:
         raise ValueError(
             f"all {what} have the class {loaded.classes[int(loaded.train.y[0])]!r}, so there is no task to split: "
             "take a target of two values or more"
         )
-    if what == "series":
+    if what != "records":
         return
     columns = _columns(loaded)
     if len(still(loaded)) == len(columns):
@@ -40,7 +41,7 @@ def refuse_unfit(loaded: Loaded, aux: int) -> None:
 
 def still(loaded: Loaded) -> list[str]:
     """Columns that never change among the training records."""
-    if loaded.train.x.dim() != 2:
+    if task_of(loaded.train, 0).kind != "records":
         return []
     rows = loaded.train.images()
     return [column.name for column in _columns(loaded) if column.of(rows).std(0, correction=0).max() < STILL]

@@ -17,8 +17,8 @@ def sampled(scores: Tensor, units: list[int] | None) -> Sampled:
 
 
 def draws(row: Mapping[str, Any]) -> Figures:
-    """A row's figures over draws of its samples: "value"; of what was rebuilt also "p90" and "above_half", and of
-    pictures "identified".
+    """A row's figures over draws of its samples: "value"; of what was rebuilt also "p90" and "above_half", of
+    pictures "identified", and of texts with names in them "names".
 
     The seed follows from the row's name: the same rows give the same intervals.
     """
@@ -29,8 +29,10 @@ def draws(row: Mapping[str, Any]) -> Figures:
     found = redrawn(own["scores"], own["units"], seed)
     if rebuilt(row) is None:
         return {"value": found["value"]}
-    told = row.get("identified_each")  # rows of before this was measured have none, and those of other data
-    return found if told is None else {**found, "identified": redrawn(told["scores"], told["units"], seed)["value"]}
+    for name in ("identified", "names"):  # rows of before this was measured have none, and those of other data
+        if (told := row.get(f"{name}_each")) is not None:
+            found = {**found, name: redrawn(told["scores"], told["units"], seed)["value"]}
+    return found
 
 
 def intervals(row: Mapping[str, Any]) -> dict[str, list[float]]:

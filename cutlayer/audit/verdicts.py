@@ -197,7 +197,7 @@ def verdict(rows: Sequence[Row], floors: Floors, guard: str, secrets: Sequence[s
     others = KINDS.keys() - {of_floors(floors).secret}  # an audit is of one kind of input
     missing = [name for name in SECRETS if name not in {one.secret for one in judged} | others]
     open_rows, own = [row for row in rows if row["guard"] == "none"], [row for row in rows if row["guard"] == guard]
-    notes, flags = _notes(rows, guard, judged, missing), _flags(own, open_rows, floors)
+    notes, flags = _notes(rows, guard, judged, missing), _flags(own, open_rows, floors, judged)
     grade, graded, leak, sentence = _worst(asked, [name for name in secrets if name in missing], guard)
     if guard != "none" and own and open_rows:
         accuracy, before = (over_seeds(some, lambda row: row["accuracy"]) for some in (own, open_rows))
@@ -247,19 +247,29 @@ def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], mis
     return found + [forms.sentence for forms in by_form(rows, guard)[:1] if forms.gain >= WIDE_GAP]
 
 
-def _flags(own: Sequence[Row], open_rows: Sequence[Row], floors: Floors) -> list[str]:
+def _flags(
+    own: Sequence[Row], open_rows: Sequence[Row], floors: Floors, judged: Sequence[SecretVerdict]
+) -> list[str]:
     """What makes this guard's rows prove less than they seem to, whatever the grade."""
     found = hollow([row for row in own if "secret" in row], open_rows, floors)
-    weak = {row["plain"]: row for row in own if row.get("below_default")}
-    found += [below_default(row) for row in weak.values()]
+    found += _weaker(own, judged)
     broken = {row["attack"]: row for row in own if row.get("broken")}
     found += [f"{name} returned NaN or infinity for {row['broken']} samples" for name, row in broken.items()]
     return [f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(found)]
 
 
-def flags(rows: Sequence[Row]) -> list[str]:
+def _weaker(own: Sequence[Row], judged: Sequence[SecretVerdict]) -> list[str]:
+    """Attackers below their default strength, where a stronger one could have found more: a weak one that found all
+    there is to find has proved it."""
+    found_out = {(one.secret, one.target) for one in judged if one.grade in (OPEN, GRADES[-1][1])}
+    weak = [row for row in own if row.get("below_default")]
+    weak = [row for row in weak if (secret_of(row), row.get("target", "")) not in found_out]
+    return [below_default(row) for row in {row["plain"]: row for row in weak}.values()]
+
+
+def flags(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
     """What makes the whole audit prove less than it seems to."""
     found = [why for row in rows if row["guard"] == "none" and (why := hardly_learnt(row))][:1]
-    weak = {row["plain"]: row for row in rows if row.get("below_default")}
-    found += [below_default(row) for row in weak.values()]
-    return [f"{one[0].upper()}{one[1:]}." for one in found]
+    for judged in verdicts:
+        found += _weaker([row for row in rows if row["guard"] == judged.guard], judged.secrets)
+    return [f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(found)]

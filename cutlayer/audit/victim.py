@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.features import Unchanged
 from ..core.guard import Guarded, GuardModule
-from ..core.message import Kind, Message
+from ..core.message import BESIDE, Kind, Message
 from ..core.remote import Remote
 from ..core.seeds import derive, generator, seeded
 from ..core.server import Server
@@ -19,6 +20,7 @@ from ..data.base import Samples
 from ..engines.local.run import LocalRun
 from ..training.batches import as_batch
 from ..training.build import freeze
+from ..training.plan.plan import Plan
 from ..training.step import load
 
 MOST_OBSERVED = 4096  # samples of the victim's data whose messages an attacker may study
@@ -37,7 +39,7 @@ class Victim:
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = self.gallery = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.network.split, run.plan.batch_size)
+        self.box = WhiteBox(self.network.split, run.plan.batch_size, ends_still(run.plan))
         observed = replay(run, client, pick, "judged")
         self.messages, self.rows, self.units = observed.messages, observed.rows, observed.units
         self.observed = replay(run, client, order[:MOST_OBSERVED], "observed").messages
@@ -113,7 +115,8 @@ def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samp
             run.device
         )
         with seeded(batch.seed, run.device):
-            terms = split.train().terms(batch, remote)
+            _in_training(split, ends_still(run.plan))
+            terms = split.terms(batch, remote)
             terms["task"].backward()
     return Observed(heard, rows, _units(shared))
 
@@ -164,7 +167,7 @@ def _first(messages: Sequence[Message], rows: Sequence[Tensor | None], most: int
 
 def _shortened(message: Message, used: Tensor, anew: Tensor) -> Message:
     tensors = dict(message.tensors)
-    for name in ("z", "du"):
+    for name in ("z", "du", *(f"{BESIDE}{one}" for one in message.beside)):
         if name in tensors and tensors[name].dim():  # where labels travel, du is the scale of the loss
             tensors[name] = tensors[name][used]
     if "y" in tensors:
@@ -182,22 +185,57 @@ def uploads(messages: Sequence[Message]) -> list[Message]:
 class WhiteBox:
     """The client's head and guard, copied: images and labels to what would be sent. Holds no data of the client.
 
-    Images that want a gradient get one, through the guard. `draw` says which of the guard's random numbers.
+    Images that want a gradient get one, through the guard. `draw` says which of the guard's random numbers. `still`:
+    the client was frozen when it sent, and its messages hang on no other samples of the batch.
     """
 
-    def __init__(self, split: Split, batch: int):
-        self.split, self.batch = copy.deepcopy(split), batch
-        self.split.tail = torch.nn.Identity()
+    def __init__(self, split: Split, batch: int, still: bool = False):
+        self.split, self.batch, self.still = copy.deepcopy(split), batch, still
+        self.split.tail = Unchanged()
         freeze(self.split)
+
+    @property
+    def table(self) -> nn.Embedding | None:
+        """What it looks words up in."""
+        tables = (layer for layer in self.split.head.modules() if isinstance(layer, nn.Embedding))
+        return next(tables, None)
+
+    @property
+    def ids(self) -> int:
+        """How many token ids it has a vector for; 0: it reads no words."""
+        return 0 if self.table is None else self.table.num_embeddings
+
+    def of_vectors(self, vectors: Tensor, texts: Tensor) -> Tensor:
+        """What would be sent for texts whose words had these vectors, with a gradient."""
+        assert self.table is not None
+        hook = self.table.register_forward_hook(lambda module, given, looked_up: vectors)
+        try:
+            return _in_training(self.split, self.still).send(Batch(texts, texts.new_zeros(len(texts))))
+        finally:
+            hook.remove()
 
     def send(self, batch: Batch) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and batch.x.requires_grad):
-            return self.split.train().send(batch)
+            return _in_training(self.split, self.still).send(batch)
 
     def __call__(self, images: Tensor, labels: Tensor, draw: int = 0) -> Tensor:
         chunks = _even(torch.arange(len(images), device=images.device), self.batch)
         first = draw * len(chunks)
         return torch.cat([self.send(Batch(images[i], labels[i], seed=first + n)) for n, i in enumerate(chunks)])
+
+
+def ends_still(plan: Plan) -> bool:
+    """Whether its clients are frozen at the end, and send as in service."""
+    return plan.roles.phase(plan.epochs - 1).frozen
+
+
+def _in_training(split: Split, still: bool) -> Split:
+    """As a client is while it learns, or feeds the server."""
+    split.train()
+    if still:
+        split.head.eval()
+        split.guard.eval()
+    return split
 
 
 def _unguarded(split: Split) -> Split:

@@ -3,9 +3,18 @@
 from collections.abc import Sequence
 
 from .grades import UNKNOWN
-from .kinds import KINDS, rebuilt
+from .kinds import KINDS, TEXTS, Kind, rebuilt
 from .leak import MOST, Found, secret_of
 from .rows import Row, SecretVerdict
+
+OF_TEXTS = {"mean": "commonest words", "class_mean": "commonest words of its class", "prior": "likeliest text"}
+
+
+def floor_name(name: str, kind: Kind) -> str:
+    """A floor, as a table names it."""
+    no_floors = {"unaligned": "unaligned decoder", "nearest": f"nearest auxiliary {kind.one}"}
+    told = OF_TEXTS.get(name, name) if kind is TEXTS else name
+    return no_floors.get(name, f"floor: {told.replace('_', ' ')}")
 
 
 def secret_name(one: SecretVerdict) -> str:
@@ -61,7 +70,7 @@ def opened(one: Found) -> str:
 
 
 def _metric(row: Row) -> str:
-    return row["metric"].upper() if row["metric"] in ("ssim", "auc") else row["metric"]
+    return row["metric"].upper() if row["metric"] in ("ssim", "auc") else row["metric"].replace("_", " ")
 
 
 def _of_secret(row: Row) -> str:
@@ -110,6 +119,11 @@ def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own:
     )
     if decided.statistic == "p90" and kind is not None:
         said += f" The best-read tenth of the {what} is at {reached_by(decided)}; unguarded {decided.open_cut:.2f}."
+    if decided.statistic == "names":
+        said += (
+            f" Of names and numbers {reached_by(decided)} are read; unguarded {decided.open_cut:.2f}, a blind guess "
+            f"{decided.floor:.2f}."
+        )
     if decided.column is not None:
         said += (
             f" The column {decided.column['name']!r} is read at {reached_by(decided)}; unguarded "

@@ -26,7 +26,7 @@ from ..training.build import build_server
 from ..training.fused_wave import Fusion
 from ..training.plan.optimizers import SGD
 from ..training.plan.plan import Plan
-from ..training.plan.schedule import Wave
+from ..training.plan.schedule import SplitFed, Wave
 from ..training.plan.shapes import cut_shapes
 from .measurement import Measured
 
@@ -63,6 +63,11 @@ def clients_idle(quick: bool) -> Measured | None:
     return _idle(100, 200 if quick else 100 + MANY)
 
 
+def splitfed_memory(quick: bool) -> Measured | None:
+    """Peak memory of SplitFed version 1 with 200 clients, against 20 with the same data: SimpleCNN, batch 8."""
+    return _splitfed(20, 40 if quick else 200)
+
+
 def frozen_memory(quick: bool) -> Measured | None:
     """Peak memory of a client that runs forward only, against one that learns: ResNet-18 up to layer1, batch 64."""
     return _frozen(3, steps=2 if quick else 5, rounds=1 if quick else 3)
@@ -79,6 +84,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "clients.1000": clients_1000,
     "clients.1000.loop": clients_loop,
     "clients.1000.idle": clients_idle,
+    "splitfed.memory": splitfed_memory,
     "frozen.memory": frozen_memory,
     "frozen.memory.deep": frozen_memory_deep,
 }
@@ -156,13 +162,18 @@ def crowd(clients: int, samples: int, batch: int = 8) -> LocalRun:
         private_seed=1,
         client_optimizer=PLAIN, server_optimizer=PLAIN,
     )  # fmt: skip
+    return LocalRun(plan, _some_digits(samples), classes=DIGITS.classes)
+
+
+def _some_digits(samples: int) -> Parts:
+    """Private ones, and hardly any others."""
     draw = generator(1)
 
     def some(count: int) -> Samples:
         x = torch.randint(256, (count, *DIGITS.shape), dtype=torch.uint8, generator=draw)
         return Samples(x, torch.randint(DIGITS.classes, (count,), generator=draw))
 
-    return LocalRun(plan, Parts(some(samples), some(2), some(2), some(2)), classes=DIGITS.classes)
+    return Parts(some(samples), some(2), some(2), some(2))
 
 
 def rounds_of(run: LocalRun, share: int) -> Callable[[], None]:
@@ -266,6 +277,25 @@ def waiting(clients: int, samples: int) -> int:
     ctypes.CDLL(None).malloc_trim(0)  # what was freed is no client's
     assert len(run.clients) == clients
     return resident("VmRSS")
+
+
+def _splitfed(few: int, many: int) -> Measured | None:
+    sizes = [_in_a_fresh_process(f"merging({count}, {8 * many})") for count in (many, few)]
+    if any(size is None for size in sizes):
+        return None
+    ours, theirs = (float(str(size)) for size in sizes)
+    return Measured(ours / 1e6, "MB", ours / theirs, f"{few} clients with the same data (memory)", "<= 1.2")
+
+
+def merging(clients: int, samples: int) -> int:
+    """Bytes in memory at most, of a process that runs a round of so many clients with a body each, and merges it."""
+    plan = Plan(
+        clients=clients, rounds=SplitFed(fresh=True), batch_size=8, epochs=1, val_share=0.0, private_seed=1,
+        client_optimizer=PLAIN, server_optimizer=PLAIN,
+    )  # fmt: skip
+    run = LocalRun(plan, _some_digits(samples), classes=DIGITS.classes)
+    run.take(run.timetable.rounds(0)[0])
+    return resident("VmHWM")
 
 
 # ---------------------------------------------------------------------------------------- frozen clients

@@ -1,12 +1,14 @@
 """Benchmarks of a deployment: what gRPC adds, what crosses the socket, what waiting costs, how full a link is."""
 
 import importlib.util
+import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -30,7 +32,7 @@ from ..training.step import export
 from ..wire import frames as wire
 from ..wire.ledger import Ledger
 from .measurement import Measured
-from .parties import Away, Here, client_address, other_process, read_into, scratch, synthetic
+from .parties import ECHO, Away, Here, client_address, other_process, read_into, scratch, synthetic
 
 MESSAGE = 1 << 20  # bytes of z and of dz
 ANSWER = MESSAGE // 8  # of u and of du: a body makes less of what it gets
@@ -39,12 +41,12 @@ FEWEST = 3  # steps that warm caches and windows before any is counted
 
 
 def grpc_step(quick: bool) -> Measured | None:
-    """What gRPC adds to a U-shaped step with z of 1 MiB and u of 128 KiB, against as many bytes over plain TCP."""
+    """What gRPC adds to a U-shaped step with z of 1 MiB and u of 128 KiB, against a bare gRPC echo of these bytes."""
     return _grpc_step(5 if quick else 60, tls=False)
 
 
 def grpc_step_tls(quick: bool) -> Measured | None:
-    """What gRPC with mutual TLS adds to such a step, against plain TCP."""
+    """What gRPC with mutual TLS adds to such a step, against a bare echo with mutual TLS."""
     return _grpc_step(5 if quick else 60, tls=True)
 
 
@@ -136,12 +138,19 @@ def _grpc_step(rounds: int, *, tls: bool) -> Measured | None:
     steps = rounds + FEWEST + 1
     with scratch() as folder, _PlainTcp(MESSAGE, ANSWER) as tcp:
         away, here = Away(plan, task, steps, folder, tls=tls), Here(plan, task, steps)
-        here.step()
-        ours, inside, plain = rounds_of((away.step, here.step, tcp.step), rounds)
+        with _BareGrpc(MESSAGE, ANSWER, folder / "certs" if tls else None) as bare:
+            here.step()
+            ours, inside, plain, echo = rounds_of((away.step, here.step, tcp.step, bare.step), rounds)
         away.end()
     _refuse_other_weights(away, here)
     added = ours - inside
-    return Measured(1e3 * added, "ms a step", plain / added, "as many bytes over plain TCP", "<= 5 ms")
+    return Measured(
+        1e3 * added,
+        f"ms a step (a bare gRPC echo {1e3 * echo:.1f}, plain TCP {1e3 * plain:.1f})",
+        echo / added,
+        "a bare gRPC echo of as many bytes",
+        ">= 0.67",
+    )
 
 
 class _PlainTcp:
@@ -164,6 +173,30 @@ class _PlainTcp:
         read_into(self._socket, self._small)
         self._socket.sendall(self._small)
         read_into(self._socket, self._large)
+        return time.perf_counter() - began
+
+
+class _BareGrpc:
+    """The same questions and answers over a gRPC stream, with nothing of ours around it."""
+
+    def __init__(self, up: int, down: int, identities: Path | None):
+        address = client_address(other_process().ask("grpc_echo", up, down, identities), identities, "a")
+        self._channel, self._asked = address.channel(), queue.SimpleQueue[bytes | None]()
+        self._answers = self._channel.stream_stream(ECHO)(iter(self._asked.get, None))
+        self._large, self._small = bytes(up), bytes(down)
+
+    def __enter__(self) -> "_BareGrpc":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._asked.put(None)
+        self._channel.close()
+
+    def step(self) -> float:
+        began = time.perf_counter()
+        for question in (self._large, self._small):
+            self._asked.put(question)
+            next(self._answers)
         return time.perf_counter() - began
 
 

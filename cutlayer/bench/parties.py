@@ -209,6 +209,7 @@ def _serve_all(pipe: Connection) -> None:
         "serve": _serve,
         "stop": _stop,
         "echo": _echo,
+        "grpc_echo": _grpc_echo,
         "cpu": time.process_time,
     }
     with suppress(EOFError, OSError):
@@ -267,6 +268,41 @@ def _echo(up: int, down: int) -> int:
 
     threading.Thread(target=work, daemon=True).start()
     return int(listener.getsockname()[1])
+
+
+ECHO = "/echo/step"
+
+
+def _grpc_echo(up: int, down: int, identities: Path | None) -> int:
+    """The same over gRPC, with nothing of ours around it; returns the port."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc
+
+    from ..engines.grpc import certs
+
+    large, small = bytes(up), bytes(down)
+
+    def answers(questions: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        for question in questions:
+            yield small if len(question) == up else large
+
+    _, service, method = ECHO.split("/")
+    handlers = {method: grpc.stream_stream_rpc_method_handler(answers)}
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    if identities is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        own = certs.read_identity(identities / "server", "server")
+        credentials = grpc.ssl_server_credentials([(own.key, own.cert)], own.ca, require_client_auth=True)
+        port = server.add_secure_port("localhost:0", credentials)
+    server.start()
+    _ECHOES.append(server)
+    return int(port)
+
+
+_ECHOES: list[Any] = []  # kept: a server that nobody holds on to ends
 
 
 def read_into(connection: socket.socket, buffer: bytearray) -> bool:

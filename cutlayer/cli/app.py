@@ -13,10 +13,13 @@ from . import audit as cli_audit
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
+from . import generate as cli_generate
 from . import layers as cli_layers
 from .options import (
     AsJson,
+    ChannelsLast,
     Code,
+    Compiled,
     Crews,
     DataDir,
     Device,
@@ -25,6 +28,7 @@ from .options import (
     LinkOption,
     OneGuard,
     Out,
+    Precision,
     PrivateSeed,
     Recipe,
     Record,
@@ -60,6 +64,9 @@ def train(
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
+    precision: Precision = "",
+    channels_last: ChannelsLast = False,
+    compile: Compiled = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Out = None,
@@ -94,6 +101,7 @@ def train(
     from ..training.facts.forecast import in_words
     from ..training.facts.link import Link
     from ..training.facts.privacy import lines
+    from ..training.faster import Faster
     from ..training.plan.plan_text import change, read_plan
 
     over = Link.parse(link) if link is not None else None
@@ -111,9 +119,15 @@ def train(
 
         def started(run: Any) -> None:
             asked.keep(folder)
-            for line in scale_in_words(run.parts.scale):
+            for line in [*scale_in_words(run.parts.scale), *run.parts.notes]:
                 say(line)
 
+        elsewhere = None
+        if engine == "ray":
+            from ..engines.ray.fleet import Fleet
+            from ..engines.ray.fleet import train as on_ray
+
+            elsewhere = partial(on_ray, fleet=Fleet(cluster or "local", crews, threads or 1), device=device)
         follow = start.Following(
             record=record << 20,
             link=over,
@@ -121,17 +135,17 @@ def train(
             on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
             on_epoch=bar.note,
             stop=stop,
+            elsewhere=elsewhere,
         )
-        elsewhere = None
-        if engine == "ray":
-            from ..engines.ray.fleet import Fleet
-            from ..engines.ray.fleet import train as on_ray
-
-            elsewhere = partial(on_ray, fleet=Fleet(cluster or "local", crews, threads or 1), device=device)
         result = start.train(
-            chosen, folder, data_dir=data_dir, device=device if engine == "local" else "cpu",
-            resume=resume is not None, follow=follow, elsewhere=elsewhere,
-        )  # fmt: skip
+            chosen,
+            folder,
+            data_dir=data_dir,
+            device=device if engine == "local" else "cpu",
+            resume=resume is not None,
+            follow=follow,
+            faster=Faster(precision, channels_last, compile),
+        )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
         end_if_not_kept(result.get("detectors", ()))
@@ -139,6 +153,8 @@ def train(
     what = "test accuracy"
     if "mean_iou" in result:
         what = f"test mIoU {result['mean_iou']:.4f}, pixel accuracy"
+    if "perplexity" in result:
+        what = f"test perplexity {result['perplexity']:.2f}, next-token accuracy"
     say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
     if result["bytes_weights"]:
@@ -160,7 +176,7 @@ def train(
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
-app.command()(resumable(train, only=frozenset({"record", "link", "device"})))
+app.command()(resumable(train, only=frozenset({"record", "link", "device", "precision", "channels_last", "compile"})))
 
 
 @app.command()
@@ -214,13 +230,18 @@ def bench(
         Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="An earlier bench.json: also say what became better or worse since.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
     prepare(1, "cpu")
+    from ..bench import history
     from ..bench import run as room
     from ..engines.folder import new_folder
 
+    earlier = history.read(against) if against is not None else {}
     folder = new_folder(out, "bench")
     with Bar() as bar:
         rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
@@ -234,6 +255,10 @@ def bench(
             f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
             f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
         )
+    if against is not None:
+        say(f"against {against}" + (f" ({other})" if (other := history.other_machine(rows, earlier)) else ""))
+        for change in history.against(rows, earlier):
+            say(str(change))
     say(f"written to {folder / 'bench.json'}")
 
 
@@ -294,6 +319,7 @@ cli_check.register(app)
 cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
+cli_generate.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")

@@ -37,7 +37,7 @@ from .options import (
     plan_options,
 )
 from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, CellLines, end_if_not_kept, say
+from .terminal import Bar, CellLines, end_if_not_kept, figures, say
 
 if TYPE_CHECKING:
     from ..audit.parallel import Where
@@ -195,7 +195,7 @@ def attack(
         print(json.dumps({**found, "out": str(folder)}))
         return
     for row in found["rows"]:
-        reached = f"{row['metric']} {row['value']:.3f}"
+        reached = f"{row['metric'].replace('_', ' ')} {row['value']:.3f}"
         if row["metric"] == "ssim":
             reached = f"SSIM {row['value']:.3f}, NCC {row['ncc']:.3f}"
         elif row["chance"] is not None:
@@ -247,7 +247,7 @@ def _audit(
     # Of a suite, what has nothing to find here is left out and named; what was asked for by name is refused.
     found, attacks = more(task) if more else [], wanted.attacks
     if not attacks and not found:
-        found = usual([*wanted.guards, *wanted.optional_guards])
+        found = usual([*wanted.guards, *wanted.optional_guards], task)
     wanted = replace(wanted, attacks=attacks, optional_attacks=found)
     refuse_secrets(secrets, task)
     for name in still(loaded):
@@ -276,7 +276,9 @@ def _audit(
         end_if_not_kept(_metered(result.rows))
         return
     report.print_table(result)
-    if maps:
+    if texts := {row["guard"]: row["perplexity"] for row in result.rows if "perplexity" in row}:
+        say("accuracy is the share of right next tokens; perplexity " + figures(texts))
+    elif maps:
         say("accuracy is the share of right pixels; audit.json also has mean_iou")
     for guard, told in {row["guard"]: told for row in result.rows if (told := row.get("link"))}.items():
         say(f"{guard} {in_words(told)[0]}")

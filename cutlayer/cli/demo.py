@@ -2,7 +2,7 @@
 
 from ..attacks import Attack, Decoder
 from ..data.digits import Digits
-from ..guards import WCC, Chain, Guard, LightSplit, Subset
+from ..guards import WCC, Chain, Gate, Guard, LightSplit
 from ..nets.simple_cnn import SimpleCNN
 from ..training.plan.plan import Plan
 
@@ -13,9 +13,9 @@ def demo_plan() -> Plan:
 
 def demo_guards() -> list[Guard]:
     return [
-        Subset(ratio=8),
         LightSplit(ratio=8),
         Chain(LightSplit(ratio=8), WCC(weight=0.01)),
+        Gate(numbers=16, bits=1, budget=200_000, home=1.0),  # a head as small as this one is worth no larger encoder
     ]
 
 

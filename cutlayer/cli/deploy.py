@@ -84,6 +84,8 @@ def serve(
     ] = 300.0,
     every: Annotated[int, typer.Option(help="Steps between two snapshots.")] = 50,
     max_message: Message = 256,
+    max_batches: Annotated[int, typer.Option(help="Batches a client may have in an epoch.", rich_help_panel=_NET)] = 1
+    << 16,
     visitors: Annotated[int, typer.Option(help="Connections that only predict, at most.", rich_help_panel=_NET)] = 16,
     connections: Annotated[
         int, typer.Option(help="Times a client may connect within ten seconds.", rich_help_panel=_NET)
@@ -112,15 +114,16 @@ def serve(
     from ..engines.grpc.logs import start_logs
 
     chosen = _plan(plan, changes, guard)
-    identity = _identity(certs, insecure)
+    identity = identity_of(certs, insecure)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
-    if deadline <= 0 or min(every, max_message, connections) < 1 or visitors < 0:
-        raise ValueError("--deadline is above 0, --every, --max-message and --connections at least 1")
+    if deadline <= 0 or min(every, max_message, max_batches, connections) < 1 or visitors < 0:
+        raise ValueError("--deadline is above 0, --every, --max-message, --max-batches and --connections at least 1")
     service = Service(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
         limits=Limits(
-            message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections
+            message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections,
+            batches=max_batches,
         ),
     )  # fmt: skip
     if metrics is not None:
@@ -180,6 +183,9 @@ def join(
     certs: Certs = None,
     insecure: Insecure = False,
     give_up: Annotated[float, typer.Option(help="Seconds without a server before it ends.")] = 3600.0,
+    silence: Annotated[
+        float, typer.Option(help="Seconds without a word of a server that is there, before it ends.")
+    ] = 86400.0,
     max_message: Message = 256,
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
@@ -210,9 +216,9 @@ def join(
     start_logs(log)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
     with Bar(estimates=True) as bar, halt_told(as_json, folder):
-        identity = _identity(certs, insecure)
+        identity = identity_of(certs, insecure)
         known = room.read_identity(identity, "client") if identity else None
-        address = Address(server, known, give_up=give_up, message=max_message << 20)
+        address = Address(server, known, give_up=give_up, silence=silence, message=max_message << 20)
         site = deploy.join(
             chosen, name, folder, address=address, data=spec(own, "data") if own else None, data_dir=data_dir,
             device=device,
@@ -228,6 +234,8 @@ def join(
     else:
         say(deploy.summary(result))
         say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
+        if not result["exact"]:
+            say("not the run an undisturbed one would have been: turns were left out, or a state was lost")
         say(f"results in {folder}")
     end_if_not_kept(result.get("detectors", ()))
 
@@ -243,7 +251,7 @@ def status(
     from ..engines.grpc.channel import Address
     from ..engines.grpc.channel import status as ask
 
-    identity = _identity(certs, insecure)
+    identity = identity_of(certs, insecure)
     facts = ask(Address(server, room.read_identity(identity) if identity else None))
     if as_json:
         print(json.dumps(facts))
@@ -309,7 +317,7 @@ def predict(
             Inputs(
                 spec(data, "data") if data else None, data_dir, limit, batch_size or 64, stream, masks is not None
             ),
-            Over(server, name, _identity(certs, insecure)) if server else None,
+            Over(server, name, identity_of(certs, insecure)) if server else None,
             given=read_plan(plan) if plan else None,
             link=imagined,
             device=device,
@@ -326,6 +334,8 @@ def predict(
     right = f"accuracy {told['accuracy']:.4f}"
     if found.maps:
         right = f"mIoU {told['mean_iou']:.4f}, pixel {right}"
+    if "perplexity" in told:
+        right = f"perplexity {told['perplexity']:.2f}, next-token {right}"
     say(f"{told['samples']} samples, {right}, {told['samples_per_second']:.0f} a second")
     each = "sample" if stream else "batch"
     say(f"{_latency(told)} a {each}")
@@ -370,7 +380,7 @@ def _plan(text: str | None, changes: dict[str, Any], guard: str | None) -> "Plan
     return change(read_plan(text), changes | ({"guard": guard} if guard is not None else {}))
 
 
-def _identity(certs: Path | None, insecure: bool) -> Path | None:
+def identity_of(certs: Path | None, insecure: bool) -> Path | None:
     if (certs is None) != insecure:
         raise ValueError("give --certs FOLDER (make it with `cutlayer certs`), or --insecure on loopback")
     return certs

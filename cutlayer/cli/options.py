@@ -41,6 +41,12 @@ PrivateSeed = Annotated[
 
 # ------------------------------------------------------------------ options of every command
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Precision = Annotated[
+    str,
+    typer.Option(help="float32 (without TF32), tf32 or bf16: faster, with other bits. Default: as torch is set."),
+]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Another order in memory: other bits.")]
+Compiled = Annotated[bool, typer.Option("--compile", help="torch.compile: a slow start, other bits.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: $OMP_NUM_THREADS, else all cores.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data sets; else $CUTLAYER_DATA, else ./data.")]
 Out = Annotated[Path | None, typer.Option(help="A new folder for the results. Default: runs/<command>-<time>.")]
@@ -99,8 +105,8 @@ Budget = Annotated[
 Secrets = Annotated[
     str | None,
     typer.Option(
-        help="What the verdict goes by, the worst of it: images, labels, attribute, membership, with commas between. "
-        "Default: all that an attack was after."
+        help="What the verdict goes by, the worst of it: images (or records, series, texts), labels, attribute, "
+        "membership, with commas between. Default: all that an attack was after."
     ),
 ]
 WithAlone = Annotated[

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from .state import drop_gradients
+from .stepping import step
 
 
 class Bodies:
@@ -27,7 +28,7 @@ class Bodies:
     def step(self) -> None:
         """Once, with the gradients that are in the body."""
         if self.optimizer is not None:
-            self.optimizer.step()
+            step(self.optimizer)
             drop_gradients(self.optimizer)
             self.updates += 1
 

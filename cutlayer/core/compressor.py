@@ -50,6 +50,9 @@ class Compression(Spec):
                 )
 
 
+NOTHING = Compression()
+
+
 class Compress:
     """What crosses here is as small as the plan says: u and dz on the server's side, du on the client's.
 
@@ -84,7 +87,7 @@ class Compress:
 
 def compressing(seed: int, compression: Compression) -> list[Compress]:
     """The watcher, where there is anything to compress."""
-    return [] if compression == Compression() else [Compress(seed, compression)]
+    return [] if compression == NOTHING else [Compress(seed, compression)]
 
 
 def _with(message: Message, name: str, tensor: Tensor, packed: Any) -> Message:

@@ -21,7 +21,13 @@ class Halt(RuntimeError):
     exit_code = 5
 
 
+class OffPlan(Halt):
+    """A server asked for more than the plan has, or brought what no client made: this client does not go on."""
+
+    exit_code = 7
+
+
 # The exit code of a command that came to its end, but with a leak budget that was not kept.
 BUDGET_NOT_KEPT = 6
 
-USER_ERRORS = (ValueError, OSError, ProtocolError, NonFinite, Interrupted, Halt)
+USER_ERRORS = (ValueError, OSError, MemoryError, ProtocolError, NonFinite, Interrupted, Halt)

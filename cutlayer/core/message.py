@@ -29,6 +29,9 @@ class Kind(IntEnum):
     END = 10  # the run is over; the last weights of a relay come along
 
 
+BESIDE = "beside."  # before the names of what crosses beside z (core/features.py)
+
+
 @dataclass(frozen=True)
 class Message:
     """One letter: kind, client, step and named tensors. Nobody writes into it, in process it shares memory."""
@@ -47,6 +50,11 @@ class Message:
             raise ProtocolError(
                 f"{self} carries {sorted(self.tensors) or 'nothing'}, but {name!r} was expected"
             ) from None
+
+    @property
+    def beside(self) -> dict[str, Tensor]:
+        """What crosses beside z, by its own names."""
+        return {name.removeprefix(BESIDE): t for name, t in self.tensors.items() if name.startswith(BESIDE)}
 
     def __str__(self) -> str:
         return f"{self.kind.name} of client {self.client}, step {self.step}"

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .errors import NonFinite
-from .message import Handler, Kind, Message, Watcher, through
+from .message import BESIDE, Handler, Kind, Message, Watcher, through
 
+NOTHING: Mapping[str, Tensor] = {}
 ANSWER = {Kind.FORWARD: "u", Kind.LOSS: "loss"}  # what a client goes on with
 
 
@@ -34,25 +35,33 @@ class Remote:
         """Number the coming steps from `step` on: a resumed run replays the same conversation."""
         self._steps: Iterator[int] = count(step)
 
-    def body(self, z: Tensor, packed: Any = None) -> Tensor:
-        """u = body(z), computed by the server. `packed` are the bytes z may travel in (codecs.Prepared)."""
+    def body(self, z: Tensor, packed: Any = None, beside: Mapping[str, Tensor] = NOTHING) -> Tensor:
+        """u = body(z, **beside), by the server. `packed` are the bytes z may travel in (codecs.Prepared)."""
         if not torch.is_grad_enabled():
-            return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z)["u"]
+            return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z, **_on_the_way(beside))["u"]
         self.refuse_lost_numbers(z, "what the guard lets out")
-        return _Computed.apply(_crossing(z), self, Kind.FORWARD, packed, {})
+        return _Computed.apply(_crossing(z), self, Kind.FORWARD, packed, _on_the_way(beside))
 
-    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: Any = None) -> Tensor:
+    def loss(
+        self,
+        z: Tensor,
+        y: Tensor,
+        rows: Tensor | None = None,
+        packed: Any = None,
+        beside: Mapping[str, Tensor] = NOTHING,
+    ) -> Tensor:
         """The task loss, computed by the server, which therefore learns y (vanilla split learning).
 
         `rows` says for each label which row of z it belongs to, where guards let samples share rows.
         """
         if not torch.is_grad_enabled():
-            logits = self.body(z, packed)  # nothing to learn, so the labels need not travel
+            logits = self.body(z, packed, beside)  # nothing to learn, so the labels need not travel
             return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
         self.refuse_lost_numbers(z, "what the guard lets out")
+        known = {**labels(y, rows), **_on_the_way(beside)}
         if self.forward_only:  # the server takes it from here: no BACKWARD, no dz
-            return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **labels(y, rows))["loss"]
-        return _Computed.apply(_crossing(z), self, Kind.LOSS, packed, labels(y, rows))
+            return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **known)["loss"]
+        return _Computed.apply(_crossing(z), self, Kind.LOSS, packed, known)
 
     @contextmanager
     def without_gradients(self) -> Iterator[None]:
@@ -83,7 +92,8 @@ class Remote:
         """Send one message and return the answer, which must belong to it."""
         bare = {name: tensor.detach() for name, tensor in tensors.items()}
         ready = {name: one for name, one in packed.items() if one is not None}
-        return through(self._watchers, self._send)(Message(kind, self.client, step, bare, ready))
+        message = Message(kind, self.client, step, bare, ready)
+        return through(self._watchers, self._send)(message) if self._watchers else self._send(message)
 
     def gradient(self, step: int, du: Tensor) -> Tensor | None:
         """dz for du; a frozen client owes du and gets nothing back."""
@@ -94,6 +104,10 @@ class Remote:
 
 def labels(y: Tensor, rows: Tensor | None) -> dict[str, Tensor]:
     return {"y": y} if rows is None else {"y": y, "rows": rows}
+
+
+def _on_the_way(beside: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{BESIDE}{name}": tensor for name, tensor in beside.items()}
 
 
 def _crossing(z: Tensor) -> Tensor:

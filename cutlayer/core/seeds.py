@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -22,25 +22,37 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     return made
 
 
-@contextmanager
-def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+def seeded(seed: int, device: torch.device | str = "cpu") -> AbstractContextManager[None]:
     """Run a block under its own seed and leave the caller's random state as it was."""
-    device = torch.device(device)
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    kind = device if isinstance(device, str) else device.type
+    return _seeded_there(seed, torch.device(device)) if kind.startswith("cuda") else _SeededHere(seed)
+
+
+@contextmanager
+def _seeded_there(seed: int, device: torch.device) -> Iterator[None]:
+    if torch.cuda.is_current_stream_capturing():
         yield  # what is captured draws nothing, and a generator may not be touched then
         return
-    if device.type == "cuda":
-        with torch.random.fork_rng(devices=[device]):
-            _seed(torch.default_generator, seed)
-            torch.cuda.manual_seed(seed)
-            yield
-        return
-    before = torch.default_generator.get_state()  # every step of a client comes here: fork_rng takes its time
-    try:
+    with torch.random.fork_rng(devices=[device]):
         _seed(torch.default_generator, seed)
+        torch.cuda.manual_seed(seed)
         yield
-    finally:
-        torch.default_generator.set_state(before)
+
+
+class _SeededHere(AbstractContextManager[None]):
+    """Every step of both sides comes here: `fork_rng` takes its time, and so does a generator function."""
+
+    __slots__ = ("_before", "_seed")
+
+    def __init__(self, seed: int):
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        self._before = torch.default_generator.get_state()
+        _seed(torch.default_generator, self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        torch.default_generator.set_state(self._before)
 
 
 # Where things lie in torch's state of a CPU generator: its seed, and the 624 words of the Mersenne twister, eight

@@ -82,7 +82,7 @@ class Server:
         if not body.training:  # every step comes here, and a deep network takes its time to be told
             body.train()
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
-            return z, body(z)
+            return z, body(z, **message.beside)
 
     def _hold(self, message: Message, z: Tensor, u: Tensor) -> None:
         self.pending.hold(message, Held(z, u, self.bodies.version(message.client)))
@@ -120,4 +120,4 @@ class Server:
     @torch.no_grad()
     def _predict(self, message: Message) -> Message:
         self.body.eval()
-        return message.reply(u=self.body(message["z"]))
+        return message.reply(u=self.body(message["z"], **message.beside))

@@ -40,6 +40,7 @@ HOMES = {
     "protocols": "cutlayer.training.protocols",
     "starts": "cutlayer.training.plan.pretrained",
     "compressions": "cutlayer.core.compressor",
+    "adapters": "cutlayer.nets.lora",
     "plans": "cutlayer.training.plan.plan",
 }
 # What a class from outside has to descend from, by kind: a folder of this package and names in it.
@@ -59,6 +60,7 @@ BASES = {
     "protocols": ("cutlayer.training.protocols", "Protocol"),
     "starts": ("cutlayer.training.plan.pretrained", "Pretrained"),
     "compressions": ("cutlayer.core.compressor", "Compression"),
+    "adapters": ("cutlayer.nets.lora", "LoRA"),
     "plans": ("cutlayer.training.plan.plan", "Plan"),
 }
 

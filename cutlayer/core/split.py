@@ -3,6 +3,7 @@
 A plan names a protocol by its spec (`training/protocols`), which builds one of these or one of its own.
 """
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .batch import Batch
-from .guard import GuardModule
+from .features import Unchanged, features
+from .guard import Guarded, GuardModule
 from .remote import Remote
 
 
@@ -27,7 +29,7 @@ class Split(nn.Module):
 
     def __init__(self, head: nn.Module, tail: nn.Module | None = None, guard: GuardModule | None = None):
         super().__init__()
-        self.head, self.tail, self.guard = head, tail or nn.Identity(), guard or GuardModule()
+        self.head, self.tail, self.guard = head, tail or Unchanged(), guard or GuardModule()
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         raise NotImplementedError
@@ -44,9 +46,20 @@ class Split(nn.Module):
         """(what the guard may see, what stays home) of a cut activation."""
         return z, None
 
+    def guarded(self, batch: Batch) -> tuple[Guarded, Mapping[str, Tensor]]:
+        """What the guard makes of a batch, with all that stays home, and what crosses beside z."""
+        z, beside = features(self.head(batch.x))
+        shared, kept = self.share(z)
+        made = self.guard(shared, batch)
+        if beside and (made.rows is not None or len(made.seen) != len(z)):
+            raise ValueError(
+                f"samples share rows of what leaves, and {', '.join(beside)} beside it fits none of them"
+            )
+        return (made if made.home is not None else made._replace(home=kept)), beside
+
     def send(self, batch: Batch) -> Tensor:
         """What leaves the client for each sample of this batch, without sending it: the server's whole view of it."""
-        guarded = self.guard(self.share(self.head(batch.x))[0], batch)
+        guarded, _ = self.guarded(batch)
         return each(*self.guard.unmixed(guarded.seen, guarded.rows))
 
     def answers(self, seen: Tensor, rows: Tensor | None) -> Tensor | None:
@@ -66,9 +79,9 @@ class UShapedNetwork(Split):
     """The labels stay home: features come back and the client finishes."""
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        u = each(server.body(seen, self.guard.packed), self.answers(seen, rows))
-        return Output(self.tail(u), penalty)
+        (seen, penalty, rows, _), beside = self.guarded(batch)
+        u = each(server.body(seen, self.guard.packed, beside), self.answers(seen, rows))
+        return Output(self.tail(u, **beside), penalty)
 
 
 class VanillaNetwork(Split):
@@ -78,9 +91,9 @@ class VanillaNetwork(Split):
     """
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return Output(each(server.body(seen, self.guard.packed), self.answers(seen, rows)), penalty)
+        (seen, penalty, rows, _), beside = self.guarded(batch)
+        return Output(each(server.body(seen, self.guard.packed, beside), self.answers(seen, rows)), penalty)
 
     def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
-        seen, penalty, rows, _ = self.guard(self.head(batch.x), batch)
-        return {"task": server.loss(seen, batch.y, self.answers(seen, rows), self.guard.packed), **penalty}
+        (seen, penalty, rows, _), beside = self.guarded(batch)
+        return {"task": server.loss(seen, batch.y, self.answers(seen, rows), self.guard.packed, beside), **penalty}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
+_FIXED = "fixed_here"  # where a module has the names of its own tensors that never change
 
 
 def freeze(module: nn.Module) -> None:
@@ -20,13 +21,50 @@ def freeze(module: nn.Module) -> None:
             inner.track_running_stats = False
 
 
+def fix(module: nn.Module) -> None:
+    """Freeze it for good: what is in it now is known wherever it was built, and need not travel, be kept or merged.
+
+    What is added later (adapters) is not meant.
+    """
+    freeze(module)
+    for inner in module.modules():
+        own = [*inner.named_parameters(recurse=False), *inner.named_buffers(recurse=False)]
+        setattr(inner, _FIXED, frozenset(name for name, _ in own))
+
+
+def unfix(module: nn.Module) -> None:
+    """Its frozen numbers are no longer those it was built with: they go wherever the others go."""
+    for inner in module.modules():
+        if hasattr(inner, _FIXED):
+            delattr(inner, _FIXED)
+
+
+def fixed_names(module: nn.Module) -> set[str]:
+    """Of parameters and buffers that were fixed, by their names in `module`."""
+    inside = module.named_modules(remove_duplicate=False)
+    return {f"{path}.{name}" if path else name for path, inner in inside for name in getattr(inner, _FIXED, ())}
+
+
+def changing(module: nn.Module) -> State:
+    """The part of its state dict that a training may change."""
+    fixed = fixed_names(module)
+    return {name: tensor for name, tensor in module.state_dict().items() if name not in fixed}
+
+
+def load_changing(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Take over what `changing` once was; what was fixed stays, and all else has to be there."""
+    fixed = fixed_names(module)
+    module.load_state_dict({**{name: t for name, t in module.state_dict().items() if name in fixed}, **state})
+
+
 def named(module: nn.Module, copies: bool = True) -> State:
-    """Copies of its parameters ("net.") and of its statistics, counters and other buffers ("stat.").
+    """Copies of its parameters ("net.") and of its statistics, counters and other buffers ("stat."), as far as they
+    may change.
 
     Without `copies`, what `module` itself has.
     """
     learnt = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    found = {f"{'net.' if name in learnt else 'stat.'}{name}": t for name, t in module.state_dict().items()}
+    found = {f"{'net.' if name in learnt else 'stat.'}{name}": t for name, t in changing(module).items()}
     return {name: t.clone() for name, t in found.items()} if copies else found
 
 

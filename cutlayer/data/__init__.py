@@ -17,6 +17,7 @@ from .faces import Faces
 from .fashion_mnist import FashionMNIST
 from .gtsrb import GTSRB
 from .image_folder import ImageFolder
+from .imdb import IMDB
 from .mnist import MNIST
 from .npz import Npz
 from .partitions import IID as IID
@@ -31,6 +32,7 @@ from .reviews import Reviews
 from .scenes import Scenes
 from .svhn import SVHN
 from .table import Table
+from .texts import Texts
 from .tiny_imagenet import TinyImageNet
 from .utkface import UTKFace
 
@@ -38,6 +40,7 @@ __all__ = [
     "CIFAR10",
     "CIFAR100",
     "GTSRB",
+    "IMDB",
     "MNIST",
     "SVHN",
     "Digits",
@@ -48,6 +51,7 @@ __all__ = [
     "Reviews",
     "Scenes",
     "Table",
+    "Texts",
     "TinyImageNet",
     "UTKFace",
 ]

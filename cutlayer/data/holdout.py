@@ -21,6 +21,7 @@ class Parts:
     aux: Samples  # training samples set aside for an attacker
     test: Samples
     scale: Scale | None = None  # that the inputs were put on
+    notes: tuple[str, ...] = ()  # see Loaded
 
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
@@ -48,6 +49,7 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         aux=loaded.train[attacker],
         test=loaded.test,
         scale=loaded.scale,
+        notes=loaded.notes,
     )
 
 

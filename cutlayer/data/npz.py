@@ -16,7 +16,6 @@ from .base import About, CorruptData, Loaded, Samples, Source, carve, refuse_one
 from .files import own_file
 
 Arrays = Mapping[str, np.ndarray]
-MOST_TOKENS = 2**24  # a float32 tells whole numbers apart up to here
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,9 +23,9 @@ class Npz(Source):
     """Your own samples, any shape, from an .npz file: x, y, optionally x_test, y_test, s_NAME, identity.
 
     x is (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features), in bytes or in floats from 0 to 1; with
-    signals=True it is (N, channels, length), any floats, and with tokens=True (N, length), the ids of words. Features
-    and signals far from 0 to 1 are standardised by the training rows. y is (N,), or (N, H, W) where every pixel has a
-    class.
+    signals=True it is (N, channels, length), any floats, and with vocabulary=V (N, length), token ids below V.
+    Features and signals far from 0 to 1 are standardised by the training rows. y is (N,), or (N, H, W) where every
+    pixel has a class.
     `s_NAME` is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
     `s_NAME_test` and `identity_test`. Without x_test a tenth of every class is set aside. An array `classes`
     of strings names the labels.
@@ -36,13 +35,15 @@ class Npz(Source):
 
     path: str
     signals: bool = False  # x is (N, channels, length), not images without a channel
-    tokens: bool = False  # x is (N, length), and its numbers are names: they are never scaled
+    vocabulary: int = 0  # of texts: how many token ids the tokenizer has; x is (N, length)
     limit: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.signals and self.tokens:
-            raise ValueError("x holds signals or tokens, not both: leave out signals=True or tokens=True")
+        if type(self.vocabulary) is not int or self.vocabulary < 0 or self.vocabulary == 1:
+            raise ValueError(f"vocabulary is how many token ids there are, e.g. 30522; got {self.vocabulary!r}")
+        if self.signals and self.vocabulary:
+            raise ValueError("x holds signals or token ids, not both: leave out signals=True or the vocabulary")
 
     def read(self, folder: Path | None) -> Loaded:
         path = own_file(folder, self.path)
@@ -51,13 +52,15 @@ class Npz(Source):
         for wanted in ("x", "y") if "x_test" not in arrays else ("x", "y", "y_test"):
             if wanted not in arrays:
                 raise CorruptData(path, f"it has no array {wanted!r}, only {', '.join(sorted(arrays)) or 'none'}")
-        reader = _signals if self.signals else _tokens if self.tokens else _images
-        train = _samples(path, arrays, "", reader)
-        test = _samples(path, arrays, "_test", reader) if "x_test" in arrays else train
+        reader = _signals if self.signals else _tokens if self.vocabulary else _images
+        train = replace(_samples(path, arrays, "", reader), vocabulary=self.vocabulary)
+        test = train
+        if "x_test" in arrays:
+            test = replace(_samples(path, arrays, "_test", reader), vocabulary=self.vocabulary)
         refuse_one_class(path, train.y, "y")
         # Checked before a test set is carved out, so that a complaint counts rows as the file does.
         classes = _classes(path, arrays, torch.cat([train.y.flatten(), test.y.flatten()]))
-        loaded = Loaded(train, test, classes, names=self.tokens)
+        loaded = Loaded(train, test, classes)
         if "x_test" in arrays:
             return loaded
         kept, held = carve(train.y, derive(0, "npz", "test"))
@@ -118,16 +121,19 @@ def _signals(path: Path, x: np.ndarray) -> Tensor:
 
 def _tokens(path: Path, x: np.ndarray) -> Tensor:
     whole = x.dtype.kind in "iu" or (x.dtype.kind == "f" and np.isfinite(x).all() and (x == x.round()).all())
-    if x.ndim != 2 or not whole or not x.size or x.min() < 0 or x.max() > MOST_TOKENS:
-        raise CorruptData(path, f"tokens are whole numbers from 0 up of shape (N, length); x is {x.dtype} {x.shape}")
-    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+    if x.ndim != 2 or not whole or not x.size or x.min() < 0:
+        raise CorruptData(
+            path, f"token ids are whole numbers from 0 up of shape (N, length); x is {x.dtype} {x.shape}"
+        )
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.int64))
 
 
 def _images(path: Path, x: np.ndarray) -> Tensor:
     if x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8:
         raise ValueError(
             f"x of {path.absolute()} holds whole numbers ({x.dtype}), {x.shape[1]} a row: if they are token ids, say "
-            "tokens=True; if they are amounts, write them as floats: x.astype('float32')"
+            f"how many the tokenizer has, e.g. vocabulary={int(x.max(initial=1)) + 1}; if they are amounts, "
+            "write them as floats: x.astype('float32')"
         )
     if x.dtype.kind == "f":
         x = x.astype(np.float32, copy=False)

@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..core.batch import NO_LABEL
 from ..core.columns import Column, features
 
 if TYPE_CHECKING:
     from .scaling import Scale
+    from .tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Rows that belong together. Images stay uint8 in memory; `images` converts the rows of one batch."""
 
-    x: Tensor  # uint8 or float32; N,C,H,W or N,features
-    y: Tensor  # int64; N, or N,H,W where every pixel has a class
+    x: Tensor  # uint8 or float32; N,C,H,W or N,features; token ids of texts are int64, N,length
+    y: Tensor  # int64; N, or N,H,W where every pixel has a class; N,length where it is the next token
     s: Mapping[str, Tensor] = field(default_factory=dict)  # sensitive attributes by name
     identity: Tensor | None = None  # who each row is about or belongs to
     columns: tuple[Column, ...] = ()  # of a table whose columns have names
+    vocabulary: int = 0  # of texts: how many token ids there are
+    tokenizer: "Tokenizer | None" = None  # of texts: what their ids stand for, where it is known
 
     def __len__(self) -> int:
         return len(self.x)
@@ -33,10 +37,12 @@ class Samples:
             {name: values[index] for name, values in self.s.items()},
             None if self.identity is None else self.identity[index],
             self.columns,
+            self.vocabulary,
+            self.tokenizer,
         )
 
     def images(self, index: Tensor | None = None) -> Tensor:
-        """The rows as float32: bytes become [0, 1], floats stay as they are."""
+        """The rows as a network reads them: bytes become floats in [0, 1]; floats and token ids stay as they are."""
         x = self.x if index is None else self.x[index]
         return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
@@ -49,12 +55,20 @@ class Loaded:
     test: Samples
     classes: tuple[str, ...]
     scale: "Scale | None" = None  # that x was put on
-    names: bool = False  # the numbers of x are names of things (token ids), not amounts
+    notes: tuple[str, ...] = ()  # what a person should know of how it was read: sentences
+
+    @property
+    def vocabulary(self) -> int:
+        return self.train.vocabulary
+
+    @property
+    def tokenizer(self) -> "Tokenizer | None":
+        return self.train.tokenizer
 
     def __post_init__(self) -> None:
         for name, samples in (("train", self.train), ("test", self.test)):
             _check_lengths(name, samples)
-            _check_labels(name, samples.y, len(self.classes))
+            _check_labels(name, samples, len(self.classes))
             _check_values(name, samples)
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
             raise ValueError(
@@ -83,13 +97,18 @@ def _check_lengths(name: str, samples: Samples) -> None:
                     f"{name} labels must be one number a sample or one a pixel; the images are {_shape(samples.x)}, "
                     f"their labels {_shape(values)}"
                 )
+        elif what == "labels" and samples.vocabulary and values.shape == samples.x.shape:
+            continue  # the next token of every place
         elif values.dim() != 1:
             raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}")
         if len(values) != len(samples):
             raise ValueError(f"the {name} set has {len(samples)} images but {len(values)} {what}")
 
 
-def _check_labels(name: str, y: Tensor, classes: int) -> None:
+def _check_labels(name: str, samples: Samples, classes: int) -> None:
+    y = samples.y
+    if samples.vocabulary and y.dim() == 2:
+        y = y[y != NO_LABEL]
     if y.is_floating_point() and (row := _first(y != y.round())) is not None:
         raise ValueError(f"label {_at(y, y != y.round())} at {name} row {row} is not a whole number")
     if y.dtype != torch.int64:
@@ -109,6 +128,9 @@ def _check_values(name: str, samples: Samples) -> None:
             row = _first(~torch.isfinite(values.flatten(1) if values.dim() > 1 else values[:, None]).all(1))
             raise ValueError(f"{what} at {name} row {row} holds NaN or Inf: repair or drop that row")
     x = samples.x
+    if samples.vocabulary:
+        _check_ids(name, x, samples.vocabulary)
+        return
     if x.dtype not in (torch.uint8, torch.float32) or x.dim() not in (2, 3, 4):
         raise ValueError(
             f"{name} x must be uint8 or float32 of shape (N, C, H, W), (N, C, length) or (N, features); "
@@ -118,6 +140,18 @@ def _check_values(name: str, samples: Samples) -> None:
         raise ValueError(
             f"{name} images given as floats must lie in [0, 1]; found {x.min():.3g} to {x.max():.3g}: "
             "rescale them, or give bytes (uint8)"
+        )
+
+
+def _check_ids(name: str, x: Tensor, vocabulary: int) -> None:
+    if x.dtype != torch.int64 or x.dim() != 2:
+        raise ValueError(f"{name} texts must be int64 token ids of shape (N, length); got {x.dtype} {tuple(x.shape)}")
+    wrong = ((x < 0) | (x >= vocabulary)).any(1)
+    if (row := _first(wrong)) is not None:
+        low, high = (int(end) for end in x[row].aminmax())
+        raise ValueError(
+            f"token ids run from 0 to {vocabulary - 1}; those of {name} row {row} from {low} to {high}: was another "
+            "tokenizer used?"
         )
 
 

@@ -78,8 +78,8 @@ def _moved(samples: Samples, known: Scale, before: Scale | None) -> Samples:
 
 def _is_far(loaded: Loaded) -> bool:
     x = loaded.train.x
-    # Pictures have a range of their own, which is checked; a token's number is a name.
-    if x.dim() == 4 or not x.is_floating_point() or loaded.names:
+    # Pictures have a range of their own, which is checked; token ids are no floats.
+    if x.dim() == 4 or not x.is_floating_point():
         return False
     low, high = (float(end) for end in x.aminmax())
     return max(abs(low), abs(high)) > FAR

@@ -121,6 +121,10 @@ class LeakMeter(Detector):
 
     def refuse_unfit(self, context: ClientContext) -> None:
         limit, kind = self.limit, context.task.kind
+        if kind not in OF_KIND:
+            raise ValueError(
+                f"{self!r} reads {', '.join(OF_KIND)}, and these inputs are {kind}: leave it out, and run an audit"
+            )
         if limit is not None and limit.figure not in (*OF_KIND[kind], "accuracy"):
             instead = OF_KIND[kind][0]
             raise ValueError(

@@ -33,7 +33,8 @@ def connected(where: str, cpus: int | None = None) -> Iterator[Any]:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if where == LOCAL:
-            ray.init(num_cpus=cpus, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+            # By its word: without an address Ray would join whatever else runs on this machine.
+            ray.init(LOCAL, num_cpus=cpus, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
         else:
             _reach(where)
             ray.init(address=where, **quiet)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from .. import __version__
 from ..core.spec import NotNamed, spec
+from ..data.base import Source
 from ..data.scaling import AS_THEY_ARE, Scale
+from ..data.texts import TextSource
+from ..data.tokenizer import Tokenizer, WordTokenizer
 from ..training import checkpoint
 from ..training.plan.code import refuse_other_code
 from ..training.plan.plan import Plan
@@ -17,6 +20,8 @@ from ..training.plan.plan_text import refuse_old_names
 TRANSCRIPT = "transcript.bin"
 RESULT = "result.json"
 SCALE = "input_scale.json"
+LOCK = ".lock"
+WORDS = "words.txt"
 
 
 def new_folder(out: Path | None, kind: str) -> Path:
@@ -28,6 +33,25 @@ def new_folder(out: Path | None, kind: str) -> Path:
     if not os.access(above, os.W_OK):
         raise PermissionError(f"no permission to write in {above}: choose another --out")
     return folder
+
+
+class FolderLock:
+    """While it is held no other process goes on in a folder: two of one identity would undo each other's steps."""
+
+    def __init__(self, folder: Path):
+        import fcntl  # not on every system; there nobody is kept out
+
+        self._file = (folder / LOCK).open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise BlockingIOError(
+                f"another process goes on in {folder}: wait until it has ended, or choose another --out"
+            ) from error
+
+    def release(self) -> None:
+        self._file.close()
 
 
 def refuse_finished(folder: Path) -> None:
@@ -99,6 +123,20 @@ def known_scale(folder: Path) -> Scale:
         return Scale.from_dict(json.loads(path.read_text())) if path.exists() else AS_THEY_ARE
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def keep_words(folder: Path, tokenizer: Tokenizer | None) -> None:
+    """What the token ids of a run stand for, where they are words of the client's own texts: for its owner alone."""
+    if isinstance(tokenizer, WordTokenizer):
+        checkpoint.write_text(folder / WORDS, tokenizer.as_text(), mode=0o600)
+
+
+def with_words(source: Source, folder: Path) -> Source:
+    """Texts by the words that a run has learnt, whatever words those at hand would give."""
+    known = folder / WORDS
+    if not isinstance(source, TextSource) or source.words or not known.exists():
+        return source
+    return replace(source, words=str(known.absolute()))  # type: ignore[type-var]  # all that descend are dataclasses
 
 
 def scale_in_words(scale: Scale | None) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.batch import Task
+from ..core.batch import NO_LABEL, Task
 from ..core.message import Kind, through
 from ..core.remote import Remote
 from ..core.seeds import derive
@@ -23,14 +23,14 @@ from ..data.scaling import Scale
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
 from ..training.build import build_client
-from ..training.evaluation import confusion, mean_iou, mean_iou_of_each
+from ..training.evaluation import confusion, mean_iou, mean_iou_of_each, perplexity, surprise_of_each
 from ..training.facts.link import Link
 from ..training.labels import refuse_unfit_labels
 from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, load_plan
+from .folder import known_scale, load_plan, with_words
 from .grpc import certs
 from .grpc.channel import Address
 from .grpc.client import PredictOnlyClient
@@ -50,16 +50,23 @@ class Predictions:
     bytes_down: list[int]
     stream: bool = False
     link: Link | None = None  # to say how long it would take over
+    surprise: Tensor | None = None  # of next tokens: the sum over the places of each text (evaluation.py)
 
     @property
     def maps(self) -> bool:
         """Whether every pixel has a class."""
-        return self.found.dim() > 1
+        return self.found.dim() > 1 and self.surprise is None
 
     @cached_property
     def right(self) -> Tensor:
-        """The share of right classes in each sample: 0 or 1, or anything between where every pixel has one."""
-        return (self.found == self.labels).reshape(len(self.found), -1).double().mean(1)
+        """The share of right classes in each sample: 0 or 1, or anything between where every place has one."""
+        hits = (self.found == self.labels).reshape(len(self.found), -1).double()
+        return hits.sum(1) / self._judged
+
+    @property
+    def _judged(self) -> Tensor:
+        """How many places of each sample have a label."""
+        return (self.labels != NO_LABEL).reshape(len(self.labels), -1).sum(1)
 
     def summary(self) -> dict[str, Any]:
         number = len(self.found)
@@ -71,6 +78,10 @@ class Predictions:
         }
         if self.maps:
             told["mean_iou"] = mean_iou(confusion(self.found, self.labels, len(self.classes)))
+        if self.surprise is not None:
+            tokens = int(self._judged.sum())
+            told["accuracy"] = float((self.right * self._judged).sum() / tokens)
+            told["perplexity"] = perplexity(float(self.surprise.sum()), tokens)
         told |= _speed(self.seconds, number)
         told |= {"bytes_up": sum(self.bytes_up) / number, "bytes_down": sum(self.bytes_down) / number}
         if self.link is not None:
@@ -88,7 +99,7 @@ class Predictions:
         """A line a sample; in a stream also what each took and weighed."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        columns = self._of_maps() if self.maps else self._of_classes()
+        columns = self._of_maps() if self.maps else self._of_classes() if self.surprise is None else self._of_texts()
         if self.stream:
             columns["ms"] = [f"{1e3 * spent:.3f}" for spent in self.seconds]
             columns |= {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
@@ -107,6 +118,15 @@ class Predictions:
         each = mean_iou_of_each(self.found, self.labels, len(self.classes))
         figures = {"mean_iou": each, "accuracy": self.right, "confidence": self.confidence}
         return {name: [f"{value:.4f}" for value in values] for name, values in figures.items()}
+
+    def _of_texts(self) -> dict[str, list[Any]]:
+        assert self.surprise is not None
+        each = [perplexity(float(all), int(count)) for all, count in zip(self.surprise, self._judged, strict=True)]
+        return {
+            "perplexity": [f"{value:.4f}" for value in each],
+            "accuracy": [f"{value:.4f}" for value in self.right],
+            "confidence": [f"{value:.4f}" for value in self.confidence],
+        }
 
 
 def _speed(seconds: list[float], samples: int) -> dict[str, Any]:
@@ -135,7 +155,7 @@ class Inputs:
             refuse_stream(plan)
         loaded = (self.data or plan.data).load(self.data_dir, scale)
         refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
-        if self.maps and loaded.test.y.dim() == 1:
+        if self.maps and loaded.test.y.dim() < 3:
             raise ValueError(f"--masks are label maps, and {plan.net} gives one class a sample: leave it out")
         few = torch.arange(min(self.limit or len(loaded.test), len(loaded.test)))
         return loaded, loaded.test[few] if self.limit else loaded.test
@@ -164,32 +184,37 @@ def predict(
     server that has the body. `given`: the plan, where a recipe's own network is in it. `link`: also say how long it
     would take over that."""
     plan, inputs = load_plan(folder, given), inputs or Inputs()
+    inputs = replace(inputs, data=with_words(inputs.data or plan.data, folder))
     loaded, samples = inputs.load(plan, known_scale(folder))
     ledger, stream = Ledger(), inputs.stream
     with (
-        _here(plan, folder, ledger, inputs.data_dir, device)
+        network_here(plan, folder, ledger, inputs.data_dir, device)
         if over is None
-        else _there(plan, folder, ledger, task_of(loaded.train, len(loaded.classes)), over, device)
+        else network_there(plan, folder, ledger, task_of(loaded.train, len(loaded.classes)), over, device)
     ) as client:
         # Noise is drawn anew by every process: the same image twice must not meet the same noise.
         secret = derive(plan.private_seed or 0, "predict", secrets.token_hex(8))
         size = plan.batch_size if plan.guard.mixes_samples else 1 if stream else inputs.size
         found, confidence, seconds, up, down = [], [], [], [], []
+        surprise = list[Tensor]()
         batches = in_batches(torch.arange(len(samples)), size, 1 if stream else plan.least_batch)
         for number, index in enumerate(batches):
             before = [ledger.bytes[Kind.PREDICT.name, way] for way in (UP, DOWN)]
             began = time.perf_counter()
             batch = as_batch(samples, index, derive(secret, number)).to(device)
-            best = logits_of(client, [batch]).softmax(1).max(1)
+            scores = logits_of(client, [batch])
+            best = scores.softmax(1).max(1)
             found.append(best.indices.cpu())
             seconds.append(time.perf_counter() - began)
             confidence.append(best.values.reshape(len(index), -1).double().mean(1).cpu())
+            if samples.vocabulary and samples.y.dim() > 1:
+                surprise.append(surprise_of_each(scores, batch.y).cpu())
             up.append(ledger.bytes[Kind.PREDICT.name, UP] - before[0])
             down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - before[1])
             on_batch(int(index[-1]) + 1, len(samples))
     return Predictions(
         tuple(map(str, loaded.classes)), torch.cat(found), torch.cat(confidence), samples.y,
-        seconds, up, down, stream, link,
+        seconds, up, down, stream, link, torch.cat(surprise) if surprise else None,
     )  # fmt: skip
 
 
@@ -206,7 +231,9 @@ def refuse_stream(plan: Plan) -> None:
 
 
 @contextmanager
-def _here(plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str) -> Iterator[ClientNetwork]:
+def network_here(
+    plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str
+) -> Iterator[ClientNetwork]:
     """The client of a run whose body is in this process."""
     run = start.ready(plan, data_dir, device)
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
@@ -218,7 +245,9 @@ def _here(plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, devic
 
 
 @contextmanager
-def _there(plan: Plan, folder: Path, ledger: Ledger, task: Task, over: Over, device: str) -> Iterator[ClientNetwork]:
+def network_there(
+    plan: Plan, folder: Path, ledger: Ledger, task: Task, over: Over, device: str
+) -> Iterator[ClientNetwork]:
     """A client that took part in a run, with the body at the server."""
     path = folder / "client.safetensors"
     if not path.exists():

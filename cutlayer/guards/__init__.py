@@ -24,6 +24,7 @@ from .disco import Disco as Disco
 from .dpsgd import DPSGD as DPSGD
 from .entropic import EntropicStudent as EntropicStudent
 from .fedlite import FedLite as FedLite
+from .gate import Gate as Gate
 from .jpeg_hevc import HEVC as HEVC
 from .jpeg_hevc import JPEG as JPEG
 from .kanonymous import KAnonymous as KAnonymous

@@ -72,6 +72,8 @@ class Guard(Spec):
     # It does to a sample what it would do to it alone, without a penalty over the batch: DP-SGD's bound on one
     # sample's share of the gradient holds beside it.
     acts_alone: ClassVar[bool] = False
+    # What it adds to the loss teaches a head the task without a server.
+    learns_at_home: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
     # What it does in a step follows from tensors alone, nothing is counted, drawn or decided in Python: on a GPU such
@@ -93,6 +95,11 @@ class Guard(Spec):
     def least_batch(self) -> int:
         """The fewest samples this guard can work on."""
         return 1
+
+    @property
+    def least_to_learn(self) -> int:
+        """The fewest samples at a time that it can learn from; in service `least_batch` will do."""
+        return self.least_batch
 
     def least_rows(self, shape: Shape) -> int:
         """The fewest samples this guard can work on at a cut of this shape."""
@@ -146,13 +153,14 @@ class Guard(Spec):
 
     def refuse_unfit_plan(self, plan: PlanView) -> None:
         """A ValueError where this guard cannot work in a plan, with what would; before anything is built."""
-        if plan.batch_size < self.least_batch:
+        if plan.batch_size < self.least_to_learn:
             raise ValueError(
-                f"{self} needs {self.least_batch} samples at a time: raise --batch-size above {plan.batch_size}"
+                f"{self} needs {self.least_to_learn} samples at a time: raise --batch-size above {plan.batch_size}"
             )
-        if plan.batch_size // plan.micro_batches < self.least_batch:
+        if plan.batch_size // plan.micro_batches < self.least_to_learn:
             raise ValueError(
-                f"{self} needs {self.least_batch} samples in each micro-batch: fewer micro-batches, or a larger batch"
+                f"{self} needs {self.least_to_learn} samples in each micro-batch: fewer micro-batches, or a larger "
+                "batch"
             )
         if self.reads_gradients and plan.micro_batches > 1:
             raise ValueError(f"{self} reads the gradients of whole batches: use micro_batches=1")
@@ -184,6 +192,10 @@ class Guard(Spec):
             return found[0].sentence()
         said = [f"{type(one.part).__name__}: {one.sentence()}" for one in found if one.claims]
         return "; ".join(said) or Guard.no_claim
+
+    def message_bits(self, shape: Shape) -> int | None:
+        """The most bits of a sample that one message carries behind this guard; None: it fixes no number."""
+        return None
 
     def bound(self, before: Bound) -> Bound:
         """What this guard makes of a bound on its input. Nothing is known unless a guard shows it."""

@@ -82,6 +82,10 @@ class Chain(Guard):
     def least_batch(self) -> int:
         return max(part.least_batch for part in self.parts)
 
+    @property
+    def least_to_learn(self) -> int:
+        return max(part.least_to_learn for part in self.parts)
+
     def least_rows(self, shape: Shape) -> int:
         return max(step.part.least_rows(step.before) for step in self._steps(shape, 0))
 
@@ -152,6 +156,13 @@ class Chain(Guard):
         for part in self.parts:
             _, before = behind(part, before)
         return before
+
+    def message_bits(self, shape: Shape) -> int | None:
+        """Of the last part that changes what leaves: whatever came before, no more gets through it."""
+        found = None
+        for step in self._steps(shape, 0):
+            found = found if step.part.client_only else step.part.message_bits(step.before)
+        return found
 
     def public_part(self) -> Guard:
         shown = [part.public_part() for part in self.parts if not part.client_only]

@@ -14,7 +14,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.seeds import derive, seeded
 from ..wire.codecs.parts.gridded import Gridded
-from .base import Guard, need_maps
+from .base import Guard
 from .parts.claims import Claim, Sent
 
 LEVELS = ("fixed", "learned")
@@ -38,6 +38,7 @@ class LFQ(Guard):
     trains at home by that term alone, and replaces the server's. Either happens after `freq` messages.
     `levels="learned"`: two values for each bit, in the decoder, instead of ±1. `scale="client"`: the levels are as
     large as what the client's encoder gives. `pre` steps of autoencoding on the first batch come before all others.
+    A cut of two dimensions is read as tokens x features: positions are tokens, and features its channels.
     """
 
     groups: int = 1
@@ -83,16 +84,28 @@ class LFQ(Guard):
             )
 
     @property
+    def capturable(self) -> bool:  # type: ignore[override]
+        return not self.pre  # a first batch that trains an autoencoder is no step like the others
+
+    @property
     def exchange(self) -> str:  # type: ignore[override]  # a class variable elsewhere
         return "copy" if self.decoder == "server" else "replace"
 
     def out_shape(self, shape: Shape) -> Shape:
-        need_maps(self, shape)
+        if len(shape) not in (2, 3):
+            raise ValueError(
+                f"{self} needs a cut of channels x height x width, or of tokens x features; this one is {shape}"
+            )
         return (self.groups * self.quantizers * self.bits, *self._sizes(shape)[-1])
 
     def bits_of_a_sample(self, shape: Shape) -> int:
         """What one activation of this shape leaves in; the ratio of the thesis is 32 · prod(shape) over it."""
         return prod(self.out_shape(shape))
+
+    def message_bits(self, shape: Shape) -> int | None:
+        return (
+            self.bits_of_a_sample(shape) if self.scale == "none" else None
+        )  # the size of a batch's levels tells, too
 
     @property
     def draws_anew(self) -> bool:
@@ -123,13 +136,15 @@ class LFQ(Guard):
 
     def _sizes(self, shape: Shape) -> list[Shape]:
         """Of the maps: at the cut, and behind each stage."""
-        sizes = [shape[1:]]
+        sizes = [_as_map(shape)[1:]]
         for _ in range(self.depth):
             sizes.append(tuple((side - 1) // self.stride + 1 for side in sizes[-1]))
         return sizes
 
     def _encoder(self, shape: Shape) -> nn.Sequential:
-        width, layers = shape[0], list[nn.Module]()
+        width, layers = _as_map(shape)[0], list[nn.Module]()
+        if len(shape) == 2:
+            layers.append(TokensFirst())
         for stage in range(self.depth):
             layers += [nn.Conv2d(width, width, 3, self.stride, 1, groups=width), *_behind(width)]
             if stage + 1 < self.depth:
@@ -137,14 +152,32 @@ class LFQ(Guard):
         return nn.Sequential(*layers, nn.Conv2d(width, self.out_shape(shape)[0], 1))
 
     def _decoder(self, shape: Shape, public: int) -> nn.Sequential:
-        codes, width, sizes = self.out_shape(shape)[0], shape[0], self._sizes(shape)
+        codes, width, sizes = self.out_shape(shape)[0], _as_map(shape)[0], self._sizes(shape)
         with seeded(derive(public, "lift")):
             layers: list[nn.Module] = [Levels(codes) if self.levels == "learned" else nn.Identity()]
             layers += [nn.Conv2d(codes, width, 1), *_behind(width)]
             for stage in reversed(range(self.depth)):
                 layers += [_larger(width, self.stride, sizes[stage + 1], sizes[stage]), *_behind(width)]
                 layers += [nn.Conv2d(width, width, 1), *(_behind(width) if stage else ())]
+            if len(shape) == 2:
+                layers.append(TokensFirst(back=True))
         return nn.Sequential(*layers)
+
+
+def _as_map(shape: Shape) -> Shape:
+    """Channels, height and width: tokens stand below each other, and their features are channels."""
+    return shape if len(shape) == 3 else (shape[1], shape[0], 1)
+
+
+class TokensFirst(nn.Module):
+    """Tokens x features as a map that is one pixel wide, or such a map as tokens again."""
+
+    def __init__(self, back: bool = False):
+        super().__init__()
+        self.back = back
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.squeeze(3).transpose(1, 2) if self.back else z.transpose(1, 2).unsqueeze(3)
 
 
 class Levels(nn.Module):
@@ -193,10 +226,12 @@ class _Codes(GuardModule):
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         # An audit encodes in training mode, too, but nothing learns there.
         learns = self.training and torch.is_grad_enabled()
-        if learns and not self.started:
+        if learns and self.spec.pre and not self.started:
             self._autoencode(z.detach())
         codes = self._codes(z)
-        if not torch.isfinite(codes.soft).all():
+        # A captured step cannot be looked at; `seen` holds NaN then as well, and so does the loss.
+        captured = z.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not captured and not torch.isfinite(codes.soft).all():
             self.packed = None
             return Guarded(codes.soft)  # signs would look as if nothing had happened
         size = codes.size[None]
@@ -205,7 +240,7 @@ class _Codes(GuardModule):
             return Guarded(codes.seen)
         self.age += 1
         use = (codes.soft >= 0).to(z).mean((0, 2, 3))
-        self.notes = {"bits used": float(_entropy(use).mean()) / log(2)}  # of each bit that is sent
+        self.notes = {"bits used": _entropy(use).mean().detach().double() / log(2)}  # of each bit that is sent
         return Guarded(codes.seen, self._penalties(z, codes))
 
     def _codes(self, z: Tensor) -> "_Latent":

@@ -35,6 +35,8 @@ class SEAL(Guard):
     in the shape of the cut. `wave="secret"` draws each client's own function from its private seed; the named ones
     are public, for experiments ("cosine" is the DCT). `fixed` is Alg. 5: the prefix is found once, on noise. It does
     not see how the energy of real maps is spread, keeps about `energy` of all coefficients, and bounds nothing.
+    A map is made of the last two dimensions, of a text tokens x features; `dims=1` takes every row by itself, of a
+    text each token's features.
     """
 
     capturable: ClassVar[bool] = True
@@ -42,6 +44,7 @@ class SEAL(Guard):
     gram: str = "column"
     wave: str = "secret"
     fixed: bool = False
+    dims: int = 2
     fills_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -54,10 +57,16 @@ class SEAL(Guard):
             raise ValueError(f"SEAL: wave is 'secret' or one of {', '.join(map(repr, WAVES))}; got {self.wave!r}")
         if not isinstance(self.fixed, bool):
             raise ValueError(f"SEAL: fixed is True (Alg. 5) or False (Alg. 4); got {self.fixed!r}")
+        if self.dims not in (1, 2):
+            raise ValueError(f"SEAL: dims is 2 (maps) or 1 (rows, each by itself); got {self.dims!r}")
 
     @property
     def has_key(self) -> bool:
         return self.wave == "secret"
+
+    def maps(self, shape: Shape) -> Shape:
+        """A cut as the maps that are transformed."""
+        return shape if self.dims == 2 else (*shape[:-1], 1, shape[-1])
 
     def out_shape(self, shape: Shape) -> Shape:
         if self.wave != "secret":
@@ -65,21 +74,22 @@ class SEAL(Guard):
         return shape
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
+        maps = self.maps(shape)
         if self.wave == "secret":
-            left, right = secret_bases(sides(shape), self.gram, private)
+            left, right = secret_bases(sides(maps), self.gram, private)
         else:
             left, right = self._public_bases(shape)
-        transform = Transform(shape, left, right)
+        transform = Transform(maps, left, right)
         if not self.fixed:
             return LowPass(transform, self.energy)
         # Alg. 5 transforms white noise; what an orthonormal transform makes of it is white noise.
         draw = generator(derive(private, "noise"))
-        noise = torch.randn(prod(sides(shape)), generator=draw, dtype=torch.float64)
+        noise = torch.randn(prod(sides(maps)), generator=draw, dtype=torch.float64)
         return LowPass(transform, self.energy, count=int(prefix(noise, self.energy)))
 
     def _public_bases(self, shape: Shape) -> tuple[Tensor, Tensor]:
         try:
-            left, right = (public_basis(self.wave, side, self.gram) for side in sides(shape))
+            left, right = (public_basis(self.wave, side, self.gram) for side in sides(self.maps(shape)))
         except Unfit as unfit:
             raise ValueError(
                 f"{self} cannot work at a cut of {shape}: {unfit}. Take wave='secret', 'cosine' or 'triangle'"
@@ -110,4 +120,5 @@ class LowPass(GuardModule):
             counts = torch.full(Z.shape[:2], self.count, device=Z.device)
         if self.training:
             self.notes = {"kept": counts.sum().double() / Z.numel()}
-        return Guarded(self.transform.up(torch.where(self.transform.place < counts.unsqueeze(-1), Z, 0.0)))
+        kept = torch.where(self.transform.place < counts.unsqueeze(-1), Z, 0.0)
+        return Guarded(self.transform.up(kept).reshape(z.shape))

@@ -15,6 +15,7 @@ from .fsa_victim import FSAClient
 from .fsha_victim import FSHAClient
 from .huggingface import HuggingFace
 from .lenet import LeNet
+from .lora import LoRA as LoRA
 from .micron_net import MicronNet
 from .mlp import MLP
 from .mnist_net import MnistNet
@@ -27,6 +28,8 @@ from .resnet50 import ResNet50
 from .segmenter import Segmenter
 from .signal_net import SignalNet
 from .simple_cnn import SimpleCNN
+from .text_decoder import TextDecoder
+from .text_encoder import TextEncoder
 from .timm import Timm
 from .vgg import VGG16
 from .weights import load_weights as load_weights
@@ -51,6 +54,8 @@ __all__ = [
     "Segmenter",
     "SignalNet",
     "SimpleCNN",
+    "TextDecoder",
+    "TextEncoder",
     "Timm",
     "Whole",
 ]

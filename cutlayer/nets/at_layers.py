@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
+from ..core.features import Chained
 from .base import Net, Shape, out_shape
 from .cut import Parts, cut_graph, read_for
 
@@ -33,6 +34,10 @@ class CutAtLayers(Net):
         """What the model makes of a batch."""
         return model.forward(x)
 
+    def in_tokens(self, shape: Shape) -> bool:
+        # Asked where z has two dimensions: without a convolution along the second one they are tokens and features.
+        return bool(_remembered((self, tuple(shape), "tokens"), lambda: not _slides(self.parts(shape))))
+
     def usual_shape(self) -> Shape | None:
         """The shape of an input to name the parts' parameters with; None: no shape is needed to cut it."""
         return None
@@ -45,13 +50,13 @@ class CutAtLayers(Net):
 
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         parts = self.parts(shape, classes)
-        found = self._out_shape(nn.Sequential(*parts), shape)
+        found = self._out_shape(Chained(*parts), shape)
         if found != (classes,):
             raise ValueError(f"{self!r} gives {found} for a sample; {classes} classes need ({classes},)")
         return parts.tail
 
     def check(self, shape: Shape) -> None:
-        _remembered((self, tuple(shape), "check"), lambda: self._out_shape(nn.Sequential(*self.parts(shape)), shape))
+        _remembered((self, tuple(shape), "check"), lambda: self._out_shape(Chained(*self.parts(shape)), shape))
 
     def parts(self, shape: Shape | None = None, classes: int | None = None) -> Parts:
         """A fresh model, cut."""
@@ -74,6 +79,10 @@ class CutAtLayers(Net):
             return out_shape(module, shape)
         except Exception as error:  # whatever a user's forward raises
             raise ValueError(f"{self!r} cannot take inputs of shape {tuple(shape)}: {error}") from error
+
+
+def _slides(parts: Parts) -> bool:
+    return any(isinstance(module, nn.Conv1d) for part in parts[:2] for module in part.modules())
 
 
 def _remembered(key: Any, work: Callable[[], Any]) -> Any:

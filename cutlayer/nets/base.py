@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..core.features import Form, features
 from ..core.spec import Spec
 
 Shape = tuple[int, ...]  # one sample: the batch dimension is left out everywhere
+NOTHING: Mapping[str, Form] = {}
 
 
 class Net(Spec, ABC):
@@ -38,9 +40,17 @@ class Net(Spec, ABC):
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         """The last layers, on the client in the U shape: `u` to one score a class (and pixel, in segmentation)."""
 
+    def in_tokens(self, shape: Shape) -> bool:
+        """Whether `z` is (tokens, features), as attention has it, and not (channels, places)."""
+        return False
+
     @abstractmethod
     def check(self, shape: Shape) -> None:
         """Raise ValueError if the network cannot take inputs of this shape."""
+
+    def check_vocabulary(self, vocabulary: int) -> None:
+        """Raise ValueError if the network cannot take inputs that are token ids, so many; 0: that are amounts."""
+        return
 
     def written(self, parts: Mapping[str, nn.Module]) -> Mapping[str, nn.Module]:
         """These parts as a file of weights has them."""
@@ -56,21 +66,36 @@ class Shapes(NamedTuple):
 
 def shapes(net: Net, shape: Shape) -> Shapes:
     """The shapes of `z` and `u`, from a run without storage or arithmetic; draws no random number."""
+    return _probe(net, shape)[0]
+
+
+def beside(net: Net, shape: Shape) -> Mapping[str, Form]:
+    """What crosses beside `z`, by name; most networks have nothing there."""
+    return _probe(net, shape)[1]
+
+
+def _probe(net: Net, shape: Shape) -> tuple[Shapes, Mapping[str, Form]]:
     # Many clients ask for those of one network.
-    return (_known_shapes if _hashable(net) else _shapes)(net, tuple(shape))
+    return (_known_forms if hashable(net) else _forms)(net, tuple(shape))
 
 
-def _shapes(net: Net, shape: Shape) -> Shapes:
+def _forms(net: Net, shape: Shape) -> tuple[Shapes, Mapping[str, Form]]:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         head, body = net.head(shape).to("meta"), net.body(shape).to("meta")
-    z = out_shape(head, shape)
-    return Shapes(z, out_shape(body, z))
+    z, named = crossing(head, shape)
+    return Shapes(z, out_shape(body, z, named)), named
 
 
-_known_shapes = lru_cache(maxsize=8)(_shapes)
+_known_forms = lru_cache(maxsize=8)(_forms)
 
 
-def _hashable(net: Net) -> bool:
+def crossing(head: nn.Module, shape: Shape) -> tuple[Shape, dict[str, Form]]:
+    """What a head makes of one sample: the shape of `z`, and the forms of what is beside it."""
+    z, others = features(_one_sample(head, shape))
+    return tuple(z.shape[1:]), {name: Form(tuple(t.shape[1:]), t.dtype) for name, t in others.items()}
+
+
+def hashable(net: Net) -> bool:
     """A network with a list or a dict among its fields is not."""
     try:
         hash(net)
@@ -81,21 +106,21 @@ def _hashable(net: Net) -> bool:
 
 def scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
     """The shape of one sample's scores: (classes,), or (classes, height, width) where every pixel has some."""
-    return (_known_scores if _hashable(net) else _scores_shape)(net, tuple(shape), classes)
+    return (_known_scores if hashable(net) else _scores_shape)(net, tuple(shape), classes)
 
 
 def _scores_shape(net: Net, shape: Shape, classes: int) -> Shape:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         tail = net.tail(shape, classes).to("meta")
-    return out_shape(tail, shapes(net, shape).u)
+    return out_shape(tail, shapes(net, shape).u, beside(net, shape))
 
 
 _known_scores = lru_cache(maxsize=8)(_scores_shape)
 
 
-def out_shape(module: nn.Module, shape: Shape) -> Shape:
-    """The shape of one sample after `module`."""
-    return tuple(_one_sample(module, shape).shape[1:])
+def out_shape(module: nn.Module, shape: Shape, beside: Mapping[str, Form] = NOTHING) -> Shape:
+    """The shape of one sample after `module`, with these beside it."""
+    return tuple(features(_one_sample(module, shape, beside)).z.shape[1:])
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -103,10 +128,10 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def count_macs(module: nn.Module, shape: Shape) -> int:
+def count_macs(module: nn.Module, shape: Shape, beside: Mapping[str, Form] = NOTHING) -> int:
     """Multiply-accumulates of one sample in convolutions and matrix products, written as modules or not."""
     with FlopCounterMode(display=False) as counter:
-        _one_sample(module, shape)
+        _one_sample(module, shape, beside)
     return counter.get_total_flops() // 2  # torch counts the multiplication and the addition
 
 
@@ -138,8 +163,9 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise ValueError(f"{name} is {' or '.join(map(repr, allowed))}; got {value!r}")
 
 
-def _one_sample(module: nn.Module, shape: Shape) -> Tensor:
+def _one_sample(module: nn.Module, shape: Shape, beside: Mapping[str, Form] = NOTHING) -> Tensor:
     # A copy, in eval mode and without storage: the caller's module keeps its mode, statistics and hooks.
     twin = copy.deepcopy(module).to("meta").eval()
     with torch.no_grad(), torch.device("meta"):
-        return twin(torch.empty(1, *shape))
+        others = {name: torch.empty(1, *form.shape, dtype=form.dtype) for name, form in beside.items()}
+        return twin(torch.empty(1, *shape), **others)

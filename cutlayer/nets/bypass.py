@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,25 @@ class Averages(nn.Module):
         if self.maps:
             return (self.axis0.T @ home @ self.axis1).flatten(2)
         return home.reshape(*home.shape[:2], -1) @ self.axis0
+
+
+class OnTokens(nn.Module):
+    """What works on channels, for sequences: (tokens, features) are turned before it and behind it."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *given: Tensor) -> Tensor:
+        made = self.inner(*(turned(one, 3) for one in given))
+        return turned(made, 3).contiguous()
+
+
+def turned(one: Any, dims: int = 2) -> Any:
+    """A tensor, or a shape, with its last two dimensions swapped where it has so many; a vector stays as it is."""
+    if isinstance(one, Tensor):
+        return one.mT if one.dim() == dims else one
+    return (one[1], one[0]) if len(one) == dims else one
 
 
 class FillChannels(nn.Module):

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from .sized import Shape, batch_of, device_of, free_of_data, nothing_like
+from ..core.features import Features, Unchanged
+from .sized import Shape, batch_of, device_of, free_of_data, made_from, nothing_like, padding_of
 from .trace import Call, plain_call, read_forward
 
 HEAD, BODY, TAIL, ANYWHERE = 0, 1, 2, 3
@@ -58,17 +59,23 @@ def cut_graph(model: nn.Module, graph: Graph, at: str, back: str | None) -> Part
         raise ValueError(f"the body is empty: nothing is computed between {at!r} and {end}")
     _place_unread(nodes, side)
     _place_parameters(nodes, side)
-    side |= dict.fromkeys(free_of_data(graph), ANYWHERE)
+    free = free_of_data(graph)
+    side |= dict.fromkeys(free, ANYWHERE)
+    mask = next((node for node in nodes if node.target is padding_of), None)
+    if mask is not None:
+        side |= dict.fromkeys(made_from(graph, mask, free), ANYWHERE)
     _refuse_shared_state(model, nodes, side)
     result = nodes[-1].args[0]
     assert isinstance(result, Node)
-    _one_crosses(nodes, side, BODY, z, f"after {at!r}")
-    head = _part(model, nodes, side, HEAD, nodes[0], z)
+    _one_crosses(nodes, side, BODY, z, f"after {at!r}", mask)
+    head = _part(model, nodes, side, HEAD, nodes[0], z, mask)
     if final is None:
-        return Parts(head, _part(model, nodes, side, BODY, z, result), nn.Identity())
+        nothing = nn.Identity() if mask is None else Unchanged()
+        return Parts(head, _part(model, nodes, side, BODY, z, result, mask), nothing)
     u = next((node for node in final.all_input_nodes if side[node] != ANYWHERE), z)
-    _one_crosses(nodes, side, TAIL, u, f"before {back!r}")
-    return Parts(head, _part(model, nodes, side, BODY, z, u), _part(model, nodes, side, TAIL, u, result))
+    _one_crosses(nodes, side, TAIL, u, f"before {back!r}", mask)
+    body, tail = _part(model, nodes, side, BODY, z, u, mask), _part(model, nodes, side, TAIL, u, result, mask)
+    return Parts(head, body, tail)
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
@@ -140,10 +147,12 @@ def _state(model: nn.Module, node: Node) -> dict[str, Tensor]:
     return {}
 
 
-def _one_crosses(nodes: list[Node], side: dict[Node, int], into: int, expected: Node, where: str) -> None:
+def _one_crosses(
+    nodes: list[Node], side: dict[Node, int], into: int, expected: Node, where: str, mask: Node | None
+) -> None:
     crossing = dict.fromkeys(
         source for node in nodes if into <= side[node] < ANYWHERE for source in node.all_input_nodes
-        if side[source] < into
+        if side[source] < into and source is not mask
     )  # fmt: skip
     others = [value for value in crossing if value is not expected or side[value] != into - 1]
     for value in others:
@@ -182,11 +191,20 @@ def _name(node: Node) -> str:
 
 
 def _part(
-    model: nn.Module, nodes: list[Node], side: dict[Node, int], which: int, source: Node, result: Node
+    model: nn.Module,
+    nodes: list[Node],
+    side: dict[Node, int],
+    which: int,
+    source: Node,
+    result: Node,
+    mask: Node | None = None,
 ) -> GraphModule:
+    """With a `mask`, the head makes it and gives it beside z, and the others take it as a keyword."""
     graph = Graph()
     x = graph.placeholder("x")
     copies, wanted = {source: x}, _wanted(nodes, side, which)
+    if mask is not None and which != HEAD:
+        copies[mask] = graph.placeholder("mask", default_value=None)
     for node in nodes:
         if node not in wanted:
             continue
@@ -196,7 +214,10 @@ def _part(
             copies[node] = graph.call_function(node.target, (asked, *node.args[1:]))  # type: ignore[arg-type]
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(copies[result])
+    made = copies[result]
+    if mask is not None and which == HEAD:
+        made = graph.call_function(Features, (made, {"mask": copies[mask]}))
+    graph.output(made)
     return GraphModule(model, graph, ("Head", "Body", "Tail")[which])
 
 

@@ -4,16 +4,16 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from ..core.outside.origin import is_plain
 from .at_layers import CutAtLayers
-from .base import Shape
-from .sized import READS_SIZES_ONLY
+from .base import Shape, check_choice
+from .sized import READS_SIZES_ONLY, padding_of
 
-NO_MASK = "sdpa without a mask"  # our name for an attention of the library's
+NO_MASK, PADDED = "sdpa without a mask", "sdpa of words alone"  # our names for an attention of the library's
 # Fields of a config that make a layer see less than all that came before: the library does that by masks.
 WINDOWS = ("sliding_window", "attention_chunk_size", "local_attention")
 
@@ -23,19 +23,25 @@ class HuggingFace(CutAtLayers):
     """A classifier of transformers, cut at named layers: HuggingFace('config.json', at='roberta.encoder.layer.2').
 
     `config` is a config.json, or a folder with one. Nothing is fetched and no code of the folder is run: weights are
-    random, or come from a file of yours (`--start folder/model.safetensors`). Texts are token ids, (length,), all of
-    them read: no mask crosses the cut, so padding is a word like any other. Decoders (GPT-2) classify by their last
+    random, or come from a file of yours (`--start folder/model.safetensors`). Texts are token ids, (length,). All of
+    them are read, and padding is a word like any other; with `pad="mask"` nobody looks at the config's pad_token_id,
+    and a mask crosses beside z, which tells the server every text's length. Decoders (GPT-2) classify by their last
     position. Images are (channels, height, width).
     """
 
     config: str
     at: str = ""
     back: str | None = None
+    pad: Literal["fixed", "mask"] = "fixed"
+
+    def __post_init__(self) -> None:
+        check_choice("HuggingFace: pad", self.pad, ("fixed", "mask"))
 
     def __repr__(self) -> str:
         # Two machines compare what is in the file, not where it lies.
         config = sha256(self._path().read_bytes()).hexdigest()[:16] if is_plain() else self.config
-        return f"HuggingFace(config={config!r}, at={self.at!r}, back={self.back!r})"
+        pad = "" if self.pad == "fixed" else f", pad={self.pad!r}"
+        return f"HuggingFace(config={config!r}, at={self.at!r}, back={self.back!r}{pad})"
 
     def model(self, shape: Shape | None, classes: int | None) -> nn.Module:
         config = self._read()
@@ -54,11 +60,17 @@ class HuggingFace(CutAtLayers):
         if _is_decoder(model):
             self._refuse_windows(config)
             model.set_attn_implementation(_unmasked_attention())
+        if self.pad == "mask":
+            self._refuse_no_mask(model)
+            model.set_attn_implementation(_padded_attention())
         return model
 
     def call(self, model: Any, x: Any) -> Any:
         if model.main_input_name != "input_ids":
             return model(**{model.main_input_name: x})
+        if self.pad == "mask":
+            ids = x.long()
+            return model(ids, attention_mask=padding_of(ids, model.config.pad_token_id))
         if not _is_decoder(model):
             return model(x.long())
         # As the library does it where nothing is padded; its own way asks the ids again, on the far side of the cut.
@@ -69,6 +81,14 @@ class HuggingFace(CutAtLayers):
         if words := getattr(self._read(), "vocab_size", None):
             head.register_forward_pre_hook(_Vocabulary(words))
         return head
+
+    def check_vocabulary(self, vocabulary: int) -> None:
+        known = getattr(self._read(), "vocab_size", None)
+        if vocabulary and isinstance(known, int) and vocabulary > known:
+            raise ValueError(
+                f"{self.config} knows {known} token ids and the tokenizer of the data has {vocabulary}: take the "
+                "tokenizer of this network"
+            )
 
     def usual_shape(self) -> Shape:
         config = self._read()
@@ -109,10 +129,19 @@ class HuggingFace(CutAtLayers):
         if len(shape) != 1:
             raise ValueError(
                 f"{self!r} reads token ids, (length,) for each text; got {tuple(shape)}: data with "
-                "tokens=True, e.g. Npz(path='texts.npz', tokens=True)"
+                "token ids, e.g. Npz(path='texts.npz', vocabulary=30522)"
             )
         if most is not None and shape[0] > most:
             raise ValueError(f"{self!r} reads at most {most} tokens; got {shape[0]}")
+
+    def _refuse_no_mask(self, model: Any) -> None:
+        if model.main_input_name != "input_ids" or _is_decoder(model):
+            what = "a decoder reads what came before alone, and classifies by its last position" if _is_decoder(
+                model
+            ) else "images have no padding"  # fmt: skip
+            raise ValueError(f"{self!r}: {what}: take pad='fixed'")
+        if not isinstance(model.config.pad_token_id, int):
+            raise ValueError(f"{self!r}: the config names no pad_token_id to look away from: take pad='fixed'")
 
     def _refuse_windows(self, config: Any) -> None:
         kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
@@ -171,6 +200,19 @@ def _unmasked_attention() -> str:
 
     AttentionInterface.register(NO_MASK, sdpa_attention_forward)
     return NO_MASK
+
+
+def _padded_attention() -> str:
+    """torch's attention over a mask (B, T) as it came: the library would spread it out before it crosses."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **others: Any) -> Any:
+        return sdpa_attention_forward(module, query, key, value, attention_mask[:, None, None, :], **others)
+
+    AttentionInterface.register(PADDED, attend)
+    AttentionMaskInterface.register(PADDED, lambda *args, attention_mask=None, **others: attention_mask)
+    return PADDED
 
 
 def _library() -> Any:

@@ -32,6 +32,13 @@ class MLP(Net):
                 "For (channels, length) take SignalNet, for images SimpleCNN"
             )
 
+    def check_vocabulary(self, vocabulary: int) -> None:
+        if vocabulary:
+            raise ValueError(
+                "MLP reads amounts, and these data are token ids, which are names of words: take "
+                f"TextEncoder(vocabulary={vocabulary})"
+            )
+
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
         return nn.Sequential(nn.Linear(shape[0], self.widths[0]), nn.ReLU())

@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from ..core.features import Unchanged
+
 
 class ServerNetwork(nn.Module):
     """The guard's lift, zeros where channels stayed home (Bypass), the body and, where labels travel, the tail."""
@@ -16,11 +18,11 @@ class ServerNetwork(nn.Module):
     ):
         super().__init__()
         self.lift, self.fill = lift or nn.Identity(), fill or nn.Identity()
-        self.body, self.tail = body, tail or nn.Identity()
+        self.body, self.tail = body, tail or Unchanged()
 
-    def forward(self, seen: Tensor) -> Tensor:
-        return self.tail(self.behind_lift(self.lift(seen)))
+    def forward(self, seen: Tensor, **beside: Tensor) -> Tensor:
+        return self.tail(self.behind_lift(self.lift(seen), **beside), **beside)
 
-    def behind_lift(self, z: Tensor) -> Tensor:
-        """u from z as the client's guard met it."""
-        return self.body(self.fill(z))
+    def behind_lift(self, z: Tensor, **beside: Tensor) -> Tensor:
+        """u from z as the client's guard met it, and what came beside it."""
+        return self.body(self.fill(z), **beside)

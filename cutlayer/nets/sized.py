@@ -172,6 +172,24 @@ def nothing_like(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(0, device=x.device, dtype=dtype)
 
 
+def padding_of(ids: Any, pad: int) -> Any:
+    """The mask of a text, true where a token is no padding. In a graph it is a step of its own, by which a cut knows
+    what may cross beside z."""
+    if isinstance(ids, Proxy):
+        return ids.tracer.create_proxy("call_function", padding_of, (ids, pad), {})
+    return ids != pad
+
+
+def made_from(graph: Graph, source: Node, free: set[Node]) -> set[Node]:
+    """Nodes that follow from one node, and from what is `free` of data, alone."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        known, inputs = found | {source}, set(node.all_input_nodes)
+        if node.op in ("call_function", "call_method") and inputs & known and inputs <= known | free:
+            found.add(node)
+    return found
+
+
 def free_of_data(graph: Graph) -> set[Node]:
     """Nodes that follow from the batch size and the device alone; they are the same on every side of a cut."""
     free: set[Node] = set()

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from .base import Net, Shape
+from .base import Net, Shape, beside
 from .simple_cnn import SimpleCNN
 
 
@@ -30,6 +30,11 @@ class Whole(Net):
 
     def check(self, shape: Shape) -> None:
         self.net.check(shape)
+        if named := beside(self.net, shape):
+            raise ValueError(
+                f"Whole: {self.net!r} would make the {' and '.join(named)} at the server, and the tail at home lacks "
+                "it: take a network that sends nothing beside z (pad='fixed')"
+            )
 
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)

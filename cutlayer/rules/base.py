@@ -1,13 +1,14 @@
 """A rule decides which client weights the next turn starts from.
 
 Tensors go by name: "net." parameters; "stat." statistics and counters (data, never optimised); "optimizer." the state
-of a client's optimizer, which only a relay hands on; "rule." what the rule remembers; "control." SCAFFOLD's variate.
+of a client's optimizer, which only a relay hands on; "rule." what the rule remembers; "control." SCAFFOLD's variate;
+"seal." by which clients know that one of them has made the weights (`training/seals.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from ..core.plan_view import PlanView
 from ..core.spec import Spec
 from .parts.correction import Correction
 
-NET, STAT, OPTIMIZER, MEMORY, CONTROL = "net.", "stat.", "optimizer.", "rule.", "control."
+NET, STAT, OPTIMIZER, MEMORY, CONTROL, SEAL = "net.", "stat.", "optimizer.", "rule.", "control.", "seal."
 
 
 class Update(NamedTuple):
@@ -24,6 +25,13 @@ class Update(NamedTuple):
 
     state: Mapping[str, Tensor]
     samples: int
+
+
+class Running(Protocol):
+    """A merge that goes on while updates come in."""
+
+    def add(self, update: Update) -> None: ...
+    def merged(self) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,6 +47,11 @@ class Rule(Spec):
 
     def __call__(self, current: Mapping[str, Tensor], updates: Sequence[Update]) -> dict[str, Tensor]:
         raise NotImplementedError
+
+    def running(self, current: Mapping[str, Tensor]) -> "Running | None":
+        """What takes the updates of a round one at a time, and keeps none; None: this rule compares them, and the
+        server holds all of a round at once."""
+        return None
 
     @property
     def least(self) -> int:

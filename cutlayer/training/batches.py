@@ -35,13 +35,15 @@ def in_batches(index: Tensor, size: int, least: int = 2) -> list[Tensor]:
 def task_of(samples: Samples, classes: int) -> Task:
     """What both sides are told of the data."""
     attributes = {name: int(values.max()) + 1 for name, values in samples.s.items() if len(values)}
-    return Task(tuple(samples.x.shape[1:]), classes, attributes)
+    return Task(tuple(samples.x.shape[1:]), classes, attributes, samples.vocabulary)
 
 
 def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
-    """Rows of `samples` as the batch of one step, in torch's default precision."""
-    images = samples.images(index.to(samples.y.device)).to(torch.get_default_dtype())
-    return Batch(images, samples.y[index], {name: values[index] for name, values in samples.s.items()}, seed)
+    """Rows of `samples` as the batch of one step: amounts in torch's default precision, token ids as they are."""
+    there = index.to(samples.y.device)  # once: every use of the index would bring it over again
+    x = samples.images(there)
+    x = x.to(torch.get_default_dtype()) if x.is_floating_point() else x
+    return Batch(x, samples.y[there], {name: values[there] for name, values in samples.s.items()}, seed)
 
 
 def training_batch(plan: Plan, samples: Samples, index: Tensor, seed: int) -> Batch:
@@ -50,6 +52,8 @@ def training_batch(plan: Plan, samples: Samples, index: Tensor, seed: int) -> Ba
     How they are varied is a function of the step's seed, so that a replayed step is the same one.
     """
     batch = as_batch(samples, index, seed)
+    if not plan.data.augment:
+        return batch
     return replace(batch, x=augmented(batch.x, plan.data.augment, derive(seed, "augment")))
 
 
@@ -57,7 +61,7 @@ def on(samples: Samples, device: torch.device) -> Samples:
     if device.type == "cpu":
         return samples
     moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
-    return Samples(samples.x.to(device), samples.y.to(device), moved, samples.identity, samples.columns)
+    return replace(samples, x=samples.x.to(device), y=samples.y.to(device), s=moved)
 
 
 def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:

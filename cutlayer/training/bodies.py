@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..core.bodies import Bodies
 from ..core.errors import NonFinite
 from ..core.message import Handler, Kind, Message, Watcher
-from ..core.state import State, load_optimizer, named, optimizer_state, unnamed
+from ..core.state import State, fixed_names, load_changing, load_optimizer, named, optimizer_state, unnamed
 from ..rules import Rule
 
 Optimizing = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer | None]
@@ -36,7 +36,7 @@ class RoundBodies(Bodies):
 
     def take_over(self, state: Mapping[str, Tensor]) -> None:
         """A merged body, or an earlier one."""
-        self.body.load_state_dict(unnamed(state))
+        load_changing(self.body, unnamed(state))
         self.updates += 1
 
     def before_turn(self) -> Kept | None:
@@ -159,7 +159,7 @@ class Copies(RoundBodies):
 
     def _copy(self, client: int) -> "_Copy":
         if client not in self._own:
-            body = copy.deepcopy(self.body)
+            body = _copied(self.body)
             optimizer = self._make(body.parameters())
             load_optimizer(optimizer, self._kept.get(client, {}))
             for mine, whole in zip(_groups(optimizer), _groups(self.optimizer), strict=True):
@@ -183,10 +183,11 @@ class Copies(RoundBodies):
 
     def collect(self, client: int) -> State:
         """What a client's turn has made of its copy, which is gone then; the body's own if there is none."""
-        side: Bodies = self._own.pop(client, self)  # type: ignore[arg-type]
+        copy = self._own.pop(client, None)
+        side: Bodies = self if copy is None else copy
         if not self._fresh:
             self._spent[client] = optimizer_state(side.optimizer)
-        return named(side.body)
+        return named(side.body, copies=copy is None)
 
     def commit(self, client: int) -> None:
         if client in self._spent:
@@ -215,12 +216,18 @@ class _Copy(Bodies):
         super().step()
 
 
+def _copied(body: nn.Module) -> nn.Module:
+    """Of what never changes all copies have the same tensors: a frozen base is in memory once."""
+    fixed, state = fixed_names(body), body.state_dict(keep_vars=True)
+    return copy.deepcopy(body, {id(tensor): tensor for name, tensor in state.items() if name in fixed})
+
+
 def _corrected(rule: Rule, body: nn.Module) -> Callable[[], None]:
     """What a rule adds to the gradients of one client's copy of the body."""
     correction = rule.correction()
     if correction is None:
         return lambda: None
-    parameters = dict(body.named_parameters())
+    parameters = {name: p for name, p in body.named_parameters() if p.requires_grad}
     correction.start(parameters, named(body))
     return lambda: correction.adjust(parameters)
 

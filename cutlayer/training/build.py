@@ -4,16 +4,19 @@ import torch
 from torch import nn
 
 from ..core.compressor import compressing
+from ..core.features import Chained
 from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
 from ..core.server import Server
+from ..core.state import fix
 from ..core.state import freeze as freeze
 from ..nets.server_network import ServerNetwork
 from .bodies import RoundBodies
 from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
 from .plan.shapes import cut_shapes
+from .send_once import keeping
 from .step import ClientNetwork
 
 
@@ -28,7 +31,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         body = plan.net.body(task.shape)
         tail = None if plan.protocol.labels_stay_home else plan.net.tail(task.shape, task.classes)
     _start_from_file(plan, task, body=body, tail=tail)
-    _freeze(plan, body=body, tail=tail)
+    _fix(plan, derive(plan.seed, "adapters"), None, body=body, tail=tail)
     whole = ServerNetwork(body, lift=lift, tail=tail, **plan.protocol.server_parts(cut)).to(device)
     bodies = plan.rounds.bodies(whole, plan.server_optimizer.build, plan.rule)
     return Server(
@@ -38,6 +41,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
         bodies=bodies,
         watchers=[
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
+            *keeping(plan),
             *compressing(plan.seed, plan.compression),
             *bodies.watchers(),
         ],
@@ -45,10 +49,11 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
 
 
 def client_secret(plan: Plan, number: int, *names: object) -> int:
-    """A seed of one client's own, which no server can compute."""
+    """A seed of one client's own, which no server can compute; without `names` the one the others follow from."""
     if plan.private_seed is None:
         raise ValueError("a client needs a private seed: plan.with_secrets()")
-    return derive(derive(plan.private_seed, "client", number), *names)
+    root = derive(plan.private_seed, "client", number)
+    return derive(root, *names) if names else root
 
 
 def build_remote(plan: Plan, number: int, send: Handler) -> Remote:
@@ -66,25 +71,37 @@ def build_client(
         raise ValueError("a client needs a private seed: plan.with_secrets()")
     cut = cut_shapes(plan, task)
     own = derive(plan.private_seed, "client", number)
-    # Shared heads start alike on every client; own heads do not.
-    start = derive(plan.private_seed, "start", 0 if plan.shared_client_network else number)
     spec, body = plan.guard_of(number), None
     guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
-    with seeded(derive(start, "head")):
+    with seeded(_start(plan, number, "head")):
         head = plan.net.head(task.shape)
-    with seeded(derive(start, "tail")):
+    with seeded(_start(plan, number, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
         if plan.protocol.has_body and not plan.protocol.crosses:
             with seeded(derive(plan.seed, "body")):  # as a server would have it
                 body = plan.net.body(task.shape)
-        split = plan.protocol.client(head if body is None else nn.Sequential(head, body), tail, guard, cut)
+        split = plan.protocol.client(head if body is None else Chained(head, body), tail, guard, cut)
     _start_from_file(plan, task, head=head, body=body, tail=tail)
-    _freeze(plan, head=head, body=body, tail=tail)
+    seed = derive(plan.private_seed, "adapters", 0 if plan.shared_client_network else number)
+    _fix(plan, seed, number, head=head, tail=tail)
+    _fix(plan, derive(plan.seed, "adapters"), number, body=body)
     split.to(device)
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
         spec.attach(optimizer, split)
     return ClientNetwork(number, split, optimizer, build_remote(plan, number, send))
+
+
+def _start(plan: Plan, number: int, part: str) -> int:
+    """The seed that a client's part starts from. Shared heads start alike on every client; own heads do not.
+
+    What is handed on and never changes does not travel, so every client has to make the same: from the public seed.
+    Nothing is given away by that, since whatever is handed on goes by way of the server.
+    """
+    assert plan.private_seed is not None
+    if part in plan.fixed_parts and plan.hands_on:
+        return derive(plan.seed, part)
+    return derive(derive(plan.private_seed, "start", 0 if plan.shared_client_network else number), part)
 
 
 def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
@@ -93,7 +110,12 @@ def _start_from_file(plan: Plan, task: Task, **parts: nn.Module | None) -> None:
         plan.start.fill(plan.net, task, {name: part for name, part in parts.items() if part is not None})
 
 
-def _freeze(plan: Plan, **parts: nn.Module | None) -> None:
+def _fix(plan: Plan, seed: int, client: int | None, **parts: nn.Module | None) -> None:
+    """Parts that never train, and the adapters on them."""
     for name, part in parts.items():
-        if name in plan.frozen_parts and part is not None:
-            freeze(part)
+        if part is None or name not in plan.fixed_parts:
+            continue
+        if plan.adapters is None:
+            fix(part)
+        else:
+            plan.adapters.put_on(name, part, derive(seed, name), client)

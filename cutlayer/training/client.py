@@ -1,12 +1,14 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
+from ..core.guard import Shape
 from ..core.message import Handler, Kind, Message
 from ..core.seeds import derive
 from ..core.state import State, load_optimizer, optimizer_state
@@ -16,15 +18,17 @@ from ..rules.base import NET, OPTIMIZER
 from .batches import epoch_batches, micro_batches, on, training_batch
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
-from .evaluation import Score, classes_of, score
+from .evaluation import Score, evaluated
 from .labels import refuse_unfit_labels
 from .micro_batches import Post, learn_in_micro_batches
 from .orders import PURPOSES, numbers, weights_in
 from .own_data import OwnData, Uplink
 from .plan.optimizers import set_rate
 from .plan.plan import Plan
-from .plan.shapes import steps_per_epoch
+from .plan.roles import Phase, SendOnce
+from .plan.shapes import cut_shapes, steps_per_epoch
 from .rehearsal import Party, assets, honest_steps
+from .send_once import batches_again, learn_at_home, send, send_again
 from .step import NO_HOOKS, ClientNetwork, StepHooks, export, feed, load
 
 
@@ -47,7 +51,10 @@ class Client:
         self.plan, self.task, self.number, self.own, self.uplink = plan, task, number, own, uplink
         self.device, self.ledger, self._on_step = torch.device(device), uplink.ledger, on_step
         self.scored: Score | None = None  # of the last evaluation
+        self.at_best = False  # whether it stands at the best epoch, not at the last
+        self.detour: tuple[int, ...] = ()  # where this step was made before with other samples: it draws anew then
         self.correction = plan.rule.correction()
+        self._root: int | None = None  # all its secrets follow from
         self._network: ClientNetwork | None = None
         self._samples: Samples | None = None
         self.detection = self._detection()
@@ -98,14 +105,20 @@ class Client:
         return self.network.peaks
 
     def secret(self, *names: object) -> int:
-        return client_secret(self.plan, self.number, *names)
+        if self._root is None:
+            self._root = client_secret(self.plan, self.number)
+        return derive(self._root, *names)
 
     def order(self, epoch: int) -> list[Tensor]:
         """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
         return epoch_batches(self.own.count, self.plan.batch_size, self.secret("order", epoch), self.plan.least_batch)
 
     def batch(self, index: Tensor) -> Batch:
-        return training_batch(self.plan, self.samples, index, self.secret("step", self.steps))
+        return training_batch(self.plan, self.samples, index, self._drawn())
+
+    def _drawn(self) -> int:
+        """From which the numbers of the next step are drawn."""
+        return self.secret("step", self.steps, *self.detour)
 
     def micro_batches(self, index: Tensor) -> tuple[Tensor, ...]:
         return micro_batches(self.plan, index)
@@ -148,7 +161,7 @@ class Client:
         rule = _RuleHalf(self.correction if weighs and first < last else None, self.network, order)
         try:
             learnt = 0
-            if first < last or not weighs:
+            if first < last or not (weighs or frozen):  # else it is only shown weights, or asked for its own
                 learnt = self.learn(epoch, first, last, frozen=bool(frozen), hooks=rule.hooks)
             brought = export(self.network, optimizer=not merges) if weighs else {}
             brought |= rule.brought(last - first, self._rate(epoch))
@@ -165,7 +178,7 @@ class Client:
         return Message(order.kind, self.number, self.steps, {"samples": torch.tensor([learnt]), **brought})
 
     def _rate(self, epoch: int) -> float:
-        return self.plan.client_optimizer.lr * self.plan.schedule.factor(epoch, self.plan.epochs)
+        return self.plan.client_optimizer.lr * self.plan.rate_factor(epoch)
 
     def learn(self, epoch: int, first: int, last: int, *, frozen: bool = False, hooks: StepHooks = NO_HOOKS) -> int:
         """Learn from batches `first` to `last` (not included) of this epoch; returns how many samples they had.
@@ -176,8 +189,9 @@ class Client:
             raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
         set_rate(self.network.optimizer, self._rate(epoch))
         learnt, step = 0, self._feed if frozen else self._step
-        for index in self.order(epoch)[first:last]:
-            terms = step(index, hooks)
+        phase = self.plan.roles.phase(epoch)
+        for place, index in enumerate(self._batches(epoch)[first:last], start=first):
+            terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
             learnt += len(index)
             self.ledger.samples["training"] += len(index)
             self._on_step(epoch, terms)
@@ -189,12 +203,38 @@ class Client:
         self.network.remote.continue_at((self.steps + 1) * self.plan.micro_batches - 1)
         return feed(self.network, self.batch(index))
 
+    def _batches(self, epoch: int) -> list[Tensor]:
+        """Which samples each batch has; of a pass that was sent before, in the order that both sides know."""
+        roles = self.plan.roles
+        if roles.phase(epoch) is not Phase.AGAIN:
+            return self.order(epoch)
+        assert isinstance(roles, SendOnce)
+        sent = torch.cat(self.order(roles.learnt + roles.view(epoch)))
+        return [sent[rows] for rows in batches_again(self.plan, self.number, epoch, len(sent))]
+
+    def _once(self, phase: Phase, epoch: int, place: int, index: Tensor) -> dict[str, float]:
+        """A step at home, or of a frozen client whose messages the server keeps."""
+        if phase is Phase.HOME:
+            found = learn_at_home(self.network, self.batch(index))
+            self.continue_at(self.steps)  # messages are numbered as if there had been one
+            return found
+        self.network.remote.continue_at((self.steps + 1) * self.plan.micro_batches - 1)
+        if phase is Phase.SEND:
+            return send(self.network, self.batch(index))
+        reference = torch.tensor([epoch, place, self.own.count])
+        seed = self.secret("step", self.steps)
+        return send_again(self.network, self.samples.y[index], reference, self._sent_shape, seed)
+
+    @cached_property
+    def _sent_shape(self) -> Shape:
+        return cut_shapes(self.plan, self.task).sent
+
     def _step(self, index: Tensor, hooks: StepHooks) -> dict[str, float]:
         if self.plan.client_detectors:
             return self.detection.learn(self.network, self.batch(index), hooks)
         if self.plan.micro_batches == 1:
             return self.uplink.learn(self.network, self.batch(index), hooks=hooks)
-        pieces, seed = self.micro_batches(index), self.secret("step", self.steps)
+        pieces, seed = self.micro_batches(index), self._drawn()
         batches = [
             training_batch(self.plan, self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)
         ]
@@ -221,10 +261,15 @@ class Client:
         seen = on(self.own.held_out[purpose] if samples is None else samples, self.device)
         if not len(seen):
             return 0, 0
-        found = classes_of(self.network, self.plan, seen, lambda number: self.secret(purpose, epoch, number))
+        drawn = self.evaluated_as(purpose)
+        seeds = partial(self.secret, drawn, epoch)
+        self.scored = evaluated(self.network, self.plan, seen, self.task.classes, seeds)
         self.ledger.samples["predicting"] += len(seen)
-        self.scored = score(found, seen.y, self.task.classes)
         return self.scored.right, self.scored.samples
+
+    def evaluated_as(self, purpose: str) -> str:
+        """The best epoch is tested beside the last, with noise of its own: the same would cancel out between them."""
+        return f"{purpose} best" if self.at_best and purpose == "test" else purpose
 
     # ------------------------------------------------------------------------ carry it on
     def own_state(self) -> State:
@@ -259,12 +304,16 @@ class Client:
         self.network.remote.continue_at(steps * self.plan.micro_batches)
 
 
+def trained(network: ClientNetwork) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in network.split.named_parameters() if p.requires_grad}
+
+
 class _RuleHalf:
     """A client's half of a rule during one turn; nothing happens where the rule has none."""
 
     def __init__(self, correction: Correction | None, network: ClientNetwork, order: Message):
         self._correction, self.hooks = correction, NO_HOOKS
-        self._parameters = dict(network.split.named_parameters()) if correction is not None else {}
+        self._parameters = trained(network) if correction is not None else {}
         if correction is not None:
             correction.start(self._parameters, order.tensors)
             self.hooks = StepHooks(before_step=lambda: correction.adjust(self._parameters))

@@ -1,7 +1,7 @@
 """The server's side of a round: what each client starts from, and what becomes of what they bring."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,19 +11,23 @@ from ..core.errors import NonFinite
 from ..core.message import Kind, Message
 from ..core.seeds import derive
 from ..core.server import Server
-from ..core.state import State, load_optimizer, named, optimizer_state
+from ..core.state import State, changing, load_changing, load_optimizer, named, optimizer_state
 from ..detectors import ServerContext, ServerWatch
-from ..rules import Update, sound
-from ..rules.base import CONTROL, MEMORY, NET, STAT
+from ..rules import Rule, Update, sound
+from ..rules.base import CONTROL, MEMORY, NET, SEAL, STAT
 from ..wire.ledger import DOWN, UP, Ledger
 from .bodies import Kept, RoundBodies
+from .merge import Gathering, held_at_once
 from .orders import weights_in
 from .plan.code import embeddings
 from .plan.plan import Plan
 from .plan.roles import Role
 from .plan.schedule import Turn
 from .progress import Progress
+from .send_once import KeptRows
+from .suspicion import COUNTS
 from .timetable import Timetable
+from .unequal_ranks import narrowed, started, widened
 
 
 class Coordinator:
@@ -35,13 +39,19 @@ class Coordinator:
         self.rule = plan.rule.fitted(lambda: embeddings(plan.net, plan.protocol.crosses))
         self.timetable, self.progress = Timetable(plan, batches), Progress(plan.clients)
         self.shared: State = {}  # what was last brought back or merged; empty while heads are the clients' own
+        self.nothing_shared = False  # whether somebody has said that no weight of a client's trains
+        self.counts: Tensor | None = None  # of batches, as clients have sealed them: for each other's eyes
         self.memory: State = {}  # what the rule remembers; no client sees it
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
         self.watches = self._start_detectors()
+        self._came: list[int] = []  # clients whose turn of this round counts
+        self._last: tuple[Turn, Message] | None = None  # in a relay: what is handed on
+        self._heads, self._bodies = _nothing_gathered(self.rule)
         self._before: dict[int, Kept] = {}  # the body before a client's turn, where that could spoil it
         assert isinstance(server.bodies, RoundBodies)
         self.bodies = server.bodies
+        self.kept = next((one for one in server.watchers if isinstance(one, KeptRows)), None)
 
     def _start_detectors(self) -> list[ServerWatch]:
         """The server's own detectors; an engine lets messages pass through them."""
@@ -60,19 +70,28 @@ class Coordinator:
     @property
     def relays(self) -> bool:
         """Whether one head and tail are handed on from client to client, by way of the server."""
-        return self.plan.shared_client_network and (self.plan.clients > 1 or self.plan.rounds.merges)
+        return self.plan.hands_on
 
     @property
     def lacks_weights(self) -> bool:
         """Whether clients are to start alike, and nobody has said yet from what."""
-        return self.relays and self.plan.rounds.merges and not self.shared
+        return self.relays and self.plan.rounds.merges and not self.shared and not self.nothing_shared
 
     @property
     def alike(self) -> bool:
         """Whether all clients have one and the same network, so that one of them can speak for all."""
         return (
-            self.plan.shared_client_network and self.plan.guarded_clients is None and not self.plan.roles.keeps_heads
+            self.plan.shared_client_network
+            and self.plan.guarded_clients is None
+            and not self.plan.roles.keeps_heads
+            and not self.plan.unequal_ranks
         )
+
+    @property
+    def updates_held(self) -> int:
+        """How many clients' updates lie in memory at the same time, at most: robust rules need a round's."""
+        turns = max((len(one) for one in self.timetable.rounds(self.progress.epoch)), default=0)
+        return held_at_once(self.rule, turns)
 
     def heads_of_their_own(self) -> frozenset[int]:
         """Clients that hold on to another head than the shared one."""
@@ -82,9 +101,10 @@ class Coordinator:
         parts = plan.roles.at(0, plan.clients, plan.seed)
         return frozenset(client for client, role in enumerate(parts) if role is Role.FROZEN)
 
-    def shown(self) -> State:
-        """The shared weights, for clients that do not learn from them now."""
-        return {name: t for name, t in self.shared.items() if not name.startswith(CONTROL)}
+    def shown(self, client: int) -> State:
+        """The shared weights, for a client that does not learn from them now."""
+        known = {name: t for name, t in self.shared.items() if not name.startswith(CONTROL)}
+        return narrowed(self.plan, client, known)
 
     # --------------------------------------------------------------------------- one round
     def start_from(self, brought: Message) -> None:
@@ -92,12 +112,23 @@ class Coordinator:
         update = Update(weights_in(brought), 1)
         if why := sound({}, [update])[1]:
             raise NonFinite(f"client {brought.client} cannot give the others their first weights: {why[0]}")
-        self.shared = {name: t for name, t in update.state.items() if name.startswith((NET, STAT))}
+        first = {name: t for name, t in update.state.items() if name.startswith((NET, STAT, SEAL))}
+        self.shared = started(self.plan, first)
+        self.nothing_shared = not any(name.startswith((NET, STAT)) for name in self.shared)
 
     def open_round(self, turns: Sequence[Turn]) -> None:
         self.server.open_round({turn.client for turn in turns if turn.frozen})
         self.bodies.open_round()
         self._before.clear()
+        self._came, self._last = [], None
+        if self.plan.rounds.merges:
+            body = _body(named(self.server.body)) if self.bodies.copies else {}
+            # Without the seal: no client made what they will be.
+            heads = {name: t for name, t in self.shared.items() if not name.startswith(SEAL)}
+            self._heads = Gathering(self.rule, heads, self.memory, len(turns))
+            self._bodies = Gathering(self.rule, body, self.memory, len(turns))
+        if self.kept is not None:
+            self.kept.epoch = self.progress.epoch
 
     def order(self, turn: Turn) -> Message:
         """What a client is told to do, and the weights it starts from."""
@@ -119,7 +150,10 @@ class Coordinator:
         if not self.relays or (turn.frozen and not (turn.inherits and self.shared)):
             return Message(Kind.TURN, turn.client, taken, {"turn": what})
         kinds = (NET, STAT) if turn.frozen else self.plan.rule.travels
-        start = {name: tensor for name, tensor in self.shared.items() if name.startswith(kinds)}
+        start = {name: tensor for name, tensor in self.shared.items() if name.startswith((*kinds, SEAL))}
+        start = narrowed(self.plan, turn.client, start)
+        if self.counts is not None and self.plan.rounds.merges and not taken:
+            start[COUNTS] = self.counts
         return Message(Kind.WEIGHTS, turn.client, taken, {"turn": what, **start})
 
     def received(self, turn: Turn, done: Message) -> Message | None:
@@ -139,17 +173,32 @@ class Coordinator:
             self.reject(turn.client, lost)
             return None
 
-    def accept(self, turn: Turn, done: Message) -> bool:
+    def accept(self, turn: Turn, done: Message) -> None:
         """In the order of the turns: what a client brought is looked at, and counts or is left out."""
-        if not self.plan.rounds.merges:
-            return True
         with self.lock:
-            if self.relays and not turn.frozen and (why := sound(self.shared, [self._update(done)])[1]):
-                self.reject(turn.client, why[0])
-                return False
-            if not self.bodies.copies:  # those count when they are merged
-                self.bodies.commit(turn.client)
-        return True
+            if self.plan.rounds.merges and (why := self._take_in(turn, done)):
+                self.reject(turn.client, why)
+                return
+        self._came.append(turn.client)
+        self._last = (turn, done) if not self.plan.rounds.merges else None
+
+    def _take_in(self, turn: Turn, done: Message) -> str:
+        """One client's part in the merge: its head, and its body where it has one. Why it is left out, else empty."""
+        samples = int(done["samples"])
+        head = None
+        if self.relays and not turn.frozen:
+            brought = widened(self.plan, turn.client, weights_in(done), self.shared)
+            head = Update(brought, self.plan.rounds.weight(samples))
+        if head is not None and (why := sound(self.shared, [head])[1]):
+            return why[0]
+        body = Update(_body(self.bodies.collect(turn.client)), samples) if self.bodies.copies else None
+        if body is not None and (why := sound(self._bodies.current, [body])[1]):
+            return why[0]
+        self.bodies.commit(turn.client)
+        for gathering, update in ((self._heads, head), (self._bodies, body)):
+            if update is not None:
+                gathering.add(turn.client, update)
+        return ""
 
     def reject(self, client: int, why: str) -> None:
         """An update is left out of its round, which goes on."""
@@ -164,79 +213,74 @@ class Coordinator:
         """Updates that were left out of this epoch, counted from 1."""
         return [one for one in self.rejected if one["epoch"] == epoch]
 
-    def close_round(self, came: Sequence[tuple[Turn, Message]]) -> None:
+    def close_round(self) -> None:
         """From what counts of a round follow the weights the next one starts from."""
         with self.lock:  # somebody may be predicting
             self.bodies.close_round()
             if self.plan.rounds.merges:
-                self._merge(came)
-            elif self.relays and came and not came[-1][0].frozen:
-                done = came[-1][1]
+                self._merge()
+            elif self.relays and self._last is not None and not self._last[0].frozen:
+                done = self._last[1]
                 self.shared = self.plan.rule(self.shared, [Update(weights_in(done), int(done["samples"]))])
+        self._last = None
         for watch in self.watches:
-            watch.turned([turn.client for turn, _ in came])
+            watch.turned(self._came)
 
     # ----------------------------------------------------------------------------- merging
-    def _update(self, done: Message) -> Update:
-        return Update(weights_in(done), self.plan.rounds.weight(int(done["samples"])))
-
-    def _merge(self, came: Sequence[tuple[Turn, Message]]) -> None:
+    def _merge(self) -> None:
         """One state of what the clients of a round brought: their heads, and their bodies where each has its own."""
-        body = _body(named(self.server.body)) if self.bodies.copies else {}
-        heads: dict[int, Update] = {}
-        bodies: dict[int, Update] = {}
-        for turn, done in came:
-            head = {turn.client: self._update(done)} if self.relays and not turn.frozen else {}
-            samples = int(done["samples"])
-            own = {turn.client: Update(_body(self.bodies.collect(turn.client)), samples)} if body else {}
-            if why := sound(body, list(own.values()))[1]:
-                self.reject(turn.client, why[0])
-                continue
-            self.bodies.commit(turn.client)
-            heads, bodies = heads | head, bodies | own
-        if heads and heads.keys() == bodies.keys():  # together: a robust rule looks at a client as a whole
-            whole = [Update({**heads[one].state, **bodies[one].state}, heads[one].samples) for one in heads]
-            merged = self._merged({**self.shared, **body}, whole)
-        else:  # a frozen client's body has learnt, and its head has nothing to say
-            merged = self._merged(self.shared, list(heads.values())) | self._merged(body, list(bodies.values()))
-        if bodies:
+        heads, bodies = self._heads, self._bodies
+        if heads.kept and heads.kept.keys() == bodies.kept.keys():
+            merged = self._merged(heads.beside(bodies))
+        else:  # each a mean; or a frozen client's body has learnt, and its head has nothing to say
+            merged = self._merged(heads) | self._merged(bodies)
+        if bodies.count:
             self.bodies.take_over({_unbody(name): t for name, t in merged.items() if _unbody(name)})
-        if heads:
+        if heads.count:
             self.shared = dict(sorted((name, t) for name, t in merged.items() if not _unbody(name)))
+        self._heads, self._bodies = _nothing_gathered(self.rule)
 
-    def _merged(self, current: State, updates: list[Update]) -> State:
+    def _merged(self, updates: Gathering) -> State:
         """By the rule, whose memory stays here."""
         rule = self.rule
-        if 0 < len(updates) < rule.least:  # a median of one is that one
-            why = f"{len(updates)} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
+        if not updates.current:  # nothing there trains
+            return {}
+        if 0 < updates.count < rule.least:  # a median of one is that one
+            why = f"{updates.count} update(s) in this round, and {rule!r} needs {rule.least}: none is merged"
             self._note_rejected(None, why)
-        if len(updates) < rule.least:
-            return current
-        merged = rule.among(len(updates), self.plan.clients)({**current, **self.memory}, updates)
+        if updates.count < rule.least:
+            return updates.current
+        merged = updates.merged(self.plan.clients)
         self.memory |= {name: t for name, t in merged.items() if name.startswith(MEMORY)}
         return {name: t for name, t in merged.items() if name.startswith((NET, STAT, CONTROL))}
 
     # ------------------------------------------------------------------------- carry it on
     def tensors(self) -> State:
         """Everything of the server's that the next turn depends on."""
-        tensors = {f"server/net.{name}": t.clone() for name, t in self.server.body.state_dict().items()}
-        tensors |= {f"server/{name}": t for name, t in optimizer_state(self.server.optimizer).items()}
         # Copies: what is kept of the best epoch lies beside it in one file, which holds no tensor twice.
-        tensors |= {f"memory/{name}": t.clone() for name, t in self.memory.items()}
+        return {name: t.clone() for name, t in self.own_tensors()}
+
+    def own_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The same one by one, as they are: to be looked at before the next step."""
+        yield from ((f"server/net.{name}", t) for name, t in changing(self.server.body).items())
+        yield from ((f"server/{name}", t) for name, t in optimizer_state(self.server.optimizer).items())
+        yield from ((f"memory/{name}", t) for name, t in self.memory.items())
         for client, state in self.bodies.kept().items():
-            tensors |= {f"copies/{client}.{name}": t.clone() for name, t in state.items()}
-        return tensors | {f"shared/{name}": t.clone() for name, t in self.shared.items()}
+            yield from ((f"copies/{client}.{name}", t) for name, t in state.items())
+        if self.kept is not None:
+            yield from ((f"kept/{name}", t) for name, t in self.kept.tensors().items())
+        yield from ((f"shared/{name}", t) for name, t in self.shared.items())
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `tensors` once was; what is not the server's is left to others."""
         device = next((p.device for p in self.server.body.parameters()), torch.device("cpu"))
-        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}}
+        own: dict[str, State] = {"server": {}, "shared": {}, "memory": {}, "copies": {}, "kept": {}}
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             if party in own:
                 own[party][name] = tensor.to(device)
         net = {k.removeprefix("net."): t for k, t in own["server"].items() if k.startswith("net.")}
-        self.server.body.load_state_dict(net)
+        load_changing(self.server.body, net)
         self.server.body.zero_grad()
         load_optimizer(self.server.optimizer, own["server"])
         self.shared, self.memory = own["shared"], own["memory"]
@@ -245,6 +289,8 @@ class Coordinator:
             client, name = key.split(".", 1)
             kept.setdefault(int(client), {})[name] = tensor
         self.bodies.restore(kept)
+        if self.kept is not None:
+            self.kept.restore(own["kept"])
 
     def snapshot(self, clients: State) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say.
@@ -254,6 +300,7 @@ class Coordinator:
         best = {f"best/{name}": tensor for name, tensor in self.progress.best.tensors.items()}
         tensors = self.tensors() | clients | best
         facts = self.progress.facts() | {"ledger": self.ledger.as_dict(), "rejected": list(self.rejected)}
+        facts |= {"nothing_shared": True} if self.nothing_shared else {}
         for place, watch in enumerate(self.watches):
             seen, said = watch.snapshot()
             tensors |= {f"watch/{place}.{name}": tensor for name, tensor in seen.items()}
@@ -267,11 +314,17 @@ class Coordinator:
             watch.restore(_under(f"watch/{place}.", tensors), said)
         self.progress.restore(facts, _under("best/", tensors))
         self.rejected = list(facts.get("rejected", []))
+        self.nothing_shared = bool(facts.get("nothing_shared"))
         self.ledger.take(Ledger.from_dict(facts["ledger"]))
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> State:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _nothing_gathered(rule: Rule) -> tuple[Gathering, Gathering]:
+    """Of heads and bodies, between two rounds: nothing of a round is held on to."""
+    return Gathering(rule, {}, {}), Gathering(rule, {}, {})
 
 
 # Bodies are merged beside heads, under names no client has.

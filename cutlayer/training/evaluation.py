@@ -1,11 +1,14 @@
-"""How well a network does: accuracy by class, and labels of pixels by intersection over union."""
+"""How well a network does: accuracy by class, labels of pixels by intersection over union, texts by perplexity."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from math import exp
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
+from ..core.batch import NO_LABEL, Batch
 from ..core.seeds import derive, generator
 from ..data.base import Samples
 from .batches import as_batch, in_batches
@@ -22,22 +25,73 @@ class Score(NamedTuple):
     samples: int
     by_class: Tensor | None = None  # right and all samples of each class, where a sample has one
     confusion: Tensor | None = None  # where every pixel has a class
+    surprise: float | None = None  # of next tokens: the sum of -log of the probability that each was given
 
 
-def classes_of(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Tensor:
-    """What a client's network takes each sample for; batch `number` draws from `seed(number)`.
+def evaluated(
+    network: ClientNetwork, plan: Plan, samples: Samples, classes: int, seed: Callable[[int], int]
+) -> Score:
+    """How well a client's network does on `samples`; batch `number` draws from `seed(number)`."""
+    if samples.vocabulary and samples.y.dim() > 1:
+        return _next_tokens(network, plan, samples, seed)
+    return score(classes_of(network, plan, samples, seed), samples.y, classes)
+
+
+def _batches(plan: Plan, samples: Samples, seed: Callable[[int], int], size: int) -> Iterator[tuple[Tensor, Batch]]:
+    """Which samples, and the batch of them.
 
     In an order of their own: in a fixed one a server could average the messages of a sample over the epochs, whatever
     noise each of them has.
     Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in a
     larger one it would find closer neighbours.
     """
-    size = plan.batch_size if plan.guard.mixes_samples else EVALUATION_BATCH
+    size = plan.batch_size if plan.guard.mixes_samples else size
     order = torch.randperm(len(samples), generator=generator(derive(seed(0), "order")))
-    batches = in_batches(order, size, plan.least_batch)
-    every = (as_batch(samples, index, seed(number)) for number, index in enumerate(batches))
-    found = torch.cat([predict(network, [batch]).argmax(1) for batch in every])
-    return torch.empty_like(found).index_copy_(0, order.to(found.device), found)
+    for number, index in enumerate(in_batches(order, size, plan.least_batch)):
+        yield index, as_batch(samples, index, seed(number))
+
+
+def classes_of(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Tensor:
+    """What a client's network takes each sample for."""
+    order, found = list[Tensor](), list[Tensor]()
+    for index, batch in _batches(plan, samples, seed, EVALUATION_BATCH):
+        order.append(index)
+        found.append(predict(network, [batch]).argmax(1))
+    every = torch.cat(found)
+    return torch.empty_like(every).index_copy_(0, torch.cat(order).to(every.device), every)
+
+
+def _next_tokens(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Score:
+    """Every place is judged that has a next token. Batches as in training: scores are as many as there are words."""
+    right, count, surprise = 0, 0, 0.0
+    for _, batch in _batches(plan, samples, seed, plan.batch_size):
+        scores = predict(network, [batch])
+        judged = batch.y != NO_LABEL
+        right += int((scores.argmax(1) == batch.y)[judged].sum())
+        count += int(judged.sum())
+        surprise += float(surprise_of_each(scores, batch.y).sum())
+    return Score(right, count, surprise=surprise)
+
+
+def surprise_of_each(scores: Tensor, y: Tensor) -> Tensor:
+    """-log of the probability that each next token was given, summed over the places of every text."""
+    return cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none").double().sum(1)
+
+
+def figures(scores: Iterable[Score | None]) -> dict[str, float]:
+    """What is said beside accuracy: `mean_iou` of pixels, a mean over networks, or `perplexity` of next tokens."""
+    known = [one for one in scores if one is not None]
+    if maps := [mean_iou(one.confusion) for one in known if one.confusion is not None]:
+        return {"mean_iou": sum(maps) / len(maps)}
+    if texts := [one for one in known if one.surprise is not None and one.samples]:
+        surprise, tokens = sum(one.surprise or 0.0 for one in texts), sum(one.samples for one in texts)
+        return {"perplexity": perplexity(surprise, tokens)}
+    return {}
+
+
+def perplexity(surprise: float, tokens: int) -> float:
+    """Among how many equally likely tokens the network, on average, still had to choose: e to the mean surprise."""
+    return exp(min(surprise / max(1, tokens), 700.0))  # what is lost altogether is a large number, not an error
 
 
 def score(found: Tensor, truth: Tensor, classes: int) -> Score:

@@ -28,7 +28,8 @@ class Fusion:
         server, rows = self.server, {message.client: len(message["z"]) for message in messages}
         z = torch.cat([message["z"] for message in messages]).requires_grad_()
         server.body.train()
-        u = server.body(z)
+        beside = {name: torch.cat([m.beside[name] for m in messages]) for name in messages[0].beside}
+        u = server.body(z, **beside)
         # Some guards send one row for several samples.
         lifted = u.split([count * (len(u) // len(z)) for count in rows.values()])
         if messages[0].kind is Kind.LOSS:

@@ -5,14 +5,15 @@ broken. Its docstring says in a line what holds. `cutlayer check` runs these and
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.batch import Batch, Task
+from ..core.batch import Batch, Task, made_up
+from ..core.features import Form
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.outside import is_outside, written
 from ..core.outside.files import where
@@ -22,7 +23,7 @@ from ..core.split import each
 from ..data.partitions import Partition
 from ..data.samples import Samples
 from ..guards.base import Guard
-from ..nets.base import Net, out_shape
+from ..nets.base import Net, crossing, out_shape
 from ..rules.base import Rule, Update
 
 Law = Callable[..., None]
@@ -58,7 +59,7 @@ def toy_batch(task: Task, count: int, seed: int = 0) -> Batch:
     """Numbers in the shape of a task."""
     draw, y = generator(seed), torch.arange(count) % task.classes
     s = {name: torch.arange(count) % values for name, values in task.attributes.items()}
-    return Batch(torch.rand(count, *task.shape, generator=draw), y, s, seed)
+    return Batch(made_up(task, count, draw), y, s, seed)
 
 
 # ------------------------------------------------------------------------------------------------ of every kind
@@ -275,9 +276,13 @@ def its_parts_fit(net: Net, task: Task) -> None:
     with seeded(0), torch.device("meta"):  # parts without storage
         parts = [net.head(task.shape), net.body(task.shape), net.tail(task.shape, task.classes)]
     shape: Shape = tuple(task.shape)
+    beside: Mapping[str, Form] = {}
     for name, part in zip(("head", "body", "tail"), parts, strict=True):
         try:
-            shape = out_shape(part, shape)
+            if name == "head":
+                shape, beside = crossing(part, shape)
+            else:
+                shape = out_shape(part, shape, beside)
         except Exception as error:  # whatever a user's forward raises
             raise AssertionError(f"the {name} cannot read {shape}: {error}") from error
     need(shape[:1] == (task.classes,), f"the tail gives {shape}; {task.classes} classes need ({task.classes},)")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.message import Message
 from ..core.state import State
+from ..rules.base import SEAL
 from .coordinator import Coordinator
 from .plan.optimizers import set_rate
 from .plan.schedule import Turn
@@ -51,8 +52,7 @@ def train(
     steps = coordinator.timetable.steps
     progress.on_step = lambda terms: on_step(StepEvent(progress.epoch, progress.step, steps, terms))
     while not progress.finished(plan.epochs, plan.patience):
-        factor = plan.schedule.factor(progress.epoch, plan.epochs)
-        set_rate(server.optimizer, plan.server_optimizer.lr * factor)
+        set_rate(server.optimizer, plan.server_optimizer.lr * plan.rate_factor(progress.epoch))
         rounds = coordinator.timetable.rounds(progress.epoch)
         while progress.round < len(rounds):
             if stop():
@@ -72,11 +72,10 @@ def take_round(coordinator: Coordinator, carrier: Carrier, turns: Sequence[Turn]
     if coordinator.lacks_weights:
         _first_weights(coordinator, carrier, turns)
     coordinator.open_round(turns)
-    came: list[tuple[Turn, Message]] = []
     for turn, done in zip(turns, carrier.ask_all(turns), strict=True):
-        if done is not None and coordinator.accept(turn, done):
-            came.append((turn, done))
-    coordinator.close_round(came)
+        if done is not None:
+            coordinator.accept(turn, done)
+    coordinator.close_round()
 
 
 def _first_weights(coordinator: Coordinator, carrier: Carrier, turns: Sequence[Turn]) -> None:
@@ -85,7 +84,15 @@ def _first_weights(coordinator: Coordinator, carrier: Carrier, turns: Sequence[T
         for brought in carrier.ask_all([Turn(turn.client, 0, 0)]):
             if brought is not None:
                 coordinator.start_from(brought)
+                _show_start(coordinator, carrier, {turn.client for turn in turns})
                 return
+
+
+def _show_start(coordinator: Coordinator, carrier: Carrier, there: set[int]) -> None:
+    """Who is not drawn for the first round sees the start, too, where one has sealed it: later weights are merged."""
+    if any(name.startswith(SEAL) for name in coordinator.shared):
+        for client in sorted(set(range(coordinator.plan.clients)) - there):
+            list(carrier.ask_all([Turn(client, 0, 0, frozen=True)]))
 
 
 def _close_epoch(coordinator: Coordinator, carrier: Carrier) -> None:
@@ -94,9 +101,10 @@ def _close_epoch(coordinator: Coordinator, carrier: Carrier) -> None:
     for watch in coordinator.watches:
         watch.epoch_over()
     row, progress.sums = progress.row(), {}
-    progress.refuse_lost_weights(coordinator.tensors())
+    progress.refuse_lost_weights(coordinator.own_tensors())
     if accuracies := carrier.evaluate("validate"):
         row["val"] = mean(accuracies)
+        row |= {f"val_{name}": value for name, value in progress.figures.items()}
         if row["val"] > progress.best.accuracy:
             kept = carrier.keep(BEST) if plan.patience else {}
             tensors = coordinator.tensors() | kept if plan.patience else {}

@@ -5,14 +5,14 @@ import torch
 from ..core.errors import ProtocolError
 from ..core.message import Message
 from ..core.state import State
-from ..rules.base import CONTROL, NET, OPTIMIZER, STAT
+from ..rules.base import CONTROL, NET, OPTIMIZER, SEAL, STAT
 
 PURPOSES = ("validate", "test")  # what an evaluation is for, by its number in an order
 
 
 def weights_in(message: Message) -> State:
-    """The client weights and optimizer state that travel with an order or its answer."""
-    return {name: t for name, t in message.tensors.items() if name.startswith((NET, STAT, OPTIMIZER, CONTROL))}
+    """The client weights and optimizer state that travel with an order or its answer, and their seal."""
+    return {name: t for name, t in message.tensors.items() if name.startswith((NET, STAT, OPTIMIZER, CONTROL, SEAL))}
 
 
 def numbers(message: Message, name: str, count: int) -> list[int]:
@@ -20,4 +20,4 @@ def numbers(message: Message, name: str, count: int) -> list[int]:
     found = message[name]
     if found.dtype != torch.int64 or found.shape != (count,):
         raise ProtocolError(f"{message} should carry {count} whole numbers as {name!r}")
-    return [int(value) for value in found]
+    return found.tolist()

@@ -1,6 +1,6 @@
 """How far a run has come and how it went: plain facts, which a snapshot carries on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ class Progress:
         self.seconds = 0.0
         self.history: list[dict[str, Any]] = []
         self.best = Best()
+        self.figures: dict[str, float] = {}  # beside the accuracy of the last validation, where the engine is told
         self.on_step: Callable[[Mapping[str, float]], None] = lambda terms: None
         # The largest value of each term of the loss so far, where the engine is told.
         self.peaks: Callable[[], Mapping[str, float]] = dict
@@ -57,8 +58,8 @@ class Progress:
         row: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
         return row | {name: total / count for name, (total, count) in self.sums.items()}
 
-    def refuse_lost_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, tensor in tensors.items():
+    def refuse_lost_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        for name, tensor in tensors:
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise lost_numbers(f"the weights are non-finite after step {self.step} ({name})", self.peaks())
 

@@ -16,7 +16,8 @@ from ..core.message import Kind
 from ..core.remote import Remote
 from ..core.seeds import seeded
 from ..core.split import Split
-from ..core.state import State, drop_gradients, freeze, load_optimizer, named, optimizer_state, unnamed
+from ..core.state import State, drop_gradients, freeze, load_changing, load_optimizer, named, optimizer_state, unnamed
+from ..core.stepping import step
 
 
 @dataclass
@@ -65,7 +66,7 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepH
         if client.optimizer is not None:
             if update:
                 hooks.before_step()
-                client.optimizer.step()  # under the step's seed: DP-SGD draws noise here
+                step(client.optimizer)  # under the step's seed: DP-SGD draws noise here
             drop_gradients(client.optimizer)
     noted(client, values)
     return values | figures(client)
@@ -140,7 +141,7 @@ def predict(client: ClientNetwork, batches: Iterable[Batch]) -> Tensor:
 
 
 def export(client: ClientNetwork, optimizer: bool = True, copies: bool = True) -> State:
-    """Copies of everything the next client needs to go on: weights, statistics and optimizer state.
+    """Copies of everything the next client needs to go on: weights that train, statistics and optimizer state.
 
     Without `copies` the weights are the client's own, to be read before it goes on.
     """
@@ -150,7 +151,7 @@ def export(client: ClientNetwork, optimizer: bool = True, copies: bool = True) -
 
 
 def load(client: ClientNetwork, state: Mapping[str, Tensor]) -> None:
-    client.split.load_state_dict(unnamed(state))
+    load_changing(client.split, unnamed(state))
     client.split.zero_grad()  # a step that was broken off has left some
     if any(name.startswith("optimizer.") for name in state):  # weights alone leave the optimizer as it is
         load_optimizer(client.optimizer, state)

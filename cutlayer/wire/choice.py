@@ -30,13 +30,14 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     """
     if _goes_raw(tensor):
         return RAW, RAW.size(tensor)
-    shape, each = tuple(tensor.shape), tensor.element_size()
     if not tensor.is_cpu:
-        return _chosen(shape, each, counted_there(tensor).tolist(), below)
+        return _chosen(tuple(tensor.shape), tensor.element_size(), counted_there(tensor).tolist(), below)
     found = on_host(tensor)
-    best, halved = _without_zeros(found, *rows_of(shape)), HALF.size_of(len(found), each, BFLOAT16)
-    wanted = halved < min(best[1], below) and may_fit(found)
-    return (HALF, halved) if wanted and form_of(tensor) != PLAIN else best
+    best = _without_zeros(found, tensor.shape)
+    if found.itemsize <= 2 or not may_fit(found):
+        return best
+    halved = HALF.size_of(len(found), found.itemsize, BFLOAT16)
+    return (HALF, halved) if halved < min(best[1], below) and form_of(tensor) != PLAIN else best
 
 
 def smallest_later(tensor: Tensor) -> int | Later:
@@ -72,9 +73,12 @@ def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: floa
     return (HALF, halved) if fits and halved < min(best[1], below) else best
 
 
-def _without_zeros(found: NDArray[Any], rows: int, length: int) -> tuple[Codec, int]:
+def _without_zeros(found: NDArray[Any], shape: tuple[int, ...]) -> tuple[Codec, int]:
     """The best of leaving out nothing, any zeros, or those at the ends of rows."""
     each, nonzero = found.itemsize, int(np.count_nonzero(found))
+    if nonzero == len(found):  # nothing to leave out, whichever way
+        return RAW, nonzero * each
+    rows, length = rows_of(shape)
     best = _any_zeros(len(found), nonzero, each)
     # Prefixes keep every non-zero value and the zeros before the last one. This many of these can be afforded:
     room = (best[1] - 1 - PREFIX.size_of(rows, length, nonzero, each)) // each

@@ -13,7 +13,7 @@ unaligned tensor gives other last bits than the one that was sent. The memory fo
 import math
 import struct
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 
 import torch
@@ -47,6 +47,9 @@ _DTYPES: Sequence[torch.dtype] = (
     torch.bool,
 )
 _ROWS, _CHANNELS_LAST = 0, 1
+# Tensors of a message at most: each costs time and memory to build, however empty it is.
+_STEP, _MANY = 16, 1 << 14
+_MOST = {Kind.FORWARD: _STEP, Kind.BACKWARD: _STEP, Kind.LOSS: _STEP, Kind.PREDICT: _STEP}
 _RAW = Raw()
 
 
@@ -86,8 +89,8 @@ def size(message: Message, codec: Codec | None = None) -> int:
     """`len(encode(message))` without encoding: what the ledger counts when nothing has to be sent."""
     lengths = []
     for name, tensor in message.tensors.items():
-        sent = _as_sent(tensor)[1]
-        ready = None if codec else _ready(message, name, sent)
+        sent = tensor if tensor.is_contiguous() else _as_sent(tensor)[1]
+        ready = _ready(message, name, sent) if message.packed and not codec else None
         lengths.append(codec.size(sent) if codec else ready.size() if ready else _best(message.kind, sent)[1])
     return _end(_start(message), lengths)
 
@@ -104,13 +107,19 @@ def size_later(message: Message) -> int | Later:
 
 def _start(message: Message) -> int:
     """Where the first buffer begins."""
-    table = sum(1 + len(name.encode()) + _ENTRY.size + 4 * t.dim() for name, t in message.tensors.items())
+    return _behind_table(*[(name, tensor.dim()) for name, tensor in message.tensors.items()])
+
+
+@lru_cache(maxsize=256)  # a run has a dozen kinds of tables, and every message asks
+def _behind_table(*entries: tuple[str, int]) -> int:
+    """Where the first buffer begins, behind a table of tensors with these names and dimensions."""
+    table = sum(1 + len(name.encode()) + _ENTRY.size + 4 * dimensions for name, dimensions in entries)
     return _aligned(_HEADER.size + _COUNT.size + table)
 
 
 def _end(start: int, lengths: Sequence[int]) -> int:
     """Where the last of such buffers ends."""
-    return ([start, *_ends(start, lengths)])[-1]
+    return start + lengths[0] if len(lengths) == 1 else ([start, *_ends(start, lengths)])[-1]
 
 
 def decode(frame: bytes | bytearray | memoryview, limit: int = LARGEST_FRAME) -> Message:
@@ -134,9 +143,12 @@ def _decode(view: memoryview, limit: int) -> Message:
         raise WireError(f"frame of wire version {version}, this side speaks {VERSION}: update the older side")
     if kind not in Kind._value2member_map_:
         raise WireError(f"unknown kind {kind}")
+    (held,) = _COUNT.unpack_from(view, _HEADER.size)
+    if held > (most := _MOST.get(Kind(kind), _MANY)):
+        raise WireError(f"{Kind(kind).name} with {held} tensors; there are {most} at most")
     at, unpacked = _HEADER.size + _COUNT.size, 0
     entries = []
-    for _ in range(_COUNT.unpack_from(view, _HEADER.size)[0]):
+    for _ in range(held):
         length = view[at]
         name = bytes(view[at + 1 : at + 1 + length]).decode()
         dtype, tag, format, dimensions, count = _ENTRY.unpack_from(view, at + 1 + length)
@@ -190,8 +202,9 @@ def _best(kind: Kind, tensor: Tensor, below: float = math.inf) -> tuple[Codec, i
 
 def _as_sent(tensor: Tensor) -> tuple[int, Tensor]:
     """Its memory format, and the tensor in the order in which it lies there."""
-    is_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    return (_CHANNELS_LAST, tensor.permute(0, 2, 3, 1)) if is_last and not tensor.is_contiguous() else (_ROWS, tensor)
+    if tensor.is_contiguous() or tensor.dim() != 4 or not tensor.is_contiguous(memory_format=torch.channels_last):
+        return _ROWS, tensor
+    return _CHANNELS_LAST, tensor.permute(0, 2, 3, 1)
 
 
 def _refuse_filled_gaps(view: memoryview, at: int, ends: Sequence[int], lengths: Sequence[int]) -> None:

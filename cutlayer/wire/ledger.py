@@ -12,6 +12,7 @@ from . import frames as wire
 from .later import Later, settled
 
 UP, DOWN = "up", "down"
+NAMES = {kind: kind.name for kind in Kind}  # an enum takes its time to say its name
 TRAINING = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 
@@ -56,7 +57,7 @@ class Ledger:
 
     def note(self, message: Message, direction: str, size: int | None = None) -> None:
         """Count a message; `size` is that of its frame, where somebody has encoded it already."""
-        key = message.kind.name, direction
+        key = NAMES[message.kind], direction
         found = size if size is not None else _size(message)
         if self._record is not None:
             self._record.append(Noted(key, found))
@@ -123,5 +124,7 @@ class Ledger:
 
 
 def _size(message: Message) -> int | Later:
-    here = all(tensor.is_cpu for tensor in message.tensors.values())
-    return wire.size(message) if here else wire.size_later(message)
+    for tensor in message.tensors.values():
+        if not tensor.is_cpu:
+            return wire.size_later(message)
+    return wire.size(message)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rotation import and_the_rest
 from torch import nn
 from toys import TASK, samples
 
@@ -241,11 +242,11 @@ SHORT = replace(SMALL, steps=60, reader_steps=60)
     "attack",
     [
         SHORT,
-        replace(SHORT, blocks="resnet"),
-        replace(SHORT, blocks="dense"),
-        replace(SHORT, mix=0.8),
-        replace(SHORT, reader="mlp"),
         replace(SHORT, prior=True),
+        *(
+            pytest.param(replace(SHORT, **other), marks=pytest.mark.campaign)
+            for other in ({"blocks": "resnet"}, {"blocks": "dense"}, {"mix": 0.8}, {"reader": "mlp"})
+        ),
     ],
     ids=repr,
 )
@@ -257,6 +258,7 @@ def test_alignment_is_what_does_it():
     assert quality(replace(SMALL, steps=1)) < quality(SMALL) - 0.3
 
 
+@pytest.mark.campaign
 def test_the_critic_alone_aligns_as_well():
     alone = replace(SMALL, mix=0.0, steps=150, critic_rate=2e-3)
     assert quality(alone) > quality(replace(SMALL, steps=1)) + 0.3
@@ -269,8 +271,12 @@ def test_a_projection_is_read_by_whoever_puts_it_into_the_substitute():
     assert matched > quality(replace(attack, knows="lift"), guard) + 0.2
 
 
-@pytest.mark.parametrize("guard", [SEAL(energy=0.9), Noise(scale=0.05)], ids=repr)
-@pytest.mark.parametrize("knows", ["oblivious", "matched"])
+OTHERS, FORMS = [SEAL(energy=0.9), Noise(scale=0.05)], ["matched", "oblivious"]
+
+
+@pytest.mark.parametrize(
+    ("guard", "knows"), and_the_rest([*zip(OTHERS, FORMS, strict=True)], OTHERS, FORMS), ids=repr
+)
 def test_other_guards_in_their_forms(guard, knows):
     assert quality(replace(SHORT, knows=knows), guard) > FLOOR
 

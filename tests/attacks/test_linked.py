@@ -140,7 +140,7 @@ def test_it_is_tried_where_a_guard_draws_anew(guard, anew):
     links = [form.link for form in Linked().against(guard, SHAPE)]
     assert links == (["neighbours", "order"] if anew else [""] if guard == NoGuard() else [])
     assert Linked(link="order").against(LightSplit(ratio=4), SHAPE) == [Linked(link="order")]
-    assert [type(one) for one in usual([guard])] == [Decoder, Linked] if anew else [Decoder]
+    assert [type(one) for one in usual([guard], TASK)] == [Decoder, Linked] if anew else [Decoder]
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)

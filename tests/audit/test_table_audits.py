@@ -169,7 +169,7 @@ def reading(truth, guess, data, kind, units=None):
     run = SimpleNamespace(task=SimpleNamespace(kind=kind))
     victim = SimpleNamespace(truth=truth, messages=forward, rows=[None], units=units, run=run)
     attacker = SimpleNamespace(reconstruct=lambda messages: guess)
-    return judging._rows(data, None, attacker, victim, None)[0]
+    return judging._rows(data, Decoder(), attacker, victim, None)[0]
 
 
 def parts_of(loaded):

@@ -57,6 +57,15 @@ def test_the_leak_is_what_lies_above_the_best_blind_guess():
     assert judged(pictured("none", 0.9), pictured("g", 0.5), floors=floors).leak == pytest.approx(0.2)
 
 
+def test_of_a_figure_that_the_open_cut_does_not_leak_no_share_is_taken():
+    """Of a tail that the open cut leaves at its floor, a guard that shows any would leave millions of times that."""
+    floors = FLOORS | {"mean": {**FLOORS["mean"], "ssim_p90": 0.95}}
+    rows = pictured("none", 0.9, ssim_p90=0.95), pictured("g", 0.45, ssim_p90=0.951)
+    assert judged(*rows, floors=floors).leak == pytest.approx(0.25)
+    read = pictured("none", 0.9, ssim_p90=0.3), pictured("g", 0.45, ssim_p90=0.9)
+    assert judged(*read).leak == 1.0
+
+
 def test_the_unaligned_decoder_is_no_floor():
     rows = pictured("none", 0.9), pictured("g", 0.6)
     for unaligned in (0.1, 0.55):
@@ -167,6 +176,15 @@ def test_a_white_box_below_its_default_strength_earns_nothing_good():
         weak.sentence
     )
     assert any("below its default strength" in flag for flag in weak.flags)
+
+
+def test_a_weak_attacker_that_finds_everything_has_proved_it():
+    less = {"attack": "Decoder(steps=5)", "plain": "Decoder(steps=5)", "below_default": ["steps 5 of 400"]}
+    rows = pictured("none", 0.9, **less), pictured("g", 0.88, **less), pictured("h", 0.3, **less)
+    verdicts = [judged(*rows, guard=name) for name in ("none", "g", "h")]
+    assert [one.grade for one in verdicts] == ["open", "does not protect", "unknown"]
+    assert [bool(one.flags) for one in verdicts] == [False, False, True]
+    assert flags(rows[:2], verdicts[:2]) == [] and "below its default" in flags(rows, verdicts)[0]
 
 
 def test_a_few_messages_earn_nothing_good():
@@ -327,7 +345,7 @@ def test_attributes_are_graded_each_by_itself():
 def test_secrets_are_typed_with_commas_between():
     assert read_secrets(None) == () and read_secrets("images, labels") == ("images", "labels")
     with pytest.raises(
-        ValueError, match="among images, records, series, labels, attribute, membership; got 'pictures'"
+        ValueError, match="among images, records, series, texts, labels, attribute, membership; got 'pictures'"
     ):
         read_secrets("pictures")
 
@@ -338,8 +356,10 @@ def test_a_model_that_hardly_learnt_is_flagged_and_earns_nothing_good():
     rows = pictured("none", 0.9, **poor), pictured("g", 0.31, **poor)
     found = judged(*rows)
     assert found.grade == "unknown" and "hardly learnt its task: accuracy 0.300" in found.sentence
-    assert any("hardly learnt" in flag for flag in flags(rows)) and any("hardly learnt" in one for one in found.flags)
-    assert flags([pictured("none", 0.9)]) == []
+    assert any("hardly learnt" in flag for flag in flags(rows, [found])) and any(
+        "hardly learnt" in one for one in found.flags
+    )
+    assert flags([pictured("none", 0.9)], []) == []
 
 
 def test_a_guard_that_is_read_better_than_the_open_cut_is_flagged():

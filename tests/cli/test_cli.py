@@ -74,6 +74,9 @@ def test_bench_writes_ratios(command, tmp_path, monkeypatch):
     assert rows == json.loads((tmp_path / "a" / "bench.json").read_text())
     for row in rows:
         assert row.keys() >= {"name", "value", "unit", "ratio", "baseline", "machine"} and row["ratio"] > 0
+    earlier = ("--against", tmp_path / "a" / "bench.json")
+    code, out, err = command("bench", "project.fast.wide", "--quick", "--out", tmp_path / "b", *earlier)
+    assert code == 0 and "->" in out + err
 
 
 @pytest.mark.parametrize(

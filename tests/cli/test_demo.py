@@ -1,7 +1,7 @@
 """What `cutlayer demo` must show.
 
-`make test` runs the command in this process, on the demo's own data, network, decoder and bars, but with half of the
-epochs, few steps for the decoder, of the three guards the one that has a bar, and no client trained alone.
+`make test` runs the command in this process, on the demo's own data, network, decoder and bars, but with a third of
+the epochs, few steps for the decoder, of the three guards the one that has a bar, and no client trained alone.
 `make campaign` holds the same bars against the demo itself, run as a user runs it.
 """
 
@@ -31,7 +31,7 @@ def shown(request, tmp_path_factory):
         written = done.stdout
     else:
         smaller = {
-            "demo_plan": replace(demo.demo_plan(), epochs=5),
+            "demo_plan": replace(demo.demo_plan(), epochs=3),
             "demo_guards": [guard for guard in demo.demo_guards() if isinstance(guard, LightSplit)],
             "demo_attacks": [replace(attack, steps=10) for attack in demo.demo_attacks()],
         }

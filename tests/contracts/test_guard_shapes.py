@@ -29,7 +29,8 @@ from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.step import learn
 
 # Guards that read maps alone. All others read any shape: what is in no list here has to.
-MAPS_ONLY = (Bottleneck1x1, Disco, EntropicStudent, LFQ, Prism, RateBottleneck)
+MAPS_ONLY = (Bottleneck1x1, Disco, EntropicStudent, Prism, RateBottleneck)
+NO_VECTORS = (LFQ,)
 PICTURES_ONLY = (HEVC, JPEG)
 
 
@@ -77,9 +78,12 @@ all_guards = pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
 def unreadable(guard, cut):
     """What the table above says."""
     stages = guard.stages()
-    return any(isinstance(one, PICTURES_ONLY) for one in stages) or (
-        cut.name != "map" and any(isinstance(one, MAPS_ONLY) for one in stages)
+    unread = (
+        *PICTURES_ONLY,
+        *(MAPS_ONLY if cut.name != "map" else ()),
+        *(NO_VECTORS if cut.name == "vector" else ()),
     )
+    return any(isinstance(one, unread) for one in stages)
 
 
 READABLE = [(guard, cut) for guard in ALL_GUARDS for cut in CUTS if not unreadable(guard, cut)]

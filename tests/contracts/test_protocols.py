@@ -55,6 +55,6 @@ class _Asked(Here):
         super().__init__(body)
         self.asked = asked
 
-    def body(self, z, packed=None):
+    def body(self, z, *given):
         self.asked.append(z)
-        return super().body(z, packed)
+        return super().body(z, *given)

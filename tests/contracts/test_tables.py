@@ -9,6 +9,7 @@ from test_codecs import CODECS
 from test_detectors import AT_SERVERS, DETECTORS
 from test_protocols import PROTOCOLS
 from test_rules import RULES
+from test_text_attacks import TEXT_ATTACKS
 from toys import ALL_GUARDS
 
 import cutlayer
@@ -20,7 +21,7 @@ ROOT = Path(cutlayer.__file__).parent
 # By kind: its folder, the classes that all of its kind descend from, and the table whose entries meet every law.
 KINDS = {
     "guards": ("guards", {"Guard"}, ALL_GUARDS),
-    "attacks": ("attacks", {"Attack"}, ATTACKS),
+    "attacks": ("attacks", {"Attack"}, ATTACKS + TEXT_ATTACKS),
     "rules": ("rules", {"Rule"}, RULES),
     "detectors": ("detectors", {"Detector", "ServerDetector"}, DETECTORS + AT_SERVERS),
     "codecs": ("wire/codecs", {"Codec"}, CODECS),

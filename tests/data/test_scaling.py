@@ -12,6 +12,7 @@ from cutlayer.data.scaling import AS_THEY_ARE, Scale
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, predict
 from cutlayer.nets import MLP
+from cutlayer.training.batches import as_batch, task_of
 from cutlayer.training.plan.plan import Plan
 
 DRAW = np.random.default_rng(0)
@@ -52,9 +53,13 @@ def test_numbers_that_are_near_stay_as_they_are(saved, x):
 
 def test_token_ids_are_names_and_are_never_scaled(saved):
     x = DRAW.integers(0, 50000, (60, 7))
-    loaded = Npz(saved(x=x, y=Y), tokens=True).load()
-    assert loaded.scale is None and loaded.train.x.dtype == torch.float32
-    assert set(loaded.train.x.flatten().long().tolist()) <= set(x.flatten().tolist())
+    loaded = Npz(saved(x=x, y=Y), vocabulary=50000).load()
+    assert loaded.scale is None and loaded.train.x.dtype == torch.int64
+    assert set(loaded.train.x.flatten().tolist()) <= set(x.flatten().tolist())
+    # Whole from the file to the head, and both sides know what they are.
+    assert as_batch(loaded.train, torch.arange(3)).x.dtype == torch.int64
+    task = task_of(loaded.train[torch.arange(3)], 3)
+    assert (task.kind, task.vocabulary) == ("texts", 50000)
 
 
 def test_another_file_is_put_on_a_known_scale(saved, tmp_path):
@@ -116,7 +121,7 @@ def test_a_client_that_joins_goes_by_its_own_rows_and_by_the_same_when_it_comes_
     [
         (
             {"x": DRAW.integers(0, 900, (60, 4)), "y": Y},
-            r"token ids, say tokens=True; if .* amounts, .*float32",
+            r"token ids, say how many the tokenizer has, e.g. vocabulary=\d+; if .* amounts, .*float32",
         ),
         ({"x": ROWS, "y": Y * 0}, r"y of .*mine.npz has one class only in 60 rows"),
         ({"x": ROWS, "y": np.array([object()] * 60)}, "it holds Python objects, which could run code"),
@@ -130,10 +135,16 @@ def test_what_is_refused(saved, source, words):
 
 def test_tokens_that_are_none(saved):
     for x in (ROWS, -np.ones((60, 3), int), np.ones((60, 3, 2), int)):
-        with pytest.raises(ValueError, match="tokens are whole numbers from 0 up"):
-            Npz(saved(x=x, y=Y), tokens=True).load()
-    with pytest.raises(ValueError, match="signals or tokens, not both"):
-        Npz("a.npz", signals=True, tokens=True)
+        with pytest.raises(ValueError, match="token ids are whole numbers from 0 up"):
+            Npz(saved(x=x, y=Y), vocabulary=100).load()
+    with pytest.raises(
+        ValueError, match=r"token ids run from 0 to 99; those of train row 0 from 100 to 100.*tokenizer"
+    ):
+        Npz(saved(x=np.full((60, 3), 100), y=Y), vocabulary=100).load()
+    with pytest.raises(ValueError, match="signals or token ids, not both"):
+        Npz("a.npz", signals=True, vocabulary=100)
+    with pytest.raises(ValueError, match=r"how many token ids there are, .* got -1"):
+        Npz("a.npz", vocabulary=-1)
 
 
 def test_a_table_given_to_npz_and_files_that_are_not_there(tmp_path, monkeypatch):

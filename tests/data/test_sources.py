@@ -15,6 +15,7 @@ from cutlayer.data import (
     CIFAR10,
     CIFAR100,
     GTSRB,
+    IMDB,
     MNIST,
     SVHN,
     Digits,
@@ -25,6 +26,7 @@ from cutlayer.data import (
     Reviews,
     Scenes,
     Table,
+    Texts,
     TinyImageNet,
     UTKFace,
 )
@@ -57,6 +59,10 @@ SOURCES = [
     Table("a.csv", target="y", attributes=("sex",), limit=5),
     Reviews(),
     Reviews(features=100, limit=5),
+    IMDB(),
+    IMDB(length=16, vocabulary=50, next_token=True, limit=5),
+    Texts("a.jsonl"),
+    Texts("a.csv", length=32, vocabulary=100, words="words.txt", text="said", label="who", test="b.csv", limit=5),
 ]
 
 

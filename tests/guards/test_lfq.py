@@ -87,6 +87,17 @@ def test_numbers_that_are_none_are_not_made_into_bits():
 
 
 # ------------------------------------------------------------------------ the loss
+def test_tokens_are_positions_and_features_channels():
+    z = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(2))
+    guard = LFQ(bits=3, freq=1000)
+    as_map = z.transpose(1, 2).unsqueeze(3)
+    text, maps = (guard.build(shape, 1, 2).eval() for shape in ((6, 5), (5, 6, 1)))
+    one, other = (module(rows, None).seen for module, rows in ((text, z), (maps, as_map)))
+    assert torch.equal(one, other) and one.shape == (4, *guard.out_shape((6, 5)))
+    back = guard.lift((6, 5), 1).eval()(one)
+    assert torch.equal(back, guard.lift((5, 6, 1), 1).eval()(one).squeeze(3).transpose(1, 2))
+
+
 def logits_of(p):
     return torch.logit(torch.tensor(p, dtype=torch.float64)).reshape(-1, 1, 1, 1)
 

@@ -382,3 +382,15 @@ def test_it_lowers_the_rank_before_a_projection():
     alone = SEAL().build((4, 5, 5), 1, derive(2, 0))(z, batch).seen
     assert seen.shape == (6, prod((4, 5, 5)))
     torch.testing.assert_close(guard.lift((4, 5, 5), 1)(seen), alone, atol=1e-5, rtol=0)
+
+
+def test_in_one_dimension_every_row_is_a_map_of_its_own():
+    """Tokens x features as rows of features, under the same key."""
+    z = torch.randn(5, 3, 12, generator=torch.Generator().manual_seed(4))
+    rows = SEAL(dims=1).build((3, 12), 0, 9)(z, None).seen
+    alone = SEAL().build((12,), 0, 9)(z.flatten(0, 1), None).seen
+    assert torch.equal(rows, alone.reshape(z.shape))
+    together = SEAL().build((3, 12), 0, 9)(z, None).seen
+    assert not torch.allclose(rows, together)
+    with pytest.raises(ValueError, match="dims is 2"):
+        SEAL(dims=3)

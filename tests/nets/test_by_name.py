@@ -12,6 +12,7 @@ from cutlayer.core.spec import NotNamed, spec
 from cutlayer.nets import Own, cut, shapes
 from cutlayer.nets.answers import only_tensor
 from cutlayer.training.plan.plan import Plan, Task
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
 HERE = f"{Path(__file__).parent}/own_models.py"
@@ -162,3 +163,11 @@ def test_decisions_by_the_batch_and_draws_between_layers_are_refused():
     with pytest.raises(ValueError, match="draws random numbers between its layers"):
         cut(model, "a", shape=(4,))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@every_model
+def test_a_bypass_keeps_channels_or_features_home_and_never_tokens(model):
+    make, at, back, task = MODELS[model]
+    plan = Plan(net=Own(make, at=at, back=back), protocol=Bypass(home=0.5))
+    z, shared = cut_shapes(plan, task)[:2]
+    assert shared == ((z[0], z[1] // 2) if len(z) == 2 else (z[0] // 2, *z[1:]))

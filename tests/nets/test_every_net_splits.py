@@ -28,6 +28,8 @@ from cutlayer.nets import (
     Segmenter,
     SignalNet,
     SimpleCNN,
+    TextDecoder,
+    TextEncoder,
     Whole,
 )
 from cutlayer.training.plan.optimizers import SGD
@@ -38,6 +40,7 @@ from cutlayer.training.step import learn, predict
 PLAIN = NoGuard()
 SMALL, COLOUR = Task((1, 28, 28), 10), Task((3, 32, 32), 10)
 SCENE, SIGNAL, TABLE = Task((3, 16, 24), 4), Task((2, 40), 3), Task((9,), 3)
+TEXT, NEXT = Task((7,), 3, vocabulary=11), Task((7,), 11, vocabulary=11)
 
 # At least one line a network; every one that normalises with both norms. `make test` takes the first of each.
 EVERY = [
@@ -63,6 +66,9 @@ EVERY = [
     (MLP(), TABLE),
     (VGG16(), COLOUR),
     (Whole(net=MicronNet(depth=2)), COLOUR),
+    *((TextEncoder(width=8, at=at, vocabulary=11, dropout=0.1), TEXT) for at in (1, 0)),
+    (TextEncoder(width=8, vocabulary=11, pad="mask"), TEXT),
+    *((TextDecoder(width=8, at=at, vocabulary=11, dropout=0.1), NEXT) for at in (1, 0)),
 ]
 
 
@@ -73,19 +79,21 @@ class HereSeeded(Here):
         super().__init__(body)
         self._seed, self._steps = seed, count()
 
-    def body(self, z, packed=None):
+    def body(self, z, *given):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
-            return super().body(z)
+            return super().body(z, *given)
 
-    def loss(self, z, y, rows=None, packed=None):
+    def loss(self, z, y, *given):
         with seeded(derive(self._seed, "server", 0, next(self._steps))):
-            return super().loss(z, y)
+            return super().loss(z, y, *given)
 
 
 def batch(task: Task, seed: int, size: int = 3) -> Batch:
     draw = torch.Generator().manual_seed(seed)
-    pixels = task.shape[1:] if task is SCENE else ()
-    labels = torch.randint(task.classes, (size, *pixels), generator=draw)
+    places = task.shape[1:] if task is SCENE else task.shape if task is NEXT else ()
+    labels = torch.randint(task.classes, (size, *places), generator=draw)
+    if task.vocabulary:
+        return Batch(torch.randint(task.vocabulary, (size, *task.shape), generator=draw), labels, seed=seed)
     return Batch(torch.rand(size, *task.shape, generator=draw), labels, seed=seed)
 
 

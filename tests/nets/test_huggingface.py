@@ -6,10 +6,13 @@ import pytest
 import torch
 from rotation import and_the_rest
 from test_every_net_splits import check
+from torch import nn
 
 from cutlayer.core.spec import spec
 from cutlayer.nets import HuggingFace, load_weights
 from cutlayer.nets.answers import only_tensor
+from cutlayer.nets.lora import LoRA, folded
+from cutlayer.training.build import build_client
 from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
@@ -103,7 +106,7 @@ def test_plans_agree_on_what_is_in_the_config_wherever_it_lies(network, tmp_path
 
 def test_what_is_refused(network, tmp_path):
     net, task = network("gpt2")
-    with pytest.raises(ValueError, match=r"reads token ids, .*Npz\(path='texts.npz', tokens=True\)"):
+    with pytest.raises(ValueError, match=r"reads token ids, .*Npz\(path='texts.npz', vocabulary=30522\)"):
         net.head((3, 32, 32))
     with pytest.raises(ValueError, match="reads at most 20 tokens; got 40"):
         net.head((40,))
@@ -131,3 +134,72 @@ def test_without_the_library(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ValueError, match=r"need the package transformers .*pip install 'cutlayer\[text\]'"):
         HuggingFace(write(tmp_path, ROBERTA), at="x").head((6,))
+
+
+BERT = {"model_type": "bert", **SMALL, "pad_token_id": 0, "max_position_embeddings": 20}
+MASKED = {"bert": (BERT, "bert.encoder.layer.0"), "roberta": (ROBERTA, "roberta.encoder.layer.0")}
+
+
+def padded(count, pad, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 30, (count, 6), generator=draw)
+    return torch.where(torch.arange(6) < torch.randint(2, 7, (count, 1), generator=draw), ids, pad)
+
+
+@pytest.mark.parametrize("back", ["classifier", None])
+@pytest.mark.parametrize("model", MASKED)
+def test_a_mask_crosses_and_the_parts_give_what_the_library_gives(model, back, tmp_path):
+    pytest.importorskip("transformers", reason="needs cutlayer[text]")
+    config, at = MASKED[model]
+    net = HuggingFace(write(tmp_path, config), at=at, back=back, pad="mask")
+    whole = net.model(TEXT.shape, TEXT.classes).eval()
+    for weight in (p for p in whole.parameters() if p.dim() > 1):
+        nn.init.normal_(weight)  # as they start, nobody looks at anything in particular
+    parts = net.parts(TEXT.shape, TEXT.classes)
+    for part in parts:
+        part.eval()
+        part.load_state_dict({name: whole.state_dict()[name] for name in part.state_dict()})
+    x = padded(5, config["pad_token_id"])
+    mask = x != config["pad_token_id"]
+    assert not mask.all()
+    made = parts.head(x)
+    assert set(made.beside) == {"mask"} and torch.equal(made.beside["mask"], mask)
+    found = parts.tail(parts.body(made.z, **made.beside), **made.beside)
+    whole.set_attn_implementation("sdpa")  # with the library's own masks
+    torch.testing.assert_close(found, only_tensor(whole(x, attention_mask=mask)), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(found, only_tensor(whole(x)), atol=1e-4), "a mask that changes nothing is none"
+
+
+@pytest.mark.parametrize("protocol", [UShaped(), pytest.param(Bypass(), marks=pytest.mark.campaign)], ids=repr)
+def test_split_is_whole_with_a_mask(protocol, tmp_path):
+    pytest.importorskip("transformers", reason="needs cutlayer[text]")
+    net = HuggingFace(write(tmp_path, BERT), at="bert.encoder.layer.0", back="classifier", pad="mask")
+    assert spec(repr(net), "nets").pad == "mask"
+    check(net, TEXT._replace(vocabulary=30), protocol)
+
+
+def test_where_there_is_nothing_to_mask_is_said(tmp_path):
+    pytest.importorskip("transformers", reason="needs cutlayer[text]")
+    for config, words in (
+        (GPT2, "a decoder reads what came before alone"),
+        (VIT, "images have no padding"),
+        (BERT | {"pad_token_id": None}, "names no pad_token_id"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            HuggingFace(write(tmp_path, config), at="x", pad="mask").head((1, 16, 16) if config is VIT else (6,))
+
+
+@pytest.mark.parametrize(("model", "at"), [("roberta", "query,value"), ("gpt2", "c_attn")])
+def test_adapters_sit_on_its_layers(network, model, at):
+    net, task = network(model)
+    plans = [Plan(net=net, adapters=adapters, private_seed=1) for adapters in (None, LoRA(rank=2, at=at))]
+    bare, adapted = (build_client(plan, task, 0, lambda message: message).split.head.eval() for plan in plans)
+    x = torch.randint(3, 30, (4, *task.shape))
+    assert torch.equal(bare(x), adapted(x))
+    learnt = [p for p in adapted.parameters() if p.requires_grad]
+    assert len(learnt) == 2 * len(at.split(","))
+    for parameter in learnt:
+        nn.init.normal_(parameter)
+    assert not torch.allclose(bare(x), adapted(x))
+    bare.load_state_dict(folded(adapted).state_dict())
+    torch.testing.assert_close(bare(x), adapted(x), rtol=1e-4, atol=1e-5)

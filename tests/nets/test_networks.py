@@ -28,6 +28,8 @@ from cutlayer.nets import (
     Segmenter,
     SignalNet,
     SimpleCNN,
+    TextDecoder,
+    TextEncoder,
     Timm,
     Whole,
     count_parameters,
@@ -94,6 +96,10 @@ PUBLISHED = [
     (SignalNet(), (2, 128), 5, (2 * 32 * 7 + 64, 10_368 + 24_832, 645), (32, 64), (128,)),
     (MLP(), (13,), 3, (13 * 64 + 64, 64 * 32 + 32, 99), (64,), (32,)),
     (MLP(widths=(5, 4, 6)), (13,), 2, (70, 24 + 30, 14), (5,), (6,)),
+    # a block of width w has 12ww + 13w; words, and 16 places
+    (TextEncoder(), (16,), 2, (5016 * 64 + 49_984, 49_984 + 128, 130), (16, 64), (16, 64)),
+    (TextEncoder(at=0), (16,), 2, (5016 * 64, 2 * 49_984 + 128, 130), (16, 64), (16, 64)),
+    (TextDecoder(width=32), (9,), 40, (5009 * 32 + 12_704, 12_704 + 64, 33 * 40), (9, 32), (9, 32)),
     (Whole(), DIGIT, 10, (0, 520 + 435_162, 5_130), DIGIT, (512,)),
 ]
 NETS = [row[0] for row in PUBLISHED]

@@ -18,7 +18,7 @@ from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.roles import AllActive
 from cutlayer.training.plan.schedule import Relay, epoch_rounds
 from cutlayer.training.plan.shapes import cut_shapes, steps_per_epoch
-from cutlayer.training.protocols import Bypass, Vanilla
+from cutlayer.training.protocols import Bypass, Cut, Vanilla
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_client_without_a_secret_is_refused():
 
 def test_shapes_along_a_bypass():
     cut = cut_shapes(tiny_plan(protocol=Bypass(home=0.25), guard=Bottleneck1x1(ratio=3)), TASK)
-    assert cut == ((4, 5, 5), (3, 5, 5), (1, 5, 5), (7,))
+    assert cut == Cut((4, 5, 5), (3, 5, 5), (1, 5, 5), (7,))
 
 
 def test_each_side_builds_only_its_own_part():

@@ -8,6 +8,7 @@ from math import exp
 
 import pytest
 import torch
+from masked import TEXTS, MaskedNet
 from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import nn
@@ -388,3 +389,12 @@ def test_the_ledger_reads_no_files_and_draws_nothing():
     state = torch.get_rng_state()
     privacy(replace(FROZEN, start=Pretrained("not-there.safetensors")), TASK)
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_mask_that_leaves_is_said_and_takes_every_epsilon_away():
+    guarded = {"guard": Chain(Clip(norm=1.0), Gaussian(scale=1.0)), "frozen_parts": ("head",)}
+    masked, fixed = (privacy(tiny_plan(net=MaskedNet(pad=pad), **guarded), TEXTS) for pad in ("mask", "fixed"))
+    assert masked["epsilon"] is None and masked["inference"] is None
+    assert "mask leaves beside" in masked["why_no_epsilon"]
+    assert "how long each text is" in sentence(masked)
+    assert fixed["epsilon"]["release"] > 0 and fixed["beside"] is None

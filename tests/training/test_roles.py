@@ -64,6 +64,7 @@ def test_the_server_learns_from_a_frozen_client_what_it_would_from_one_with_a_fr
     fields = {"protocol": Vanilla(), "epochs": 1, "client_optimizer": PLAIN}
     frozen = start(plan(roles=Frozen(share=0.4, inherit=0), **fields))
     plain = start(plan(frozen_parts=("head",), **fields))
+    plain.start_from(frozen)  # a frozen head that is shared starts from the public seed
     turn = next(turn for one in frozen.timetable.rounds(0) for turn in one if turn.client == 2)
     frozen.take([turn])
     plain.take([turn._replace(frozen=False)])

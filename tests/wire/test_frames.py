@@ -2,6 +2,7 @@
 
 import random
 import struct
+import time
 
 import pytest
 import torch
@@ -147,7 +148,7 @@ def claim(shape, codec, data, copies=1):
         b"\1" + bytes([65 + n, 0, codec.tag, 0, len(shape)]) + struct.pack(f"<I{len(shape)}I", len(data), *shape)
         for n in range(copies)
     )
-    frame = struct.pack("<2sBBIQH", b"CL", 1, 1, 0, 0, copies) + entries
+    frame = struct.pack("<2sBBIQH", b"CL", 1, Kind.WEIGHTS, 0, 0, copies) + entries
     for _ in range(copies):
         frame += bytes(-len(frame) % 16) + data
     return frame
@@ -203,3 +204,16 @@ def test_a_dtype_that_does_not_travel_is_refused_when_sent():
     for codec in (Raw(), Sparse(), Prefix()):
         with pytest.raises(frames.WireError, match="complex128, which does not travel"):
             frames.encode(Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(99, dtype=torch.complex128)}), codec)
+
+
+@pytest.mark.parametrize("kind", [Kind.FORWARD, Kind.BACKWARD, Kind.LOSS, Kind.PREDICT, Kind.WEIGHTS])
+def test_a_message_of_thousands_of_empty_tensors_is_refused_before_any_is_built(kind):
+    """A megabyte of them took seconds to read, while nobody else was answered."""
+    count = 65_535
+    entries = b"".join(b"\5" + b"%05d" % n + struct.pack("<BBBBII", 0, 0, 0, 1, 0, 0) for n in range(count))
+    head = struct.pack("<2sBBIQH", b"CL", 1, kind, 0, 0, count)
+    frame = head + entries + bytes(-len(head + entries) % 16)
+    began = time.perf_counter()
+    with pytest.raises(frames.WireError, match="65535 tensors; there are"):
+        frames.decode(frame)
+    assert time.perf_counter() - began < 0.05

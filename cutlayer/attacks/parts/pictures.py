@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from ...metrics.readers import Before, Chosen, ConvReader, MLPReader, Reader, best_reader, fit, picture_quality, ridge
 from ...metrics.row_readers import Pairs, Size, likeness, train_reader
+from ...metrics.text_readers import train_text_reader
+from ...metrics.texts import token_accuracy
 
 READERS = ("ridge", "conv", "mlp")
 
@@ -28,6 +30,8 @@ class Effort(Protocol):
 def reader_of(name: str, spec: Effort, pairs: Pairs, undo: nn.Module | None) -> Reader | None:
     """The reader of this name, trained; None: it cannot read such messages."""
     seen, images = pairs.seen, pairs.truth
+    if not images.is_floating_point():
+        return train_text_reader(name, Size(spec.steps, spec.width, spec.hidden), pairs, undo)
     if images.dim() != 4:  # records or series
         return train_reader(name, Size(spec.steps, spec.width, spec.hidden), pairs, undo)
     image = tuple(images.shape[1:])
@@ -64,6 +68,8 @@ def linear_error(seen: Tensor, images: Tensor, held: int) -> float:
 
 def quality(guess: Tensor, truth: Tensor) -> float:
     """What readers are compared by: what the judge scores."""
+    if not truth.is_floating_point():
+        return float(token_accuracy(truth, guess).mean())
     return picture_quality(guess, truth) if truth.dim() == 4 else float(likeness(truth, guess).mean())
 
 

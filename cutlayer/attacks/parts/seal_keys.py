@@ -59,12 +59,12 @@ def recoverable(guard: Guard, shape: Shape) -> bool:
     assert isinstance(seal, SEAL)
     as_sent = all(part.client_only or isinstance(part, Clip) for part in parts[place + 1 :])
     # One row has no rank to read. All rows together still show what is always empty.
-    return as_sent and seal.energy < 1 and (min(sides(shape)) > 1 or seal.fixed)
+    return as_sent and seal.energy < 1 and (min(sides(seal.maps(shape))) > 1 or seal.fixed)
 
 
 def recover(seen: Tensor, seal: SEAL, seed: int) -> Key | None:
     """The key behind these messages, or None where they do not show it."""
-    height, width = sides(tuple(seen.shape[1:]))
+    height, width = sides(seal.maps(tuple(seen.shape[1:])))
     maps = seen.detach().cpu().double().reshape(len(seen), -1, height, width)
     lengths = maps.flatten(2).norm(dim=2)
     maps = maps / torch.where(lengths == 0, 1.0, lengths)[..., None, None]

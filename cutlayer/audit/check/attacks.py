@@ -55,6 +55,7 @@ def _victim() -> Victim:
 
 
 def _attacker(attack: Attack) -> Attacker:
+    _refuse_other_inputs(attack)
     knowledge = after_training(_victim(), _victim().run.parts)
     if "private" in attack.needs:
         private = _victim().given_away(attack.private_share)  # type: ignore[attr-defined]
@@ -70,6 +71,11 @@ def _attacker(attack: Attack) -> Attacker:
         raise AssertionError(
             f"it was not told {', '.join(unsaid)}, looks at it and breaks ({error}): add it to needs, or do without"
         ) from error
+
+
+def _refuse_other_inputs(attack: Attack) -> None:
+    if "images" not in attack.inputs:
+        raise Skipped(f"the toys are images, and it reads {' and '.join(attack.inputs)}: try it in an audit of these")
 
 
 def _all(knowledge: Knowledge) -> dict[str, Any]:
@@ -118,6 +124,7 @@ def gives_the_right_shape(attack: Attack) -> None:
 
 def makes_a_row(attack: Attack) -> None:
     """the judge makes a row of a report of it, the same one twice"""
+    _refuse_other_inputs(attack)
     if attack.active or (attack.secret == "attribute" and getattr(attack, "attribute", "") not in TASK.attributes):
         raise Skipped("see the law before")
     state = torch.get_rng_state()

@@ -1,6 +1,6 @@
 """What laws are tried on: a network of a few hundred weights, and the unsplit twin of a split run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from ...core.batch import Batch, Task
 from ...core.message import Message
+from ...core.remote import NOTHING
 from ...core.seeds import seeded
 from ...core.server import Server
 from ...core.split import Split
@@ -82,11 +83,18 @@ class Here:
     def __init__(self, body: nn.Module):
         self._body = body
 
-    def body(self, z: Tensor, packed: object = None) -> Tensor:
-        return self._body(z)
+    def body(self, z: Tensor, packed: object = None, beside: Mapping[str, Tensor] = NOTHING) -> Tensor:
+        return self._body(z, **beside)
 
-    def loss(self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: object = None) -> Tensor:
-        logits = self._body(z)
+    def loss(
+        self,
+        z: Tensor,
+        y: Tensor,
+        rows: Tensor | None = None,
+        packed: object = None,
+        beside: Mapping[str, Tensor] = NOTHING,
+    ) -> Tensor:
+        logits = self._body(z, **beside)
         return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
 
 

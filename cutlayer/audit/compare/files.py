@@ -147,6 +147,8 @@ def reached(line: dict[str, Any]) -> str:
     if line["accuracy"] is None:
         return "lost"
     text = f"{line['accuracy']:.4f}" + (f" ± {line['deviation']:.4f}" if line["seeds"] - line["lost"] > 1 else "")
+    if "perplexity" in line:
+        text += f", perplexity {line['perplexity']:.2f}"
     return text + (f" ({line['lost']} of {line['seeds']} lost)" if line["lost"] else "")
 
 

@@ -15,6 +15,7 @@ from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
 from ...training.batches import refuse_too_few, task_of
+from ...training.evaluation import figures
 from ...training.facts.sides import sides
 from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
@@ -193,7 +194,9 @@ def _train(run: LocalRun, half: Path | None, show: Callable[[float], None]) -> d
         used = run.evaluate(run.parts.test)
     except NonFinite as error:  # a rate that is too high is a result, and the others go on
         return {**run_facts(run), "accuracy": None, "accuracy_last": None, "failed": str(error)}
-    return {**run_facts(run), "accuracy": mean(used), "accuracy_last": mean(last), "failed": None, **by_client(run)}
+    beside = figures(client.scored for client in run.clients)
+    told = {"accuracy": mean(used), "accuracy_last": mean(last), "failed": None, **beside}
+    return {**run_facts(run), **told, **by_client(run)}
 
 
 def run_facts(run: LocalRun) -> dict[str, Any]:
@@ -259,6 +262,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "lost": len(rows) - len(whole),
         "accuracy": mean(accuracies) if accuracies else None,
         "val": mean(validated) if (validated := [row["val"] for row in whole if row["val"] is not None]) else None,
+        **({"perplexity": mean(row["perplexity"] for row in whole)} if whole and "perplexity" in whole[0] else {}),
         "deviation": (stdev(accuracies) if len(accuracies) > 1 else 0.0) if accuracies else None,
         "best_client": over("best"),
         "worst_client": over("worst"),

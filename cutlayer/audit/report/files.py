@@ -17,17 +17,18 @@ from ...training.facts.compression import RATES, compared, crossing
 from ...training.facts.privacy import lines
 from ..floors import blind_guess
 from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
-from ..kinds import IMAGES, RECORDS, SERIES, of_floors, rebuilt
+from ..kinds import IMAGES, RECORDS, SERIES, TEXTS, of_floors, rebuilt
 from ..matrix import Audit
 from ..rows import AuditFile, Bought, Row, Verdict, picture_key
 from ..split_buys import bought
 from ..split_buys import in_words as buys_in_words
 from ..split_buys import over_seeds as alone_over_seeds
 from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_bytes
-from ..words import percents, secret_name, signed
+from ..words import floor_name, percents, secret_name, signed
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .row_plots import best_records, column_chart, column_table, curves
+from .sentences import sentences
 from .sweep import figure, points, table
 
 SHOWN = 10  # pictures in a line of the grid
@@ -65,8 +66,11 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
 
 
 def rebuilt_pictures(audit: Audit) -> dict[str, bytes]:
-    """What attackers made of what was sent, to look at: pictures, curves, or how well each column was read."""
+    """What attackers made of what was sent, to look at: pictures, curves, or how well each column was read. Texts
+    are in the report itself."""
     counted = _shown_rows(audit)
+    if of_floors(audit.floors) is TEXTS:
+        return {}
     if of_floors(audit.floors) is RECORDS:
         return {"columns.png": column_chart(counted)} if counted else {}
     if of_floors(audit.floors) is SERIES:
@@ -88,7 +92,7 @@ def as_data(audit: Audit, command: str) -> AuditFile:
     return {
         **audit.as_dict(),
         "verdicts": [asdict(one) for one in audit.verdicts()],
-        "flags": flags(audit.rows),
+        "flags": flags(audit.rows, audit.verdicts()),
         "leak_meters": meters(audit.rows),
         "noticed": noticed(audit),
         "split_buys": split_buys(audit),
@@ -124,13 +128,17 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         kind=(kind := of_floors(audit.floors)),
         columns=column_table(audit.rows, best_rows, audit.floors) if kind is RECORDS else None,
         named=audit.columns,
+        floor_name=floor_name,
+        read=sentences(audit.truth, _shown_rows(audit), audit.pictures, audit.words, _one_of_each(audit.labels))
+        if kind is TEXTS
+        else None,
         records=best_records(audit.truth, _shown_rows(audit), audit.pictures, audit.columns),
         guards=guards,
         ranked=sorted(guards, key=lambda item: _rank(item["verdict"])) if len(guards) > FEW else guards,
         few=len(guards) <= FEW,
         secrets=list(dict.fromkeys((one.secret, one.target) for judged in verdicts for one in judged.secrets)),
         best=best_rows,
-        flags=flags(audit.rows),
+        flags=flags(audit.rows, verdicts),
         costs={name: _cost(audit.rows, name) for name in names},
         grades=GRADES,
         percents=percents,
@@ -224,11 +232,9 @@ def print_table(audit: Audit) -> None:
             one["name"], _figure(one["accuracy"]), *[""] * (4 + len(own)), "0", "0", *blank, told, style="dim"
         )
     for name, floor in audit.floors.items():
-        no_floor = {"unaligned": "unaligned decoder", "nearest": f"nearest auxiliary {kind.one}"}
-        label = no_floor.get(name, f"floor: {name.replace('_', ' ')}")
         reached = floor.get(kind.statistics["value"], floor["ssim"])
         table.add_row(
-            label, "", "", _figure(reached), "", _figure(floor.get(kind.statistics["p90"])),
+            floor_name(name, kind), "", "", _figure(reached), "", _figure(floor.get(kind.statistics["p90"])),
             *(tell(floor) for tell in own.values()), "", "", *blank, "", style="dim",
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
@@ -245,7 +251,7 @@ def print_table(audit: Audit) -> None:
         console.print(f"verdicts rest on {', '.join(sound)}", style="dim", highlight=False)
     if untried := verdicts[0].untried:
         console.print(f"not tried: {', '.join(untried)}", style="dim", highlight=False)
-    for flag in dict.fromkeys([*flags(audit.rows), *(one for judged in verdicts for one in judged.flags)]):
+    for flag in dict.fromkeys([*flags(audit.rows, verdicts), *(one for judged in verdicts for one in judged.flags)]):
         console.print(f"note: {flag}", highlight=False)
     if audit.lpips_missing and kind is IMAGES:
         console.print(f"LPIPS: {audit.lpips_missing}", style="dim", highlight=False)
@@ -290,6 +296,10 @@ OWN_FIGURES: dict[str, dict[str, Callable[[Mapping[str, Any]], str]]] = {
     },
     "records": {"best-read column": _best_column},
     "series": {"spectral error": lambda figures: _figure(figures["spectral_error"])},
+    "texts": {
+        "ROUGE-L": lambda figures: _figure(figures["rouge_l"]),
+        "names": lambda figures: _figure(figures["names_found"]),
+    },
 }
 
 
@@ -418,6 +428,8 @@ def _rows_drawn(
     """Curves, or columns, of an attack on a recording: one guard, so attacks are told apart by their names."""
     told: list[Any] = [{**row, "guard": row["attack"], "attack": ""} for row in rows if rebuilt(row)]
     if not told:
+        return {}
+    if not truth.is_floating_point():
         return {}
     if truth.dim() == 2:
         return {"columns.png": column_chart(told)}

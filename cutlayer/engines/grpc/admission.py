@@ -1,6 +1,8 @@
 """Where clients are received: who they are, what they say of their data, and what a server puts up with."""
 
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -16,7 +18,7 @@ from .session import Refused
 
 STRIKES = 3  # refusals in the middle of a conversation before a client is left out
 LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
-MOST_BATCHES = 1 << 20  # of a client in an epoch
+_CODE = re.compile("[0-9a-f]{64}")
 
 
 class Admission:
@@ -37,6 +39,7 @@ class Admission:
         self.task: Task | None = None
         self.predictor: Callable[[ClientConnection], None] | None = None
         self._visitors: list[ClientConnection] = []
+        self._struck: Counter[str] = Counter()  # refusals of those that only predict, by name
 
     def enrol(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         """Which client this is, if its plan is ours. Asked before a client reads its data."""
@@ -53,22 +56,26 @@ class Admission:
             raise Refused("banned", f"{name} was refused {STRIKES} times: the run goes on without it")
         task = _task(facts)
         told = {
-            "batches": _whole(facts, "batches", MOST_BATCHES),
+            "batches": _whole(facts, "batches", self.limits.batches),
             "own_data": bool(facts.get("own_data")),
             "task": task,
         }
+        code = _code(facts)
         if self.task is None:
             self._refuse_unfit(task)
         elif task != self.task:
             raise Refused("data", f"{name} has data of shape and classes {task}, others have {self.task}")
-        if self.known[connection.number] not in ({}, told):
-            raise Refused("data", f"{name} came with {self.known[connection.number]} before, now with {told}")
+        known = dict(self.known[connection.number])
+        code |= {} if code else {key: known[key] for key in ("batches_code",) if key in known}
+        known.pop("batches_code", None)
+        if known not in ({}, told):
+            raise Refused("data", f"{name} came with {known} before, now with {told}")
         snapshots = facts.get("snapshots")
         if not isinstance(snapshots, list) or not all(
             isinstance(one, int) and 0 <= one < 1 << 53 for one in snapshots
         ):
             raise Refused("garbage", "snapshots is a list of numbers")
-        self.task, self.known[connection.number] = task, told
+        self.task, self.known[connection.number] = task, told | code
         self.wakeup.ring()
         return connection
 
@@ -88,16 +95,29 @@ class Admission:
 
     def _visit(self, connection: ClientConnection) -> ClientConnection:
         self._visitors = [one for one in self._visitors if one.connected]
+        name, most = connection.name, self.limits.visits
+        if self._struck[name] >= STRIKES:
+            raise Refused("banned", f"{name} was refused {STRIKES} times while it predicted: it may not any more")
         if self.predictor is None:
             raise Refused("busy", "this server does not predict yet: it waits for its clients")
         if len(self._visitors) >= self.limits.visitors:
             raise Refused("busy", f"{self.limits.visitors} connections predict already")
+        if sum(one.name == name for one in self._visitors) >= most:
+            raise Refused("busy", f"{most} connections of {name} predict already: others need a place, too")
         visitor = ClientConnection(
             connection.name, connection.number, self.limits.message, visitor=True, frame=self.limits.frame
         )
         self._visitors.append(visitor)
-        threading.Thread(target=self.predictor, args=(visitor,), daemon=True).start()
+        threading.Thread(target=self._predict, args=(self.predictor, visitor), daemon=True).start()
         return visitor
+
+    def _predict(self, predictor: Callable[[ClientConnection], None], visitor: ClientConnection) -> None:
+        predictor(visitor)
+        self._struck[visitor.name] += visitor.strikes
+
+    def refuse_stranger(self, name: str) -> None:
+        """Whoever is none of the clients is not even listened to."""
+        self._connection(name)
 
     def _connection(self, name: str) -> ClientConnection:
         for connection in self.connections:
@@ -126,14 +146,26 @@ def _whole(facts: Mapping[str, Any], name: str, most: int) -> int:
     return value
 
 
+def _code(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Its seal on the number of its batches, which only other clients can read."""
+    code = facts.get("batches_code", "")
+    if not isinstance(code, str) or not (code == "" or _CODE.fullmatch(code)):
+        raise Refused("garbage", "batches_code is 64 hexadecimal digits")
+    return {"batches_code": code} if code else {}
+
+
 def _task(facts: Mapping[str, Any]) -> Task:
     try:
-        shape, classes, attributes = facts["task"]
-        task = Task(tuple(int(side) for side in shape), int(classes), {str(k): int(v) for k, v in attributes.items()})
+        shape, classes, attributes, words = facts["task"]
+        named = {str(name): int(values) for name, values in attributes.items()}
+        task = Task(tuple(int(side) for side in shape), int(classes), named, int(words))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Refused("garbage", "task is [shape, classes, attributes]") from error
+        raise Refused("garbage", "task is [shape, classes, attributes, vocabulary]") from error
     if not (
-        1 <= len(task.shape) <= 4 and all(0 < side <= 1 << 16 for side in task.shape) and 1 < task.classes <= 1 << 16
+        1 <= len(task.shape) <= 4
+        and all(0 < side <= 1 << 16 for side in task.shape)
+        and 1 < task.classes <= 1 << 16
+        and 0 <= task.vocabulary <= 1 << 24
     ):
         raise Refused("data", f"no network is built for {task}")
     return task

@@ -17,6 +17,7 @@ from ...wire.ledger import DOWN, UP
 from .attendance import Attendance, log
 from .barrier import Abandoned
 from .connection import Absent, ClientConnection, Lost, Stopped
+from .pace import Pace, TurnClock
 from .replies import Replies
 from .session import Frame, Refused
 from .validation import MessageValidator, finite
@@ -28,6 +29,7 @@ class GrpcCarrier:
     def __init__(self, coordinator: Coordinator, task: Task, attendance: Attendance, replies: Replies):
         self.coordinator, self.task, self.attendance, self.replies = coordinator, task, attendance, replies
         self.connections = attendance.connections
+        self.pace = Pace(attendance.limits)
         self._validators = [MessageValidator(coordinator.plan, task) for _ in self.connections]
 
     # ------------------------------------------------------------------- what an engine is
@@ -47,7 +49,7 @@ class GrpcCarrier:
         present = [one.number for one in self.attendance.present()]
         for number in present[:1] if coordinator.alike and not self.attendance.own_data() else present:
             what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
-            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown()
+            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown(number)
             order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
             try:
                 right, count = self.ask(number, order)["score"].tolist()
@@ -153,6 +155,7 @@ class GrpcCarrier:
         connection, validator = self.connections[client], self._validators[client]
         coordinator, plan = self.coordinator, self.coordinator.plan
         validator.open(order)
+        clock = self.pace.clock(order)
         try:
             self._send(connection, order)
         except Refused as error:
@@ -161,13 +164,14 @@ class GrpcCarrier:
             self._refuse(connection, error)
         while True:
             self.attendance.waiting_for = connection.name
-            frame = self._frame(connection)
+            frame = self._frame(connection, clock)
             try:
                 message = decoded(frame, connection.limit)
                 if message.kind is order.kind:
                     self._refuse_wrong_answer(order, message, client)
                     validator.closed(message)
-                    if not plan.protocol.crosses and "turn" in order.tensors and int(message["samples"]):
+                    clock.done()
+                    if validator.silent and "turn" in order.tensors and int(message["samples"]):
                         self._learnt(int(order["turn"][2] - order["turn"][1]))
                     return message
                 validator.check(message, client)
@@ -198,14 +202,16 @@ class GrpcCarrier:
         connection.drop(error)
         raise Lost(connection.name) from error
 
-    def _frame(self, connection: ClientConnection) -> Frame:
+    def _frame(self, connection: ClientConnection, clock: TurnClock) -> Frame:
         """A client's next frame. With nobody there nobody is late: it is then our own network that is away."""
         while True:
             try:
-                return connection.receive(self.attendance.limits.deadline)
+                with clock.running():
+                    return connection.receive(min(self.attendance.limits.deadline, clock.left(connection.name)))
             except Absent:
                 if self.attendance.anybody():
                     raise
+                clock.forgive()
             self.attendance.wait_for_anybody()
 
     def _send(self, connection: ClientConnection, message: Message, counted: bool = False) -> None:
@@ -232,7 +238,10 @@ class GrpcCarrier:
         if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
             raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
         frozen = name == "samples" and bool(order["turn"][3])
-        if set(answer.tensors) != {name, *weights} or bool(weights) != (order.kind is Kind.WEIGHTS and not frozen):
+        brings = order.kind is Kind.WEIGHTS and not frozen
+        # Where no part of the client's trains, its guard alone may have something to bring, or nothing.
+        fits = bool(weights) == brings or (brings and not self.coordinator.plan.client_parts_train)
+        if set(answer.tensors) != {name, *weights} or not fits:
             raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
         # Where several share a round, an update with NaN is left out of it; weights to start from have no others.
         others = self.coordinator.plan.rounds.merges and batches > 0
@@ -254,6 +263,7 @@ def serve_predictions(carrier: GrpcCarrier, connection: ClientConnection) -> Non
             validator.check(message, connection.number)
             connection.send(frames.encode(carrier.replies.to(message)))
     except Refused as error:
+        connection.strikes += 1
         connection.drop(error)
     except (Lost, Absent, Stopped):
         connection.drop()

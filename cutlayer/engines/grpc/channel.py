@@ -22,8 +22,10 @@ from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_no
 
 log = logging.getLogger("cutlayer.join")
 Told = TypeVar("Told")
-PERSISTENT = ("busy", "internal", "rate", "slow", "superseded", "window")  # refusals that may pass: try again
+PERSISTENT = ("busy", "internal", "rate", "slow", "window")  # refusals that may pass: try again
 RETRY = 5.0  # seconds between two tries to connect, at most
+PACKETS = 16  # that lie unread at the client: more wait at the server
+SAID = 60.0  # seconds without a word of the server before the client says that it waits; then twice as many
 LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
 
@@ -45,6 +47,7 @@ class Address:
     identity: certs.Identity | None = None
     quiet: float = QUIET  # seconds without a byte before the server is asked whether it is still there
     give_up: float = 3600.0  # seconds without a server before it ends
+    silence: float = 86400.0  # seconds without a word of a server that is there, before it ends
     message: int = LARGEST  # bytes of one message
 
     def __post_init__(self) -> None:
@@ -100,7 +103,7 @@ class ServerChannel:
     def __init__(self, address: Address, hello: Callable[[], dict[str, Any]]):
         self._address, self._hello, self.give_up, self.limit = address, hello, address.give_up, address.message
         self._session, self.session_id = Session(self.limit), ""
-        self._incoming: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._incoming = Incoming()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel: grpc.Channel | None = None
         self.connections = 0
@@ -112,7 +115,7 @@ class ServerChannel:
     def receive(self) -> Frame:
         """The next frame, however many connections it takes."""
         while True:
-            packet = self._incoming.get() if self._channel is not None else NotConnected()
+            packet = self._heard() if self._channel is not None else NotConnected()
             try:
                 if isinstance(packet, Exception):
                     raise packet
@@ -131,6 +134,22 @@ class ServerChannel:
                 continue
             if frame is not None:
                 return frame
+
+    def _heard(self) -> bytes | Exception:
+        """The next packet. A server that is there and silent is waited for, but not for ever, nor without a word."""
+        began, said, patience = time.monotonic(), SAID, self._address.silence
+        while True:
+            try:
+                return self._incoming.get(timeout=max(0.0, began + min(said, patience) - time.monotonic()))
+            except queue.Empty:
+                pass
+            waited = time.monotonic() - began
+            if waited >= patience:
+                raise GaveUp(
+                    f"{self._address.target} is there, but has said nothing for {waited:.0f} s: ask who runs it"
+                )
+            log.info("waiting", extra={"facts": {"for": self._address.target, "seconds": round(waited)}})
+            said *= 2
 
     def open(self) -> None:
         """Connect, if only to see whether the server lets us in."""
@@ -151,15 +170,16 @@ class ServerChannel:
 
     def close(self) -> None:
         self._outgoing.put(None)
+        self._incoming.close()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def _reconnect(self, patience: float | None = None) -> None:
         """Until the server is back, or for as long as we are patient. Raises NewSession if it has forgotten us."""
-        began, wait = time.monotonic(), 0.1
-        patience = self.give_up if patience is None else patience
+        began, wait, given = time.monotonic(), 0.1, patience
         while True:
+            patience = self.give_up if given is None else given  # who is asked to end may become impatient
             try:
                 welcome = self._connect()
                 break
@@ -185,7 +205,7 @@ class ServerChannel:
     def _connect(self) -> dict[str, Any]:
         self.close()
         self._session.broken()
-        self._incoming, self._outgoing = queue.SimpleQueue(), queue.SimpleQueue()
+        self._incoming, self._outgoing = Incoming(), queue.SimpleQueue()
         facts = {**self._hello(), "session": self.session_id, "heard": self._session.heard}
         self._outgoing.put(note(Type.HELLO, facts))
         self._channel = self._address.channel()
@@ -205,10 +225,33 @@ class NotConnected(Exception):
     """The connection is gone."""
 
 
-def _pump(stream: Any, incoming: "queue.SimpleQueue[bytes | Exception]") -> None:
+class Incoming:
+    """Packets that have come and were not read yet: a few of them, so that no server fills a client's memory."""
+
+    def __init__(self, most: int = PACKETS):
+        self._packets: queue.Queue[bytes | Exception] = queue.Queue(most)
+        self._closed = threading.Event()
+
+    def put(self, packet: bytes | Exception) -> bool:
+        """Once there is room; False: nobody reads any more."""
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._packets.put(packet, timeout=0.5)
+                return True
+        return False
+
+    def get(self, timeout: float | None = None) -> bytes | Exception:
+        return self._packets.get(timeout=timeout)
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def _pump(stream: Any, incoming: Incoming) -> None:
     try:
         for packet in stream:
-            incoming.put(packet)
+            if not incoming.put(packet):
+                return
         incoming.put(NotConnected("the server closed the connection"))
     except grpc.RpcError as error:
         incoming.put(NotConnected(_why(error)))

@@ -13,6 +13,7 @@ import torch
 from ...core.batch import Task
 from ...core.errors import Halt, NonFinite, ProtocolError
 from ...core.message import Kind, Message
+from ...core.state import State
 from ...data.base import Parts
 from ...nets.base import scores_shape
 from ...rules.base import OPTIMIZER
@@ -20,16 +21,22 @@ from ...training import checkpoint
 from ...training.batches import refuse_small_batches, refuse_too_few
 from ...training.checkpoint import Snapshots
 from ...training.client import Client
+from ...training.evaluation import figures
+from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
 from ...training.loop import BEST
-from ...training.orders import numbers, weights_in
+from ...training.orders import PURPOSES, numbers, weights_in
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import MOST_MICRO_BATCHES, Plan
 from ...training.plan.shapes import cut_shapes
 from ...training.step import export
+from ...training.suspicion import COUNTS, Suspicion, without_last
 from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
+from ..books import Books
+from ..folder import FolderLock
 from ..halt import lay_down
+from . import certs
 from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
 from .service import ENROLL
 from .session import VERSION, Frame, Refused, Type, note, read_note
@@ -57,6 +64,14 @@ class DeployedClient:
         self._crossed: dict[int, tuple[int, ...]] = {}  # shapes of what was sent lately, by step
         self._about: dict[str, Any] = {}
         self._process = secrets.token_hex(8)
+        self.lock: FolderLock | None = None
+        self._exact = True  # whether the server calls the run what an undisturbed one would have been
+        self._turn: tuple[int, int, int] | None = (
+            None  # epoch, first batch and step of the turn that is being followed
+        )
+        self._evaluation: tuple[str, int] = "", 0
+        self._predicted = 0  # messages of the evaluation that is being followed
+        self._lacks_best = False  # it stands at a best epoch that it was not there for
 
     def enrol(self) -> int:
         """Which client this is. The server says it once; another number later would repeat another's randomness."""
@@ -86,10 +101,13 @@ class DeployedClient:
         own, uplink = OwnData(parts.private, held_out), Uplink(self._ask, self.ledger, self._post)
         self.party = Client(self.plan, task, number, own, uplink, self.device, self._learnt)
         self._u = answered_shape(self.plan, task)
+        self.books = Books(self.folder, self.plan.epochs, self.party.batches)
+        self.suspicion = self._suspicion(number, self.party.batches)
         self._about = {
             "batches": self.party.batches,
             "own_data": own_data,
-            "task": [*task[:2], dict(task.attributes)],
+            "task": [*task[:2], dict(task.attributes), task.vocabulary],
+            **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }
         if not self.snapshots.numbers():
             self._write(0)
@@ -100,11 +118,12 @@ class DeployedClient:
         while True:
             try:
                 order = self._decode(self.channel.receive())
-                answer = self._follow(order)
+                frame = self._answer(order)
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
-                self.channel.send(frames.encode(answer))
+                self.channel.send(frame)
                 if order.kind is Kind.END:
                     self.channel.leave(LINGER)
+                    self._put_down()
                     return result
             except NewSession:
                 log.info("new session", extra={"facts": {"step": self._party.network.steps}})
@@ -121,6 +140,34 @@ class DeployedClient:
     def _party(self) -> Client:
         assert self.party is not None, "prepare() comes first"
         return self.party
+
+    @property
+    def _relays(self) -> bool:
+        return self.plan.shared_client_network and self.plan.clients > 1
+
+    def _suspicion(self, number: int, batches: int) -> Suspicion | None:
+        """Without certificates, on one machine, there is no key that the server does not have."""
+        if self.address.identity is None or not self._relays or self.plan.unequal_ranks:
+            return None  # what has several ranks the server cuts to size for each: no seal survives that
+        if self.address.identity.weights is None:
+            raise ValueError(
+                f"there is no {certs.WEIGHTS_KEY} in this client's folder of certificates, by which clients know "
+                "each other's weights: `cutlayer certs` with the same names adds it; copy the folder again"
+            )
+        return Suspicion(self.plan, number, batches, self.address.identity.weights)
+
+    def _answer(self, order: Message) -> bytes | bytearray:
+        """What goes back. Weights that were sent before go again as they went: the next client starts from them."""
+        answer = self._follow(order)
+        if not weights_in(answer):
+            return frames.encode(answer)
+        if self.suspicion is not None:
+            answer = self.suspicion.sealed(order, answer)
+        fresh = frames.encode(answer)
+        frame = self.books.release(("weights", *(self._turn or ()), answer.step), fresh)
+        if self.suspicion is not None:
+            self.suspicion.adopt(answer if frame is fresh else self._decode(memoryview(frame)))
+        return frame
 
     def _who(self) -> dict[str, Any]:
         return {
@@ -140,7 +187,7 @@ class DeployedClient:
 
     def _post(self, message: Message) -> Callable[[], Message]:
         """Send now, wait later; answers come in the order of the questions."""
-        frame = frames.encode(message)
+        frame = self.books.release(self._key(message), frames.encode(message))
         self.ledger.note(message, UP, len(frame))
         self.channel.send(frame)
         if "z" in message.tensors:
@@ -149,6 +196,29 @@ class DeployedClient:
             }
             self._crossed = recent | {message.step: tuple(message["z"].shape)}
         return lambda: self._answer_to(message)
+
+    def _key(self, message: Message) -> tuple[Any, ...]:
+        """Under which a message is in the books: of which samples it is, not at which step they are asked for."""
+        if self._turn is not None:
+            return (message.kind.name, *self._turn, message.step)
+        self._predicted += 1
+        return (*self._evaluation, self._predicted)
+
+    def _open(self, order: Message) -> None:
+        """Into the books, before anything of it leaves."""
+        if order.kind is Kind.EVALUATE:
+            purpose, epoch = numbers(order, "what", 2)
+            if not 0 <= purpose < len(PURPOSES):
+                raise ProtocolError(f"{order} asks for an evaluation this client does not know")
+            evaluated = self._party.evaluated_as(PURPOSES[purpose])
+            self._turn, self._evaluation, self._predicted = None, (evaluated, epoch), 0
+            self.books.evaluation(evaluated, epoch)
+        elif order.kind in (Kind.TURN, Kind.WEIGHTS):
+            epoch, first, last, _ = numbers(order, "turn", 4)
+            if order.step != self._party.steps:
+                raise ProtocolError(f"{order}: this client stands at step {self._party.steps}")
+            self._turn = epoch, first, order.step
+            self._party.detour = (epoch, first) if self.books.turn(order.step, epoch, first, last) else ()
 
     def _answer_to(self, message: Message) -> Message:
         answer = self.channel.receive()
@@ -177,7 +247,9 @@ class DeployedClient:
                 self._go_to(number)
             else:
                 client.take_over(order)
+                self._exact = not number
             return order.reply(steps=torch.tensor([client.network.steps]))
+        self._open(order)
         answer = client.handle(order.to(self.device))
         if order.kind is Kind.EVALUATE:
             right, count = answer["score"].tolist()
@@ -186,12 +258,12 @@ class DeployedClient:
 
     def _refuse_wrong_order(self, order: Message) -> None:
         """A server may order what the plan says and no more: own heads stay at home, and no others are put in."""
-        relays = self.plan.shared_client_network and self.plan.clients > 1
         weights = weights_in(order)
         what = {Kind.TURN: "turn", Kind.WEIGHTS: "turn", Kind.EVALUATE: "what"}.get(order.kind, "number")
-        if set(order.tensors) != {what, *weights}:
+        known = {COUNTS} if self.plan.rounds.merges and order.kind is Kind.WEIGHTS else set()
+        if set(order.tensors) - known != {what, *weights}:
             raise ProtocolError(f"{order} carries {sorted(order.tensors)[:4]}; {what!r} was expected")
-        if not relays and (weights or order.kind is Kind.WEIGHTS):
+        if not self._relays and (weights or order.kind is Kind.WEIGHTS):
             raise ProtocolError(f"{order} is about weights, and in this plan every client keeps its own")
         if weights and order.kind not in (Kind.WEIGHTS, Kind.EVALUATE, Kind.END):
             raise ProtocolError(f"{order} brings weights that were not asked for")
@@ -213,13 +285,16 @@ class DeployedClient:
         if any(t.is_floating_point() and not finite(t) for t in order.tensors.values()):
             raise ProtocolError(f"{order} brings weights that hold NaN or infinity")
         if what == "turn":
-            epoch, _, _, frozen = numbers(order, what, 4)
+            epoch, first, end, frozen = numbers(order, what, 4)
             if not 0 <= epoch < self.plan.epochs:
                 raise ProtocolError(f"{order} is of an epoch the plan does not have")
-            if frozen not in (0, 1) or (frozen and not self.plan.roles.freezes):
+            if frozen not in (0, 1) or (frozen and first < end and not self.plan.roles.freezes):
                 raise ProtocolError(f"{order} freezes a client of a plan in which all are active")
         if order.kind is Kind.KEEP and numbers(order, what, 1)[0] < BEST:
             raise ProtocolError(f"{order}: snapshots are numbered from 0")
+        if self.suspicion is not None:
+            last = self._lacks_best and order.kind in (Kind.EVALUATE, Kind.END)
+            self.suspicion.refuse_foreign(order, any_round=last)
 
     def _learnt(self, epoch: int, terms: Mapping[str, float]) -> None:
         if not self.rows or self.rows[-1]["epoch"] != epoch + 1:
@@ -240,6 +315,12 @@ class DeployedClient:
         log.error("halted", extra={"facts": {"why": str(halt)}})
         return lay_down(self.folder, halt, self._party.own_state(), self._facts(), self._party.detection.report())
 
+    def _put_down(self) -> None:
+        """Nothing more is written to its folder."""
+        self.books.close()
+        if self.lock is not None:
+            self.lock.release()
+
     # ----------------------------------------------------------------------- snapshots
     def _facts(self) -> dict[str, Any]:
         return {
@@ -248,15 +329,20 @@ class DeployedClient:
             "sums": self.sums,
             "ledger": self.ledger.as_dict(),
             "client": self._party.number,
+            **({"weights": self.suspicion.seen()} if self.suspicion is not None else {}),
         }
 
     def _write(self, number: int) -> None:
-        client, facts = self._party, self._facts()
+        facts = self._facts()
         if number == BEST:
-            checkpoint.save(self.folder / "best.safetensors", client.own_state(), facts)
+            checkpoint.save(self.folder / "best.safetensors", self._state(), facts)
             return
-        self.snapshots.save(number, client.own_state(), facts)
+        self.snapshots.save(number, self._state(), facts)
+        self.books.snapshots(self.snapshots.numbers())
         self._write_history()
+
+    def _state(self) -> State:
+        return self._party.own_state() | (self.suspicion.tensors() if self.suspicion is not None else {})
 
     def _write_history(self) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
@@ -266,19 +352,28 @@ class DeployedClient:
         if number == BEST:
             if not (self.folder / "best.safetensors").exists():
                 log.warning("no best epoch", extra={"facts": {}})  # this client was away when it was kept
+                self._lacks_best = True
                 return
-            state, _ = checkpoint.load(self.folder / "best.safetensors")
-            self._party.load_state(state)
+            state, facts = checkpoint.load(self.folder / "best.safetensors")
+            self._party.load_state(without_last(state))
+            self._recall(facts, state)
+            self._party.at_best = True
             return
         if number not in self.snapshots.numbers():
             raise ProtocolError(f"the server asks for snapshot {number}; there are {self.snapshots.numbers()}")
         state, facts = self.snapshots.load(number)
         if facts["client"] != self._party.number:
             raise ValueError(f"{self.folder} was client {facts['client']}, the server says {self._party.number}")
-        self._party.load_state(state)
+        self._party.load_state(without_last(state))
+        self._party.at_best = self._lacks_best = False
+        self._recall(facts, state)
         self._party.continue_at(facts["steps"])
         self.rows, self.sums = list(facts["rows"]), {n: (t, c) for n, (t, c) in facts["sums"].items()}
         self.ledger.take(Ledger.from_dict(facts["ledger"]))
+
+    def _recall(self, facts: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+        if self.suspicion is not None and "weights" in facts:
+            self.suspicion.go_to(facts["weights"], state)
 
     def _result(self) -> dict[str, Any]:
         client = self._party
@@ -288,15 +383,25 @@ class DeployedClient:
             "name": self.name,
             "number": client.number,
             "steps": client.network.steps,
+            "exact": self._exact,
             "accuracy": self.scores.get("test"),
+            **figures([client.scored]),
             "connections": self.channel.connections,
             "bytes_up": self.ledger.per_sample(UP),
             "bytes_down": self.ledger.per_sample(DOWN),
             "ledger": self.ledger.as_dict(),
+            "released": self.books.spent(),
+            **self._price(),
             **({"detectors": client.detection.report()} if self.plan.client_detectors else {}),
         }
         checkpoint.write_text(self.folder / "result.json", json.dumps(result, indent=1))
         return result
+
+    def _price(self) -> dict[str, Any]:
+        """The privacy ledger of what was released, where that has a price."""
+        if not priced(self.plan):
+            return {}
+        return {"privacy": privacy(self.plan, self._party.task, epochs=self.books.epochs)}
 
 
 class PredictOnlyClient:
@@ -366,7 +471,9 @@ def refuse_wrong_answer(
     elif asked.kind is Kind.LOSS:
         name, shape = "loss", ()
     else:
-        name, shape = "u", (len(asked["z"]), *row)
+        # To a reference the rows come back that were referred to: the labels they are compared with have as many.
+        rows = len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
+        name, shape = "u", (rows, *row)
     if set(reply.tensors) != {name}:
         raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
     tensor = reply[name]

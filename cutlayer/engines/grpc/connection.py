@@ -1,5 +1,6 @@
 """A client's conversation as the server holds it: the coordinator's thread talks, the network's thread carries."""
 
+import logging
 import secrets
 import time
 from collections import deque
@@ -9,6 +10,7 @@ from typing import Any
 
 from .session import WINDOW, Frame, Refused, Session
 
+log = logging.getLogger("cutlayer.serve")
 Push = Callable[[Sequence[bytes]], None]
 PATIENCE = 4  # deadlines that one frame may take, whatever signs there are of its sender
 
@@ -52,6 +54,7 @@ class ClientConnection:
         self.in_step = visitor  # whether the client stands where the coordinator believes it to stand
         self.strikes = 0  # times this client was refused something in the middle of a conversation
         self.connections = 0
+        self.superseded = 0  # times another process took its place while it was connected
         self.heard_at = 0.0
         self._moved_at = self._began_at = 0.0  # when something new came; when the frame that is coming began
         self.waited_for = False
@@ -84,7 +87,7 @@ class ClientConnection:
         with self._news:
             known = self._session is not None and facts.get("session") == self.session_id
             again = self._session.again(heard) if self._session is not None and known else []
-            self._close(Refused("superseded", f"{self.name} has connected again"))
+            self._supersede(facts)
             if not known:
                 self._session, self.session_id = Session(self.limit), secrets.token_hex(8)
                 self._inbox.clear()
@@ -96,6 +99,14 @@ class ClientConnection:
             self._news.notify_all()
             self.wakeup.ring()
             return {"session": self.session_id, "heard": self._session.heard, "number": self.number}, again
+
+    def _supersede(self, facts: dict[str, Any]) -> None:
+        """The connection that was there ends. To another process of the same name it is told for good."""
+        if self._push is not None and facts.get("process") != self.facts.get("process"):
+            self.superseded += 1
+            log.warning("superseded", extra={"facts": {"client": self.name, "times": self.superseded}})
+        who = f"{self.name} takes part from another process now"
+        self._close(Refused("superseded", f"{who}: one name is for one process, see which of them is to go on"))
 
     def arrive(self, packet: bytes, push: Push) -> None:
         """A packet came in over the connection of `push`."""

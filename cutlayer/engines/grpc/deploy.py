@@ -22,11 +22,12 @@ from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
 from ...data.scaling import Scale
+from ...data.texts import TextSource
 from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
-from ..folder import SCALE, keep_scale, known_scale
+from ..folder import LOCK, SCALE, FolderLock, keep_scale, keep_words, known_scale
 from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
@@ -54,7 +55,7 @@ class Service:
         if identity is None:
             require_loopback(listen)
         self.folder, self.at_server = folder, at_server
-        _begin(folder, plan.public())
+        self._lock = _begin(folder, plan.public())
         self.admission = Admission(plan, names, limits or Limits())
         self.host: GrpcServer | None = None
         self.stopping = threading.Event()
@@ -98,6 +99,7 @@ class Service:
                 connection.goodbye()
             time.sleep(0.1)
             self.network.stop()
+            self._lock.release()
 
     def stop(self) -> None:
         """End after the current turn."""
@@ -105,6 +107,11 @@ class Service:
         self.admission.wakeup.ring()
         if self.host is not None:
             self.host.stop()
+
+    def close(self) -> None:
+        """Of a service that was never run: leave port and folder to another."""
+        self.network.stop(grace=0.0)
+        self._lock.release()
 
     def status(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -136,8 +143,8 @@ class Service:
         if numbers := snapshots.numbers():
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
-                    shape, classes, attributes = known["task"]
-                    self.admission.task = Task(tuple(shape), classes, attributes)
+                    shape, *rest = known["task"]
+                    self.admission.task = Task(tuple(shape), *rest)
                     self.admission.known[client] = {**known, "task": self.admission.task}
 
     def _epoch(self, host: GrpcServer, on_epoch: Callable[[dict[str, Any]], None]) -> None:
@@ -185,16 +192,25 @@ def join(
 ) -> DeployedClient:
     """Become `name` in a run, on this client's own `data` or on its share of the plan's: ready to `run()`."""
     _refuse_alone(plan)
+    _refuse_own_words(plan, data)
     if (folder / "result.json").exists():
         raise ValueError(f"{folder} holds a finished run: choose another --out to take part anew")
     refuse_halted(folder)
-    plan = _with_secret(plan, folder)  # behind everything that can be wrong with the command: it makes the folder
+    plan, lock = _with_secret(plan, folder)  # behind everything that can be wrong with the command: makes the folder
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(plan, name, address, folder, device)
-    number = site.enrol()
-    task, own = own_parts(plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None)
-    keep_scale(folder, own.scale)
-    site.prepare(number, task, own, own_data=data is not None)
+    site.lock = lock
+    try:
+        number = site.enrol()
+        task, own = own_parts(
+            plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
+        )
+        keep_scale(folder, own.scale)
+        keep_words(folder, own.private.tokenizer)
+        site.prepare(number, task, own, own_data=data is not None)
+    except BaseException:
+        lock.release()
+        raise
     return site
 
 
@@ -219,35 +235,46 @@ def _refuse_alone(plan: Plan) -> None:
         )
 
 
-def _begin(folder: Path, plan: Plan) -> None:
-    """A new folder, or one that was left by the same plan."""
+def _refuse_own_words(plan: Plan, data: Source | None) -> None:
+    """Ids are places in a list of words, and lists made of different texts differ."""
+    if isinstance(data, TextSource) and not data.words and plan.clients > 1:
+        raise ValueError(
+            f"{data} would number the words of this client's own texts, and each client's differ: give all of them "
+            "the same list, words='words.txt' (every run has one in its folder), or the same tokenizer.json"
+        )
+
+
+def _begin(folder: Path, plan: Plan) -> FolderLock:
+    """A new folder, or one that was left by the same plan; it is this process's now."""
     plan.refuse_nameless()
     path = folder / "plan.json"
+    if not path.exists() and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
+        raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
     if path.exists():
         before = json.loads(path.read_text())
         checkpoint.refuse_other_version(before.get("version"), folder)
         if before["fingerprint"] != plan.fingerprint():
             raise ValueError(f"{folder} belongs to another plan: {before['plan']}. Choose another --out")
-        return
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
+        return FolderLock(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder)
     facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(path, json.dumps(facts, indent=1))
+    return lock
 
 
-def _with_secret(plan: Plan, folder: Path) -> Plan:
+def _with_secret(plan: Plan, folder: Path) -> tuple[Plan, FolderLock]:
     """The plan with this client's own private seed, drawn once and kept: a replayed step must be the same step."""
-    _begin(folder, plan)
+    lock = _begin(folder, plan)
     path = folder / "private.json"
     if path.exists():
         kept = json.loads(path.read_text())["private_seed"]
         if plan.private_seed not in (None, kept):
             raise ValueError(f"{folder} was started with another private seed")
-        return replace(plan, private_seed=kept)
+        return replace(plan, private_seed=kept), lock
     drawn = secrets.randbits(63) if plan.private_seed is None else plan.private_seed
     checkpoint.write_text(path, json.dumps({"private_seed": drawn}), mode=0o600)
-    return replace(plan, private_seed=drawn)
+    return replace(plan, private_seed=drawn), lock
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from ...training import loop
 from ...training.build import build_server
 from ...training.coordinator import Coordinator
 from ...training.progress import StepEvent
+from ...training.suspicion import counts_tensor
 from .admission import Admission
 from .attendance import Attendance
 from .carrier import GrpcCarrier, serve_predictions
@@ -37,6 +38,9 @@ class GrpcServer:
         self.server = build_server(room.plan, room.task, device)
         batches = [known.get("batches", 0) for known in room.known]
         self.coordinator = Coordinator(room.plan, self.server, batches)
+        codes = [bytes.fromhex(known.get("batches_code", "")) for known in room.known]
+        if all(codes):
+            self.coordinator.counts = counts_tensor(batches, codes)
         self.progress, self.ledger = self.coordinator.progress, self.coordinator.ledger
         self.replies = Replies(self.coordinator, device, at_server)
         self.attendance = Attendance(room, self.replies.forget, self._stop)
@@ -112,7 +116,8 @@ class GrpcServer:
                     carrier.ask(number, carrier.order(Kind.REWIND, number, self.recovery.newest_of(connection)))
                     if self.progress.best.tensors:
                         carrier.ask(number, carrier.order(Kind.REWIND, number, loop.BEST))
-                carrier.ask(number, carrier.order(Kind.END, number, 0, self.coordinator.shown()))
+                inexact = int(not self.attendance.exact)
+                carrier.ask(number, carrier.order(Kind.END, number, inexact, self.coordinator.shown(number)))
                 return True
             except Lost:
                 continue

@@ -23,6 +23,10 @@ IDLE_MS = 60_000  # a connection without a conversation is closed
 TOLD = 2000  # characters of an error that are sent or logged
 NAMES = 4096  # names whose connections are counted at a time
 CONNECTIONS = (30, 10.0)  # a client may connect so many times in so many seconds
+PENALTY = 1.0  # seconds that who calls too often waits for its refusal
+STREAMS = 8  # calls that one connection may have open: more of them wait at the caller
+SILENT = 4  # connections of one certificate that have not said anything yet
+SPARE = 64  # calls beside those of the clients, for whoever is to be refused
 
 log = logging.getLogger("cutlayer.serve")
 
@@ -58,6 +62,7 @@ class Network:
         self._listen, self._identity, self._revoked = listen, identity, revoked
         self._admission, self._limits, self._status = admission, admission.limits, status
         self._came: dict[str, deque[float]] = {}
+        self._silent: Counter[str] = Counter()  # connections whose greeting has not come, by name
         self._loop = asyncio.new_event_loop()
         self._ready: threading.Event = threading.Event()
         self._failed: BaseException | None = None
@@ -91,11 +96,12 @@ class Network:
         options = [
             *transport(self._limits.quiet),
             ("grpc.so_reuseport", 0),
+            ("grpc.max_concurrent_streams", STREAMS),
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.max_connection_idle_ms", IDLE_MS),
             ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is unpacked could be of any size
         ]
-        most = 2 * self._admission.plan.clients + self._limits.visitors
+        most = (2 + SILENT) * self._admission.plan.clients + self._limits.visitors + SPARE
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
         methods = {
             "Converse": grpc.stream_stream_rpc_method_handler(self._converse),
@@ -120,18 +126,41 @@ class Network:
     async def _tell(self, request: bytes, context: Any) -> bytes:
         try:
             with _named():
-                self._name(context, {"name": "?"})
+                self._refuse_calls(context, "status")
                 return json.dumps(self._status()).encode()
         except Refused as error:
+            await self._slow_down(error)
             return self._refusal(error)
 
     async def _enroll(self, request: bytes, context: Any) -> bytes:
         try:
             with _named():
+                self._refuse_calls(context, "enrolment")
                 facts = read_note(request, Type.HELLO)
                 return note(Type.WELCOME, self._admission.enrol(self._greeted(context, facts), facts))
         except Refused as error:
+            await self._slow_down(error)
             return self._refusal(error)
+
+    async def _slow_down(self, error: Refused) -> None:
+        """Whoever comes too often is not refused at once: it would come again at once."""
+        if error.name == "rate":
+            await asyncio.sleep(PENALTY)
+
+    def _refuse_calls(self, context: Any, what: str) -> None:
+        name = self._name(context, {"name": "?"})
+        if self._identity is not None:
+            self._refuse_too_often(f"{name}, {what}")
+
+    def _refuse_at_the_door(self, context: Any) -> str:
+        """By its certificate, before anything is read: who may not enter is not waited for."""
+        name = self._name(context, {"name": "?"})
+        if self._identity is not None:
+            self._refuse_too_often(name)
+            self._admission.refuse_stranger(name)
+            if self._silent[name] >= SILENT:
+                raise Refused("busy", f"{SILENT} connections of {name} have not said anything yet")
+        return name
 
     async def _converse(self, requests: Any, context: Any) -> None:
         outgoing: asyncio.Queue[bytes | Refused | None] = asyncio.Queue()
@@ -148,14 +177,19 @@ class Network:
         connection = None
         try:
             with _named():
-                self._name(context, {"name": "?"})  # whoever may not enter is not waited for
-            first = await asyncio.wait_for(context.read(), self._limits.greeting)
+                known = self._refuse_at_the_door(context)
+            self._silent[known] += 1
+            try:
+                first = await asyncio.wait_for(context.read(), self._limits.greeting)
+            finally:
+                self._silent[known] -= 1
             if first is grpc.aio.EOF:
                 return
             with _named():
                 facts = read_note(first, Type.HELLO)
                 name = self._greeted(context, facts)
-                self._refuse_too_often(name)
+                if self._identity is None:
+                    self._refuse_too_often(name)
                 coming = self._admission.admit(name, facts)
                 welcome, again = coming.connect(facts, push, close)
             connection = coming
@@ -168,6 +202,7 @@ class Network:
         except Refused as error:
             if connection is not None:
                 connection.drop()
+            await self._slow_down(error)
             await context.write(self._refusal(error))
         finally:
             if connection is not None:

@@ -9,8 +9,11 @@ from torch import Tensor
 from ...core.message import Handler, Message
 from ...core.state import State
 from ...data.base import Parts, Samples
+from ...training.batches import on
 from ...training.coordinator import Coordinator
+from ...training.evaluation import figures
 from ...training.fused_wave import FUSED
+from ...training.loop import BEST
 from ...training.micro_batches import Ring
 from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn
@@ -52,11 +55,15 @@ class LocalCarrier:
 
     def __init__(self, coordinator: Coordinator, clients: ClientPool, parts: Parts, fused: FusedDoor | None):
         self.coordinator, self.clients, self.parts, self._fused = coordinator, clients, parts, fused
+        self._there: dict[int, tuple[Samples, Samples]] = {}  # what is held out, and the same on the clients' device
 
     @property
     def keeps_heads(self) -> bool:
         """Whether a client's network is more than what is shared."""
-        return not self.coordinator.shared or self.coordinator.plan.roles.keeps_heads
+        coordinator = self.coordinator
+        roles = coordinator.plan.roles
+        # Clients that all are frozen are not given the shared weights again.
+        return not coordinator.shared or roles.keeps_heads or roles.phase(coordinator.progress.epoch).frozen
 
     def ask_all(self, turns: Sequence[Turn]) -> Iterable[Message | None]:
         if self._fused is not None:
@@ -73,12 +80,16 @@ class LocalCarrier:
         return done
 
     def evaluate(self, purpose: str) -> list[float]:
-        self.coordinator.progress.refuse_lost_weights(self.clients.tensors(self.keeps_heads))
-        return self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
+        self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.keeps_heads))
+        found = self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
+        told = figures(client.scored for client in self.clients)
+        self.coordinator.progress.figures = {name: told[name] for name in told if name == "perplexity"}
+        return found
 
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:
         """On `samples`, of every distinct client network."""
         coordinator, found = self.coordinator, list[float]()
+        samples = self._on_device(samples)
         for client in self.clients[:1] if coordinator.alike else self.clients:
             part = part_of(samples, client.number, coordinator.plan, coordinator.alike)
             self.clients.awake(client.number, self.keeps_heads)
@@ -87,6 +98,14 @@ class LocalCarrier:
             found += [right / count] if count else []
         return found
 
+    def _on_device(self, samples: Samples) -> Samples:
+        """Every epoch asks for the same ones: those of the parts are brought over once."""
+        if samples is not self.parts.val and samples is not self.parts.test:
+            return samples
+        if id(samples) not in self._there:
+            self._there[id(samples)] = samples, on(samples, self.clients[0].device)
+        return self._there[id(samples)][1]
+
     def keep(self, number: int) -> State:
         return self.clients.tensors(self.keeps_heads)
 
@@ -94,6 +113,7 @@ class LocalCarrier:
         self.clients.load(kept, self.keeps_heads, self.coordinator.shared)
         for client, steps in zip(self.clients, self.coordinator.progress.taken, strict=True):
             client.continue_at(steps)
+            client.at_best = number == BEST
 
 
 def part_of(samples: Samples, number: int, plan: Plan, alike: bool) -> Samples:

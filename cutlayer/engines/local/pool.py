@@ -5,13 +5,14 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from ...core.state import State, load_optimizer
+from ...core.state import State, load_optimizer, unfix
 from ...guards import NoGuard
 from ...rules.base import NET, OPTIMIZER
 from ...training.build import build_client, build_remote
 from ...training.client import Client
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.step import ClientNetwork, export, load
-from .asleep import Asleep, Layout
+from .asleep import Asleep, Layout, Seat
 
 AWAKE = 32  # client networks in memory at once
 
@@ -19,11 +20,13 @@ AWAKE = 32  # client networks in memory at once
 class PooledClient(Client):
     """A client that can give its network up, and has it back when it is needed."""
 
-    def __init__(self, *given: Any, spares: list[ClientNetwork]):
+    def __init__(self, *given: Any, spares: list[Seat], faster: Faster = AS_ALWAYS):
         """`spares`: networks without an owner. Where one lies, none needs to be built."""
         super().__init__(*given)
-        self.spares = spares
+        self.spares, self._faster = spares, faster
+        self._seat: Seat | None = None
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
+        self._whole = False  # whether its frozen parts are not those it was built with
 
     @property
     def awake(self) -> bool:
@@ -40,6 +43,9 @@ class PooledClient(Client):
 
     def _woken(self, known: bool) -> ClientNetwork:
         """With `known`, all weights will be replaced."""
+        if self._asleep.layout and self.spares and self._interchangeable and self.spares[-1].take_up(self._asleep):
+            self._asleep = Asleep()
+            return self._seated(self.spares.pop())
         state, self._asleep = self._asleep.state(self.device), Asleep()
         whole = any(name.startswith(NET) for name in state)
         network = self._built(known or whole)
@@ -51,12 +57,24 @@ class PooledClient(Client):
 
     def _built(self, known: bool) -> ClientNetwork:
         if known and self.spares and self._interchangeable:
-            remote, spare = build_remote(self.plan, self.number, self.uplink.send), self.spares.pop()
-            load_optimizer(spare.optimizer, {})
-            network = ClientNetwork(self.number, spare.split, spare.optimizer, remote)
-        else:
-            self.spares.clear()
-            network = build_client(self.plan, self.task, self.number, self.uplink.send, self.device)
+            load_optimizer(self.spares[-1].network.optimizer, {})
+            return self._seated(self.spares.pop())
+        self.spares.clear()
+        network = build_client(self.plan, self.task, self.number, self.uplink.send, self.device)
+        self._faster.prepare(network.split.head, network.split.tail)
+        return self._begun(network)
+
+    def _seated(self, seat: Seat) -> ClientNetwork:
+        """The network of a seat, from now on this client's."""
+        remote, left = build_remote(self.plan, self.number, self.uplink.send), seat.network
+        seat.network = ClientNetwork(self.number, left.split, left.optimizer, remote)
+        self._seat = seat
+        return self._begun(seat.network)
+
+    def _begun(self, network: ClientNetwork) -> ClientNetwork:
+        if self._whole:
+            unfix(network.split)
+            self._seat = None  # it has no place for what was fixed
         network.steps, network.peaks = self._steps, self._peaks
         network.remote.continue_at(self._steps * self.plan.micro_batches)
         self._network = network
@@ -65,18 +83,30 @@ class PooledClient(Client):
     @property
     def _interchangeable(self) -> bool:
         """Whether its network may be another client's: a guard may hold secrets, or be lacking there."""
-        return isinstance(self.plan.guard_of(self.number), NoGuard)
+        own_base = self.plan.fixed_parts and not self.plan.shared_client_network
+        return isinstance(self.plan.guard_of(self.number), NoGuard) and not own_base and not self.plan.unequal_ranks
+
+    def keep_whole(self) -> None:
+        """Its frozen parts are about to be replaced: from now on they are kept like the others."""
+        self._whole = True
+        if self._network is not None:
+            unfix(self._network.split)
+            self._seat = None
 
     def sleep(self, layout: Layout, keeps: bool) -> None:
         """Give the network up; with `keeps`, what it has learnt is laid down in one piece of memory."""
         if self._network is not None:
             self._steps, self._peaks = self._network.steps, self._network.peaks
-            kept = self._optimizer_state() if self.plan.keeps_optimizers else {}
-            stays = export(self._network, copies=False) if keeps else kept
-            self._asleep = Asleep.of(stays, layout) if stays else Asleep()
+            seat = self._seat or Seat(self._network, layout)
+            if keeps and seat.holds:
+                self._asleep = seat.lay_down()
+            else:
+                kept = self._optimizer_state() if self.plan.keeps_optimizers else {}
+                stays = export(self._network, copies=False) if keeps else kept
+                self._asleep = Asleep.of(stays, layout) if stays else Asleep()
             if self._interchangeable and not self.spares and not self.plan.client_detectors:
-                self.spares.append(self._network)
-            self._network = None
+                self.spares.append(seat)
+            self._network = self._seat = None
         if self.own.share is not None:
             self._samples = None
 
@@ -151,13 +181,15 @@ class ClientPool(Sequence[PooledClient]):
 
     def tensors(self, keeps: bool) -> State:
         """Everything of the clients that a next turn depends on."""
-        tensors: State = {}
+        return dict(self.own_tensors(keeps))
+
+    def own_tensors(self, keeps: bool) -> Iterator[tuple[str, Tensor]]:
+        """The same one by one: to be looked at, in the memory of one client."""
         for client in self._clients:
             own = client.own_state() if keeps else client.memory()
-            tensors |= {f"client{client.number}/{name}": t for name, t in own.items()}
             if client.awake:
                 self.awake(client.number, keeps)
-        return tensors
+            yield from ((f"client{client.number}/{name}", t) for name, t in own.items())
 
     def load(self, tensors: Mapping[str, Tensor], keeps: bool, shared: State) -> None:
         """Go back to what `tensors` once was; where clients keep nothing, they have what is shared."""

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ...core.message import Handler, Watcher, through
 from ...core.seeds import derive
-from ...core.state import State
+from ...core.state import State, unfix
 from ...data.base import Parts, Samples
+from ...nets.lora import folded
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
 from ...training import loop
@@ -17,6 +18,7 @@ from ...training.batches import refuse_small_batches, refuse_too_few, task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.fused_wave import Fusion
 from ...training.laws import refuse_broken_net
 from ...training.own_data import OwnData, Uplink
@@ -24,6 +26,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.schedule import Turn
 from ...training.progress import StepEvent
 from ...training.step import ClientNetwork, learn, load
+from .asleep import Seat
 from .captured import CapturedSteps, why_not_captured
 from .carrier import FusedDoor, LocalCarrier
 from .pool import ClientPool, PooledClient
@@ -60,6 +63,7 @@ class LocalRun:
         device: torch.device | str = "cpu",
         at_server: Sequence[Watcher] = (),
         wrap: Callable[[Handler], Handler] = _as_it_is,
+        faster: Faster = AS_ALWAYS,
     ):
         self.plan = plan = plan.with_secrets()
         self.parts, self.device = parts, torch.device(device)
@@ -70,7 +74,10 @@ class LocalRun:
         counts |= {"the validation data": len(parts.val), "the test data": len(parts.test)}
         refuse_too_few(plan, counts)
         refuse_small_batches(plan, self.task, counts)  # and what does not fit the cut, by the name it was given
+        faster.refuse_unfit(self.device)
+        faster.begin()
         self.server = build_server(plan.public(), self.task, self.device)
+        faster.prepare(*[part for name, part in self.server.body.named_children() if name in ("body", "tail")])
         batches = [batches_of(plan, len(share)) for share in shares]
         self.coordinator = Coordinator(plan, self.server, batches)
         self.progress, self.timetable = self.coordinator.progress, self.coordinator.timetable
@@ -81,12 +88,12 @@ class LocalRun:
         self._why_eager = why_not_captured(plan, self.device, watched)
         self.captured = CapturedSteps(self.server, self.ledger) if self._why_eager is None else None
         uplink = Uplink(through([self.ledger], wrap(door)), self.ledger, learn=self.captured or learn)
-        held_out, spares = {"validate": parts.val, "test": parts.test}, list[ClientNetwork]()
+        held_out, spares = {"validate": parts.val, "test": parts.test}, list[Seat]()
         self.clients = ClientPool(
             [
                 PooledClient(
                     plan, self.task, number, OwnData(parts.private, held_out, share), uplink, self.device,
-                    self._stepped, spares=spares,
+                    self._stepped, spares=spares, faster=faster,
                 )
                 for number, share in enumerate(shares)
             ]
@@ -154,19 +161,25 @@ class LocalRun:
             return None
         if not self.plan.shared_client_network and self.plan.clients > 1:
             return None
-        split, shared = self.networks[0].split, self.coordinator.shared
+        adapters, shared = self.plan.adapters, self.coordinator.shared
+        widest = max(range(self.plan.clients), key=adapters.rank_of) if adapters is not None else 0
+        client = self.networks[widest]
         if shared:
-            load(self.networks[0], shared)
+            load(client, shared)
+        split = client.split
         if not self.plan.protocol.crosses:
-            parts = dict(split.head.named_children())
-            return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=split.tail)
+            parts = {name: folded(part) for name, part in split.head.named_children()}
+            return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=folded(split.tail))
         there = self.server.body
         assert isinstance(there, ServerNetwork)
         tail = split.tail if self.plan.protocol.labels_stay_home else there.tail
-        return whole_state(self.plan.net, head=split.head, body=there.body, tail=tail)
+        return whole_state(self.plan.net, head=folded(split.head), body=folded(there.body), tail=folded(tail))
 
     def start_from(self, other: "LocalRun") -> None:
         """Take over the networks of another run of the same plan, but not its guard: to fit a guard to them."""
+        unfix(self.server.body)
+        for party in self.clients:
+            party.keep_whole()
         for client, theirs in zip(self.networks, other.networks, strict=True):
             if other.coordinator.shared:
                 load(theirs, other.coordinator.shared)

@@ -2,6 +2,7 @@
 
 plan.json            what was asked for, and the fingerprint of the public part
 private.json         the clients' private seed (readable by its owner alone)
+words.txt            of texts: what the token ids stand for, where the words were those of the training texts
 input_scale.json     how inputs far from 0 to 1 were standardised (the same)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
@@ -17,18 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...data.base import Loaded, parts
 from ...data.scaling import Scale
 from ...training import checkpoint, loop
-from ...training.evaluation import mean_iou
+from ...training.evaluation import figures
 from ...training.facts.compression import rates
 from ...training.facts.forecast import Stopwatch, forecast
 from ...training.facts.link import Link
 from ...training.facts.memory import by_role
 from ...training.facts.privacy import privacy
 from ...training.facts.sides import sides
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
 from ...wire.ledger import DOWN, UP
@@ -38,6 +42,7 @@ from ..folder import (
     RESULT,
     TRANSCRIPT,
     keep_scale,
+    keep_words,
     known_scale,
     new_folder,
     refuse_finished,
@@ -47,6 +52,7 @@ from ..folder import (
 )
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
+from .room import sentence
 from .run import LocalRun
 
 Carried = Callable[..., bool]  # as `LocalRun.train`, with the run in front
@@ -54,7 +60,8 @@ Carried = Callable[..., bool]  # as `LocalRun.train`, with the run in front
 
 @dataclass(frozen=True)
 class Following:
-    """How a run is followed: what is recorded and foretold of it, who hears of it, and who may stop it."""
+    """How a run is followed: what is recorded and foretold of it, who hears of it, who may stop it, and who makes its
+    steps where that is not this process."""
 
     record: int = 0  # bytes of what the server receives to keep, the newest; 0: none
     link: Link | None = None  # also say how long it would take over that
@@ -62,6 +69,7 @@ class Following:
     on_step: Callable[[StepEvent], None] = lambda event: None
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None
     stop: Callable[[], bool] = lambda: False
+    elsewhere: Carried | None = None  # `engines/ray`; the folder is the same
 
 
 def train(
@@ -72,15 +80,14 @@ def train(
     device: str = "cpu",
     resume: bool = False,
     follow: Following | None = None,
-    elsewhere: Carried | None = None,
+    faster: Faster = AS_ALWAYS,
 ) -> dict[str, Any]:
-    """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result.
-
-    `elsewhere`: who makes the steps, where that is not this process (`engines/ray`); the folder is the same.
-    """
+    """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
     follow = follow or Following()
-    if elsewhere is not None and (follow.record or follow.link is not None):
+    if follow.elsewhere is not None and (follow.record or follow.link is not None):
         raise ValueError("--record and --link listen to the server in this process: leave them out, or --engine ray")
+    if follow.elsewhere is not None and str(faster):
+        raise ValueError(f"{faster}: faster ways are those of one process: leave them out, or --engine ray")
     folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if (link := follow.link) is not None:
         refuse_side_by_side(plan)
@@ -89,7 +96,7 @@ def train(
         refuse_finished(folder)
     recorder, watch = Recorder(follow.record) if follow.record else None, Stopwatch()
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
-    run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None)
+    run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None, faster=faster)
     if resume:
         run.restore(*checkpoint.load(folder / "last.safetensors"))
         write_plan(run.plan, folder)
@@ -108,14 +115,21 @@ def train(
             recorder.save(folder / TRANSCRIPT)
         follow.on_epoch(run.progress.history[-1])
 
+    lacked_memory, finished = False, False
     try:
-        finished = (elsewhere or _here)(run, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
+        finished = (follow.elsewhere or _here)(run, on_step=follow.on_step, on_epoch=keep, stop=follow.stop)
+    except torch.OutOfMemoryError:
+        lacked_memory = True  # whoever failed still holds on to memory here, and lets go of it below
     except Halt as halt:
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
         run.progress.history.append({**run.progress.row(), "epoch": run.progress.epoch + 1, "halted": str(halt)})
         _write_history(run, folder)
         raise lay_down(folder, halt, *run.snapshot(), scores_over_time(run)) from halt
+    if lacked_memory:
+        plan, task, where = run.plan, run.task, run.device
+        del run
+        raise MemoryError(sentence(plan, task, where))
     if not finished:
         _save(run, folder, "last")
         if recorder is not None:
@@ -135,7 +149,8 @@ def train(
             steps=run.progress.step,
             per_epoch=run.timetable.steps // run.plan.epochs,
         )
-    return _finish(run, folder, {} if link is None else {"link": told})
+    more = ({} if link is None else {"link": told}) | ({"faster": str(faster)} if str(faster) else {})
+    return _finish(run, folder, more)
 
 
 def _here(run: LocalRun, **heard: Any) -> bool:
@@ -158,6 +173,7 @@ def ready(
     at_server: Sequence[Watcher] = (),
     scale: Scale | None = None,
     prepared: Callable[[Loaded], Loaded] = lambda loaded: loaded,
+    faster: Faster = AS_ALWAYS,
 ) -> LocalRun:
     """A plan with its data, about to begin; or to go on, with the `scale` that it was begun with. `prepared` may say
     more of the same samples, e.g. which are secrets."""
@@ -168,6 +184,7 @@ def ready(
         classes=len(loaded.classes),
         device=device,
         at_server=at_server,
+        faster=faster,
     )
 
 
@@ -175,6 +192,7 @@ def _begin(run: LocalRun, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(run.plan, folder)
     keep_scale(folder, run.parts.scale)
+    keep_words(folder, run.parts.private.tokenizer)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder, "last")
@@ -216,18 +234,13 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
     over_time = scores_over_time(run)  # before it goes back to its best epoch
     run.use_best()
     used = run.evaluate(run.parts.test)
-    maps = [
-        mean_iou(one.confusion)
-        for one in (client.scored for client in run.clients)
-        if one and one.confusion is not None
-    ]
     if (whole := run.network()) is not None:
         checkpoint.save(folder / "model.safetensors", whole, {})
     result = {
         "plan": repr(run.plan),
         **({"inputs": scale_in_words(run.parts.scale)} if scale_in_words(run.parts.scale) else {}),
         "accuracy": sum(used) / len(used),
-        **({"mean_iou": sum(maps) / len(maps)} if maps else {}),
+        **figures(client.scored for client in run.clients),
         "accuracy_spread": max(used) - min(used),
         "accuracy_last": sum(last) / len(last),
         "best_epoch": run.progress.best.epoch,
@@ -241,7 +254,8 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         "ledger": run.ledger.as_dict(),
         "sides": sides(run.plan, run.task),
         "client_memory": by_role(run.plan, run.task),
-        "privacy": privacy(run.plan, run.task),
+        "privacy": privacy(run.plan, run.task, epochs=run.progress.epoch),
+        **({"updates_held": run.coordinator.updates_held} if run.plan.rounds.merges else {}),
         **by_client(run),
         **({"why_eager": run.why_eager} if run.device.type == "cuda" else {}),
         **({"detectors": over_time} if run.plan.client_detectors else {}),

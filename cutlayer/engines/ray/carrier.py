@@ -106,11 +106,11 @@ class RayCarrier:
     def evaluate(self, purpose: str) -> list[float]:
         coordinator, found = self.coordinator, list[float]()
         if self.keeps:
-            coordinator.progress.refuse_lost_weights(self.keep(0))
+            coordinator.progress.refuse_lost_weights(self.keep(0).items())
         what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
         own = coordinator.heads_of_their_own()
         for number in range(1 if coordinator.alike else coordinator.plan.clients):
-            weights = {} if number in own else coordinator.shown()
+            weights = {} if number in own else coordinator.shown(number)
             order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
             (done,) = self._played(self._given([order], [0]))
             right, all_of_them = done["score"].tolist()

@@ -22,10 +22,9 @@ from ...core.message import Kind, Message
 from ...data.base import Parts
 from ...training.own_data import OwnData, Uplink
 from ...training.plan.plan import Plan
-from ...training.step import ClientNetwork
 from ...wire import frames
 from ...wire.ledger import Ledger
-from ..local.asleep import Asleep, Layout
+from ..local.asleep import Asleep, Layout, Seat
 from ..local.carrier import FusedDoor, part_of
 from ..local.pool import AWAKE, PooledClient
 
@@ -69,7 +68,7 @@ class Crew:
 
     def __init__(self, setup: Setup):
         self._setup = setup
-        self._ledger, self._layout, self._spares = Ledger(), Layout(), list[ClientNetwork]()
+        self._ledger, self._layout, self._spares = Ledger(), Layout(), list[Seat]()
         self._awake: dict[int, tuple[int, PooledClient]] = {}  # by client, the one played last at the end
         self._steps: list[tuple[int, Mapping[str, float]]] = []
         self._talk = _Talk()

@@ -157,6 +157,11 @@ def opponent(guard: Spec, shape: Shape, task: Task | None, attribute: str | None
     if attribute is not None and attribute not in task.attributes:
         known = ", ".join(task.attributes) or "none"
         raise ValueError(f"{guard} protects {attribute!r}, an attribute this data does not have; it has: {known}")
+    if attribute is None and task.vocabulary:
+        raise ValueError(
+            f"{guard} guesses the input in squared error, and numbers of words are names, not amounts: name an "
+            "attribute of the texts, or take NoPeek"
+        )
     return Opponent(shape, task, attribute, width)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.batch import Batch, Task
+from ...core.batch import Batch, Task, made_up
+from ...core.features import Features, features
 from ...core.message import Handler, Kind, Message
 from ...core.remote import Remote
 from ...core.seeds import generator
@@ -75,7 +76,7 @@ def breakdown(plan: Plan, task: Task) -> dict[str, Bytes]:
     draw, labels = generator(0), label_shape(plan, task)
     y = torch.arange(plan.batch_size) % task.classes
     batch = Batch(
-        torch.rand(plan.batch_size, *task.shape, generator=draw).to(torch.get_default_dtype()),
+        made_up(task, plan.batch_size, draw),
         y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
         {name: torch.arange(plan.batch_size) % values for name, values in task.attributes.items()},
     )
@@ -119,13 +120,15 @@ class _Checkpointed(nn.Module):
         self.parts = list(head.children()) if type(head) is nn.Sequential else [head]
         self.weights, self.again = weights, 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         inputs, held = [x], list[Held]()
         for part in self.parts:
             held.append(_saved(lambda part=part: inputs.append(part(inputs[-1])), self.weights))  # type: ignore[misc]
         ways = [self._cut(inputs, held, count) for count in range(1, len(held) + 1)]
         kept, self.again = min(ways, key=lambda way: _total(way[0]) + way[1])
-        return _Keeps.apply(inputs[-1], *kept.values())  # type: ignore[no-any-return, no-untyped-call]
+        z, beside = features(inputs[-1])
+        z = _Keeps.apply(z, *kept.values())  # type: ignore[no-untyped-call]
+        return Features(z, beside) if beside else z
 
     def _cut(self, inputs: list[Tensor], held: list[Held], count: int) -> tuple[Held, int]:
         """(inputs kept, bytes of the largest segment beside them) with so many segments."""
@@ -177,8 +180,8 @@ def far_away(batch: Batch, u: tuple[int, ...], fan_out: int = 1) -> Handler:
             return message.reply(dz=torch.zeros_like(sent.pop(message.client)))
         sent[message.client] = message["z"]
         if message.kind is Kind.LOSS:
-            return message.reply(loss=batch.x.new_zeros(()))
-        return message.reply(u=batch.x.new_zeros(fan_out * len(message["z"]), *u))
+            return message.reply(loss=message["z"].new_zeros(()))
+        return message.reply(u=message["z"].new_zeros(fan_out * len(message["z"]), *u))
 
     return answer
 

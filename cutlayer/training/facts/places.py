@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from ...core.batch import Batch, Task
+from ...core.batch import Batch, Task, made_up
 from ...core.remote import Remote
+from ...core.seeds import generator
 from ...core.split import UShapedNetwork, VanillaNetwork
-from ...nets.base import Net, count_macs, count_parameters, out_shape
+from ...nets.base import Net, count_macs, count_parameters, crossing, out_shape
 from ...nets.cut import Parts
 from ...nets.places import places
 from ..step import ClientNetwork
@@ -33,19 +34,19 @@ def costs(net: Net, task: Task, batch: int, inside_blocks: bool = False) -> Iter
 
 def _figures(parts: Parts, task: Task, batch: int) -> dict[str, Any]:
     head, body, tail = parts
-    z = out_shape(head, task.shape)
-    u = out_shape(body, z)
+    z, beside = crossing(head, task.shape)
+    u = out_shape(body, z, beside)
     returns = any(True for _ in tail.parameters())  # the client has the last layers, too: the U shape
-    macs = count_macs(head, task.shape) + (count_macs(tail, u) if returns else 0)
-    crossing = 4 * batch * (prod(z) + (prod(u) if returns else 0))
+    macs = count_macs(head, task.shape) + (count_macs(tail, u, beside) if returns else 0)
+    each_way = 4 * batch * (prod(z) + (prod(u) if returns else 0))
     return {
         "z": list(z),
         "parameters": count_parameters(head) + count_parameters(tail),
         "macs": macs,
         "memory": _memory(parts, task, batch, u, returns),
         # As much goes as comes: z up, u down, and the gradients of both the other way.
-        "bytes_up": crossing + (0 if returns else 8 * batch),  # labels travel
-        "bytes_down": crossing,
+        "bytes_up": each_way + (0 if returns else 8 * batch),  # labels travel
+        "bytes_down": each_way,
     }
 
 
@@ -53,7 +54,7 @@ def _memory(parts: Parts, task: Task, batch: int, u: tuple[int, ...], returns: b
     """Weights, gradients and what a step keeps of a batch; what an optimizer carries comes on top."""
     split = UShapedNetwork(parts.head, parts.tail) if returns else VanillaNetwork(parts.head)
     client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
-    x = torch.zeros(FEW, *task.shape)
+    x = made_up(task, FEW, generator(0))
     sizes = client_memory(client, Batch(x, torch.zeros(FEW, dtype=torch.long)), u)
     for name in ("activations", "working"):
         sizes[name] = sizes[name] * batch // FEW

@@ -5,16 +5,17 @@ DP-SGD on the client. Neighbours are data sets of one client that differ in one 
 below is there because the proof breaks without it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...core.batch import Task
+from ...core.batch import Task, made_up
+from ...core.features import features
 from ...core.guard import Shape
 from ...core.seeds import seeded
 from ...core.split import Split
@@ -23,11 +24,16 @@ from ...guards.base import Bound, Release, behind, standing
 from ...guards.noise import gaussian_epsilon
 from ..build import build_client, build_server
 from ..plan.plan import Plan
+from ..plan.roles import Phase
 from ..plan.shapes import cut_shapes
+from ..protocols import Cut
 
 DELTA = 1e-5
 NO_ACCOUNTANT = "adding up releases needs dp-accounting: pip install 'cutlayer[dp]'"
 FINEST, CELLS = 1e-4, 10_000  # of the accountant's grid: its width, unless that would take more cells than this
+
+
+Inputs = Callable[[], tuple[Tensor, dict[str, Tensor]]]  # samples, and what is beside them
 
 
 class Spent(NamedTuple):
@@ -42,12 +48,24 @@ class _Parties(NamedTuple):
     body: nn.Module
 
 
-def privacy(plan: Plan, task: Task, *, delta: float | None = None, fitted: bool = False) -> dict[str, Any]:
+def priced(plan: Plan) -> bool:
+    """Whether anything in a plan has a price: else nothing need be built to say so."""
+    bound = Bound()
+    for part in plan.guard.stages():
+        _, bound = behind(part, bound)
+    return bound.release is not None or plan.guard.releases_weights() is not None
+
+
+def privacy(
+    plan: Plan, task: Task, *, delta: float | None = None, fitted: bool = False, epochs: int | None = None
+) -> dict[str, Any]:
     """The ledger of a run as plain data; `sentence` puts it into words.
 
+    `epochs`: in how many the records were released; None: in all that the plan has.
     `delta`: that of the guard where it names one, else 1e-5. `fitted`: the frozen parts come from an earlier run on
     the same records (an audit does that for guards that are fitted to a finished network).
     """
+    plan = plan if epochs is None else replace(plan, epochs=epochs)
     cut = cut_shapes(plan, task)
     claims, bound, deltas = _along(plan.guard, cut.shared)
     delta = next(iter(deltas), DELTA) if delta is None else delta
@@ -55,6 +73,8 @@ def privacy(plan: Plan, task: Task, *, delta: float | None = None, fitted: bool 
         raise ValueError(f"delta is a probability well below 1/samples, e.g. 1e-5; got {delta!r}")
     parties = _build(plan, task)
     weights, why_no_weights = _weights(plan, task, parties, delta)
+    if cut.beside:
+        bound = Bound(why=f"{_names(cut)} leaves beside what is noised, as it is: take a network that sends none")
     messages, why_no_epsilon = _messages(plan, task, parties, bound, weights, delta, fitted)
     return {
         "claims": claims,
@@ -63,6 +83,8 @@ def privacy(plan: Plan, task: Task, *, delta: float | None = None, fitted: bool 
         "weights": weights,
         "why_no_weights": why_no_weights,
         "inference": _inference(plan, bound, delta),
+        "bits": told_bits(plan, cut.shared),
+        "beside": _told_beside(cut),
         "not_covered": _not_covered(plan, messages, weights),
         "assumes": _assumes(plan, messages, weights),
     }
@@ -81,6 +103,11 @@ def lines(data: dict[str, Any]) -> list[str]:
         if not entry["claim"].startswith(("none", "nothing"))
     ]
     out = [f"may be claimed: {'; '.join(said) or 'nothing'}"]
+    if data.get("beside"):
+        out.append(data["beside"])
+    if (bits := data.get("bits")) is not None:
+        messages = f"{bits['messages']} message{'' if bits['messages'] == 1 else 's'}"
+        out.append(f"messages tell at most {bits['sample']:,} bits of a sample: {messages} of {bits['message']} bits")
     out += _in_words("what leaves", "message, given the head", data["epsilon"], data["why_no_epsilon"])
     if data["weights"] or data["why_no_weights"]:
         out += _in_words("the client's weights", "step, given all before it", data["weights"], data["why_no_weights"])
@@ -103,6 +130,17 @@ def _in_words(what: str, single: str, price: dict[str, Any] | None, why: str | N
         each = f"{price['release']:.2f} an epoch"
     epochs = f"{price['epochs']} epoch{'' if price['epochs'] == 1 else 's'}"
     return [f"{what}, over {epochs}: ε = {price['total']:.2f}{at} for one record replaced ({each})"]
+
+
+def told_bits(plan: Plan, shape: Shape) -> dict[str, int] | None:
+    """The most bits that the messages of a training tell of a sample, where its guard fixes them. A message that was
+    sent before tells nothing new; what else travels (du, labels, weights) is not counted."""
+    everyone = plan.guarded_clients is None or plan.guarded_clients == plan.clients
+    bits = plan.guard.message_bits(shape) if plan.protocol.crosses and everyone else None
+    if bits is None:
+        return None
+    messages = sum(plan.roles.phase(epoch) in (Phase.SPLIT, Phase.SEND) for epoch in range(plan.epochs))
+    return {"message": bits, "messages": messages, "sample": bits * messages}
 
 
 # ------------------------------------------------------------------ the accountant
@@ -160,7 +198,8 @@ def _messages(
         return None, _why_no_release(plan.guard, bound)
     split = parties.split
     # The rows of a batch must follow from a sample each, or the clip bounds only a part of what one sample moves.
-    if why := _mixes("the head", split.head, task.shape) or _mixes("the guard", split.guard, None):
+    inputs = _inputs(task, cut_shapes(plan, task), None)
+    if why := _mixes("the head", split.head, inputs) or _mixes("the guard", split.guard, None):
         return None, why
     spent = [Spent(bound.release, plan.epochs)]
     if fitted:
@@ -234,11 +273,11 @@ def _weights(plan: Plan, task: Task, parties: _Parties, delta: float) -> tuple[d
         return None, f"{other} may let one sample change the gradients of others, which no clip bounds: leave it out"
     split, cut = parties.split, cut_shapes(plan, task)
     for name, part, shape in (
-        ("the head", split.head, task.shape),
+        ("the head", split.head, None),
         ("the body", parties.body, cut.sent),
         ("the tail", split.tail, cut.u),
     ):
-        if why := _mixes(name, part, shape):
+        if why := _mixes(name, part, _inputs(task, cut, shape)):
             return None, why
     spent = [Spent(release, plan.epochs)]
     if _learns(parties.body):
@@ -263,7 +302,20 @@ def _learns(part: nn.Module) -> bool:
     return any(p.requires_grad for p in part.parameters())
 
 
-def _mixes(name: str, part: nn.Module, shape: Shape | None) -> str | None:
+def _inputs(task: Task, cut: Cut, shape: Shape | None) -> Inputs:
+    """Three made-up samples for the head, or, of this shape and with what is beside them, for a part behind it."""
+
+    def made() -> tuple[Tensor, dict[str, Tensor]]:
+        if shape is None:
+            return made_up(task, 3), {}
+        return torch.rand(3, *shape), {
+            name: torch.ones(3, *form.shape, dtype=form.dtype) for name, form in cut.beside.items()
+        }
+
+    return made
+
+
+def _mixes(name: str, part: nn.Module, inputs: Inputs | None) -> str | None:
     """Why replacing one sample moves the rows of others, frozen or not; None: it does not."""
     for inner in part.modules():
         if isinstance(inner, _BatchNorm):
@@ -271,25 +323,38 @@ def _mixes(name: str, part: nn.Module, shape: Shape | None) -> str | None:
                 f"{name} has {type(inner).__name__}, which normalises by the batch, so one sample moves every row: "
                 "take the network with norm='group'"
             )
-    if shape is not None and not _keeps_rows_apart(part, shape):
+    if inputs is not None and not _keeps_rows_apart(part, inputs):
         return f"{name} lets one sample move the rows of others: take layers that treat every sample alone"
     return None
 
 
 @torch.no_grad()
-def _keeps_rows_apart(part: nn.Module, shape: Shape) -> bool:
+def _keeps_rows_apart(part: nn.Module, inputs: Inputs) -> bool:
     """Replace the second of two samples and look at the first: a network of one's own may mix in its own way."""
     answers = []
     for second in (1, 2):
         with seeded(0):
-            samples = torch.rand(3, *shape)[[0, second]]
+            samples, beside = inputs()
             part.train()
-            answers.append(part(samples)[0])
+            pair = {name: tensor[[0, second]] for name, tensor in beside.items()}
+            answers.append(features(part(samples[[0, second]], **pair)).z[0])
     one, other = answers
     return torch.allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 # ------------------------------------------------------------------ the small print
+def _names(cut: Cut) -> str:
+    return " and ".join(cut.beside)
+
+
+def _told_beside(cut: Cut) -> str | None:
+    """What leaves unguarded whatever the guard is."""
+    if not cut.beside:
+        return None
+    lengths = ", so how long each text is" if "mask" in cut.beside else ""
+    return f"no guard touches what leaves beside z: {_names(cut)} of every sample{lengths}"
+
+
 def _not_covered(plan: Plan, messages: dict[str, Any] | None, weights: dict[str, Any] | None) -> list[str]:
     open_ends = []
     if weights is not None and messages is None:

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...core.batch import Batch
+from ...core.batch import Batch, made_up
 from ...core.message import Message
 from ...core.remote import Remote
+from ...core.seeds import generator
 from ...nets.base import count_parameters
 from ..build import build_client, build_server
 from ..plan.plan import Plan, Task
@@ -23,7 +24,7 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
     cut = cut_shapes(plan, task)
     # As many samples as the guard needs at once; the figures are those of one.
     count = max(plan.guard.least_batch, plan.guard.fan_out)
-    batch = Batch(torch.zeros(count, *task.shape), torch.zeros(count, dtype=torch.long))
+    batch = Batch(made_up(task, count, generator(0)), torch.zeros(count, dtype=torch.long))
     sent: list[Message] = []
 
     def listen(message: Message) -> Message:
@@ -35,7 +36,7 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
         client.split.eval()(batch, client.remote)
     with torch.no_grad(), FlopCounterMode(display=False) as alone:
         if sent:
-            server.body.eval()(sent[0]["z"])
+            server.body.eval()(sent[0]["z"], **sent[0].beside)
     return {
         "cut": list(cut.z),
         "sent": list(cut.sent),

@@ -93,7 +93,16 @@ FIELDS: dict[str, Field] = {
     "client_optimizer": Field("Of head and tail, e.g. 'SGD(lr=0.05, momentum=0.9)'.", "optimizers"),
     "server_optimizer": Field("The same, for the body.", "optimizers"),
     "schedule": Field("Constant, Cosine or 'Steps(every=30)'.", "schedules"),
+    "largest_move": Field(
+        "Merged weights that have moved farther in a step than so many of a client's own moves are refused by it; 0: "
+        "any distance.",
+        type=float,
+    ),
     "frozen_parts": Field("A part that does not train: head, body or tail. Repeatable.", type=list[str]),
+    "adapters": Field(
+        "Adapters over a head and body that do not train, e.g. 'LoRA(rank=8, at=\"query,value\")'. none: all trains.",
+        "adapters",
+    ),
     "start": Field(
         "A file with a whole network's weights to start from: .safetensors, or a torch state dict (never executed); "
         "for other classes 'Pretrained(\"model.safetensors\", skip_tail=True)'. none: from new ones.",

@@ -5,7 +5,7 @@ from math import cos, pi
 
 from ...core.spec import Spec
 
-__all__ = ["Constant", "Cosine", "Steps"]
+__all__ = ["Constant", "Cosine", "OneCycle", "Steps"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +32,23 @@ class Cosine(Schedule):
 
     def factor(self, epoch: int, epochs: int) -> float:
         return self.floor + (1 - self.floor) * 0.5 * (1 + cos(pi * epoch / max(1, epochs)))
+
+
+@dataclass(frozen=True, repr=False)
+class OneCycle(Schedule):
+    """Up from a tenth of the full rate over the first `warm` share of the epochs, then half a cosine down to none."""
+
+    warm: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.warm, int | float) or not 0 < self.warm < 1:
+            raise ValueError(f"warm is the share of epochs in which the rate rises, in (0, 1); got {self.warm!r}")
+
+    def factor(self, epoch: int, epochs: int) -> float:
+        place = (epoch + 0.5) / max(1, epochs)
+        if place < self.warm:
+            return 0.1 + 0.9 * place / self.warm
+        return 0.5 * (1 + cos(pi * (place - self.warm) / (1 - self.warm)))
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
+from math import inf
 from typing import Any, get_args, get_origin
 
 from ...core.batch import Task as Task
@@ -17,6 +18,7 @@ from ...detectors import Detector, ServerDetector
 from ...guards import Guard, NoGuard
 from ...nets.at_layers import CutAtLayers
 from ...nets.base import Net
+from ...nets.lora import LoRA
 from ...nets.simple_cnn import SimpleCNN
 from ...rules import FedAvg, Latest, Rule
 from ..protocols import Protocol, UShaped
@@ -80,7 +82,9 @@ class Plan(Spec):
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
+    largest_move: float = 8.0  # of merged weights in a step, in moves of the client that gets them; 0: not looked at
     frozen_parts: tuple[str, ...] = ()  # parts that do not train: head, body, tail
+    adapters: LoRA | None = None  # what trains over a head and body that do not
     start: Pretrained | None = None  # a whole network's weights; each side takes only its own part
     patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
     val_share: float = 0.1  # share of the training data that chooses the best epoch
@@ -97,6 +101,8 @@ class Plan(Spec):
             object.__setattr__(self, "rule", FedAvg())
         for part in self.parts():
             part.refuse_unfit_plan(self)
+        if self.adapters is not None:
+            self._refuse_unfit_adapters(self.adapters)
 
     def parts(self) -> list[Part]:
         """What may refuse to stand in this plan, each for reasons of its own."""
@@ -145,8 +151,31 @@ class Plan(Spec):
             raise ValueError(
                 f"val_share is the share of training data for validation, in [0, 1); got {self.val_share}"
             )
+        if not 0 <= self.largest_move < inf:
+            raise ValueError(
+                "largest_move is how many times farther than in a client's own steps merged weights may move, from 0 "
+                f"(any distance) up; got {self.largest_move!r}"
+            )
         if self.patience and not self.val_share:
             raise ValueError("early stopping needs validation data: give val_share a value above 0, or patience=0")
+
+    def _refuse_unfit_adapters(self, adapters: LoRA) -> None:
+        if adapters.side == "server" and not self.protocol.crosses:
+            raise ValueError(f"{adapters!r}: in {self.protocol} no part is the server's: take side='client'")
+        if self.unequal_ranks and not self.rounds.merges:
+            raise ValueError(
+                f"{adapters!r}: a relay hands on the optimizer's state too, which has the rank of whoever left it: "
+                "take rounds=SplitFed(), or --own-client-network"
+            )
+        if self.unequal_ranks and "control." in self.rule.travels:
+            raise ValueError(f"{adapters!r}: {self.rule!r} keeps variates of one rank: take another rule")
+
+    @property
+    def unequal_ranks(self) -> bool:
+        """Whether clients that share their weights have adapters of several ranks."""
+        if self.adapters is None or self.adapters.side == "server" or not self.hands_on:
+            return False
+        return len({self.adapters.rank_of(number) for number in range(self.clients)}) > 1
 
     @property
     def keeps_optimizers(self) -> bool:
@@ -156,11 +185,39 @@ class Plan(Spec):
     @property
     def least_batch(self) -> int:
         """The fewest samples a last batch may have: BatchNorm needs two rows, a guard may make one of several."""
-        return min(self.batch_size, 2 * self.guard.least_batch)
+        return min(self.batch_size, max(2 * self.guard.least_batch, self.guard.least_to_learn))
+
+    def rate_factor(self, epoch: int) -> float:
+        """What the learning rates of an epoch are multiplied by."""
+        return self.schedule.factor(*self.roles.stretch(epoch, self.epochs))
+
+    @property
+    def fixed_parts(self) -> tuple[str, ...]:
+        """Parts whose numbers are those they were built with, adapters apart: they never travel."""
+        if self.adapters is None:
+            return self.frozen_parts
+        return tuple(part for part in PARTS if part in self.frozen_parts or part != "tail")
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether one head and tail go from client to client, or are merged, by way of the server."""
+        return self.shared_client_network and (self.clients > 1 or self.rounds.merges)
+
+    @property
+    def client_parts_train(self) -> bool:
+        """Whether anything of a client's network trains; its guard may, even so."""
+        parts = {"head"} | ({"tail"} if self.protocol.labels_stay_home else set())
+        parts |= set() if self.protocol.crosses else {"body"}
+        adapted = self.adapters is not None and (self.adapters.side != "server" or self.adapters.whole != "")
+        return adapted or not parts <= set(self.fixed_parts)
 
     def public(self) -> "Plan":
         """The server's copy: no client-only guards, no private seed."""
         return replace(self, guard=self.guard.public_part(), client_detectors=(), poison=None, private_seed=None)
+
+    def with_guard(self, guard: Guard) -> "Plan":
+        """The same with another guard."""
+        return replace(self, guard=guard, roles=self.roles.unguarded() if guard == NoGuard() else self.roles)
 
     def guard_of(self, client: int) -> Guard:
         """The guard one client uses."""

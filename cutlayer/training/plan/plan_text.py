@@ -13,6 +13,7 @@ from ...core.expand import expanded
 from ...core.outside import load_file, load_module
 from ...core.spec import parsed, spec
 from ...guards import Guard, NoGuard
+from ...nets.lora import LoRA
 from .fields import FIELDS, RENAMED
 from .plan import Plan
 from .pretrained import read_start
@@ -84,7 +85,11 @@ def read_guard(text: str) -> Guard:
 
 
 # Fields that are typed in other ways, too, than by a spec.
-READERS: dict[str, Callable[[str], Any]] = {"guard": read_guard, "start": read_start}
+def _read_adapters(text: str) -> LoRA | None:
+    return None if text == "none" else spec(text, "adapters")
+
+
+READERS: dict[str, Callable[[str], Any]] = {"guard": read_guard, "start": read_start, "adapters": _read_adapters}
 
 
 def read_guards(texts: Iterable[str]) -> list[Guard]:

@@ -1,4 +1,7 @@
-"""What a client does in a pass: learn, feed the server's learning without any of its own, or nothing."""
+"""What a client does in a pass: learn, feed the server's learning without any of its own, or nothing.
+
+What all of them do in an epoch is its phase.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +15,7 @@ from ...core.spec import Spec
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["AllActive", "Frozen"]
+__all__ = ["AllActive", "Frozen", "SendOnce"]
 
 
 class Role(Enum):
@@ -21,6 +24,19 @@ class Role(Enum):
     ACTIVE = "active"
     FROZEN = "frozen"  # forward only, no gradients and no optimizer state
     OUT = "out"
+
+
+class Phase(Enum):
+    """Of all clients in one epoch."""
+
+    SPLIT = "split"  # they learn with the server
+    HOME = "home"  # they learn from what the guard adds to the loss: nothing of a sample leaves
+    SEND = "send"  # they are frozen, and the server keeps what comes
+    AGAIN = "again"  # it learns from what it kept: no activation travels
+
+    @property
+    def frozen(self) -> bool:
+        return self in (Phase.SEND, Phase.AGAIN)
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +64,22 @@ class Roles(Spec):
     def keeps_heads(self) -> bool:
         """Whether some clients hold on to a head of their own beside a shared one."""
         return False
+
+    def phase(self, epoch: int) -> Phase:
+        """What all clients do in an epoch, as far as their roles let them."""
+        return Phase.SPLIT
+
+    def takes_over(self, epoch: int, number: int) -> bool:
+        """Whether clients that all are frozen take over the shared head in this pass of an epoch."""
+        return True
+
+    def unguarded(self) -> "Roles":
+        """Of the same plan without a guard, to compare with."""
+        return self
+
+    def stretch(self, epoch: int, epochs: int) -> tuple[int, int]:
+        """(place, length) of an epoch in what a learning-rate schedule takes for the whole training."""
+        return epoch, epochs
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,3 +141,76 @@ class Frozen(Roles):
 
     def inherits(self, number: int) -> bool:
         return bool(self.inherit) and number % self.inherit == 0
+
+
+@dataclass(frozen=True, repr=False)
+class SendOnce(Roles):
+    """Clients learn first, freeze, and send each sample's message once: the server keeps it and learns on from that.
+
+    `home` epochs without the server, from what the guard adds to the loss (`Gate(home=...)`), then `split` epochs of
+    split learning; learning rates run down in each. Frozen, the clients send `views` passes over their samples, in
+    evaluation mode, so that a message hangs on its sample alone. In the epochs that are left no activation travels:
+    of a message of B bits, a whole training tells (split + views) · B a sample. What else travels is not covered:
+    u and du (or labels before), and shared weights.
+    """
+
+    home: int = 0
+    split: int = 5
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in {"home": 0, "split": 0, "views": 1}.items():
+            if type(getattr(self, name)) is not int or getattr(self, name) < least:
+                raise ValueError(f"{name} is a number of epochs, from {least} up; got {getattr(self, name)!r}")
+        if not self.learnt:
+            raise ValueError("a head and a guard that were never trained would be frozen: give home or split epochs")
+
+    @property
+    def learnt(self) -> int:
+        """Epochs before clients freeze."""
+        return self.home + self.split
+
+    @property
+    def messages(self) -> int:
+        """Of a sample, that are new to the server."""
+        return self.split + self.views
+
+    def at(self, number: int, clients: int, seed: int) -> list[Role]:
+        return [Role.ACTIVE] * clients
+
+    def phase(self, epoch: int) -> Phase:
+        if epoch < self.learnt:
+            return Phase.HOME if epoch < self.home else Phase.SPLIT
+        return Phase.SEND if epoch < self.learnt + self.views else Phase.AGAIN
+
+    def view(self, epoch: int) -> int:
+        """Which pass a frozen epoch sends, or takes again."""
+        return (epoch - self.learnt) % self.views
+
+    def unguarded(self) -> Roles:
+        return AllActive()  # nothing is gained by sending once what tells all
+
+    def takes_over(self, epoch: int, number: int) -> bool:
+        return epoch == self.learnt and number == 0
+
+    def stretch(self, epoch: int, epochs: int) -> tuple[int, int]:
+        if epoch < self.home:
+            return epoch, self.home
+        return (epoch - self.home, self.split) if epoch < self.learnt else (epoch - self.learnt, epochs - self.learnt)
+
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        if plan.epochs < self.learnt + self.views:
+            raise ValueError(
+                f"{self!r} has {self.learnt + self.views} epochs before the server goes on by itself, the plan "
+                f"{plan.epochs}: more epochs"
+            )
+        if self.home and not any(part.learns_at_home for part in plan.guard.stages()):
+            raise ValueError(f"{plan.guard!r} has nothing to learn from at home: take Gate(home=1.0), or home=0")
+        if not plan.protocol.can_send_once:
+            raise ValueError(f"{plan.protocol!r} needs its part of a sample in every epoch: take UShaped or Vanilla")
+        if plan.guard.mixes_samples:
+            raise ValueError(f"{plan.guard!r} mixes the samples of a batch, and they are batched anew: leave it out")
+        if plan.rounds.fused or plan.clients_per_round is not None:
+            raise ValueError(f"{self!r} freezes all clients, and each sends all it has: no fused waves, and no draws")
+        if plan.patience:
+            raise ValueError(f"{self!r} says itself how long clients learn: take patience=0")

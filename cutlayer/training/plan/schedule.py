@@ -166,14 +166,14 @@ def epoch_rounds(
         if take is not None and take < len(there):
             lot = torch.randperm(len(there), generator=generator(place))[:take]
             there = [there[one] for one in sorted(lot.tolist())]
-        parts = roles.at(count, len(batches), seed)
+        parts, still = roles.at(count, len(batches), seed), roles.phase(epoch).frozen
         turns = [
             Turn(
                 client,
                 first,
                 min(first + length, batches[client]),
-                parts[client] is Role.FROZEN,
-                roles.inherits(count),
+                still or parts[client] is Role.FROZEN,
+                roles.takes_over(epoch, number) if still else roles.inherits(count),
             )
             for client in there
             if parts[client] is not Role.OUT

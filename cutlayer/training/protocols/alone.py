@@ -24,6 +24,7 @@ class Alone(Protocol):
     crosses: ClassVar[bool] = False
     has_body: ClassVar[bool] = False
     learns_together: ClassVar[bool] = False
+    keeps_places: ClassVar[bool] = False  # the local network takes the places of a text for channels
 
     def __post_init__(self) -> None:
         if type(self.width) is not int or not 1 <= self.width <= MOST_WIDTH:
@@ -52,5 +53,5 @@ class AloneNetwork(Split):
         self.local = local
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        guarded = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(self.local(guarded.seen)), guarded.penalty)
+        guarded, beside = self.guarded(batch)
+        return Output(self.tail(self.local(guarded.seen), **beside), guarded.penalty)

@@ -1,10 +1,12 @@
 """What a plan says of its protocol: the facts that other parts go by, and the networks of both sides."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import nn
 
+from ...core.features import Form
 from ...core.guard import GuardModule, Shape
 from ...core.spec import Spec
 from ...core.split import Split
@@ -21,6 +23,8 @@ class Cut(NamedTuple):
     shared: Shape
     sent: Shape
     u: Shape
+    beside: Mapping[str, Form] = {}  # what crosses beside z, by name
+    tokens: bool = False  # z is (tokens, features), not (channels, places)
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,10 +34,12 @@ class Protocol(Spec):
     labels_stay_home: ClassVar[bool] = True  # the tail and the loss are the client's; else the server's
     crosses: ClassVar[bool] = True  # whether anything but weights leaves the client
     has_body: ClassVar[bool] = True  # whether anybody runs the network's body
+    keeps_places: ClassVar[bool] = True  # whether what comes back for a place of a text is made of earlier ones alone
     learns_together: ClassVar[bool] = True  # whether clients have anything from each other or from a server
+    can_send_once: ClassVar[bool] = False  # whether the server can go on from activations that it has kept
 
     def shared_shape(self, z: Shape, guard: Guard) -> Shape:
-        """The shape of what the guard reads of a cut activation; the rest stays home."""
+        """The shape of what the guard reads of a cut activation, channels or features first; the rest stays home."""
         return z
 
     def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:

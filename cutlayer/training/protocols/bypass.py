@@ -1,7 +1,7 @@
 """Split learning with a bypass: a part of the cut stays home, and the server never sees it (PRISM: Madill 2025)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from ...core.guard import GuardModule, Shape
 from ...core.remote import Remote
 from ...core.split import Output, Split, each
 from ...guards.base import Guard
-from ...nets.bypass import FUSIONS, FillChannels, Rejoin
+from ...nets.bypass import FUSIONS, FillChannels, OnTokens, Rejoin, turned
 from .base import Cut, Protocol
 
 
@@ -20,6 +20,7 @@ class Bypass(Protocol):
 
     home: float = 0.5  # the share of channels that never leave
     fusion: Literal["residual", "concat", "hybrid"] = "residual"  # how what stayed home rejoins u
+    keeps_places: ClassVar[bool] = False  # what stays home are places of a text, and they rejoin all others
 
     def __post_init__(self) -> None:
         if self.fusion not in FUSIONS:
@@ -36,13 +37,14 @@ class Bypass(Protocol):
 
     def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
         assert tail is not None
-        held = cut.z[0] - cut.shared[0] or cut.z[0]  # where all channels are shared, the guard holds back of each
-        return BypassNetwork(
-            head, tail, guard, sent=cut.shared[0], rejoin=Rejoin((held, *cut.z[1:]), cut.u, self.fusion)
-        )
+        z, shared, u = (turned(one) if cut.tokens else one for one in (cut.z, cut.shared, cut.u))
+        held = z[0] - shared[0] or z[0]  # where all channels are shared, the guard holds back of each
+        rejoin = Rejoin((held, *z[1:]), u, self.fusion)
+        network = TokenBypassNetwork if cut.tokens else BypassNetwork
+        return network(head, tail, guard, sent=shared[0], rejoin=OnTokens(rejoin) if cut.tokens else rejoin)
 
     def server_parts(self, cut: Cut) -> dict[str, nn.Module]:
-        return {"fill": FillChannels(cut.z[0])}
+        return {"fill": OnTokens(FillChannels(cut.z[1])) if cut.tokens else FillChannels(cut.z[0])}
 
 
 class BypassNetwork(Split):
@@ -64,7 +66,13 @@ class BypassNetwork(Split):
         return z[:, : self.sent].contiguous(), z[:, self.sent :]
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        shared, channels = self.share(self.head(batch.x))
-        seen, penalty, rows, held = self.guard(shared, batch)
-        u = each(server.body(seen, self.guard.packed), self.answers(seen, rows))
-        return Output(self.tail(self.rejoin(u, channels if held is None else held)), penalty)
+        (seen, penalty, rows, home), beside = self.guarded(batch)
+        u = each(server.body(seen, self.guard.packed, beside), self.answers(seen, rows))
+        return Output(self.tail(self.rejoin(u, home), **beside), penalty)
+
+
+class TokenBypassNetwork(BypassNetwork):
+    """Of every token some features stay home; the server would not read a text of which some words did."""
+
+    def share(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        return z[..., : self.sent].contiguous(), z[..., self.sent :]

@@ -26,5 +26,5 @@ class FederatedNetwork(Split):
     """No cut: the whole network is the client's and only weights travel (plain federated learning, a baseline)."""
 
     def forward(self, batch: Batch, server: Remote) -> Output:
-        guarded = self.guard(self.head(batch.x), batch)
-        return Output(self.tail(guarded.seen), guarded.penalty)
+        guarded, beside = self.guarded(batch)
+        return Output(self.tail(guarded.seen, **beside), guarded.penalty)

@@ -15,6 +15,7 @@ class Vanilla(Protocol):
     """The labels travel with the smashed data, and the server owns the loss."""
 
     labels_stay_home: ClassVar[bool] = False
+    can_send_once: ClassVar[bool] = True
 
     def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
         return VanillaNetwork(head, tail, guard)

@@ -69,6 +69,8 @@ def may_fit(found: NDArray[Any]) -> bool:
     In either form a number has ten bits behind the point at most, so all bits below these are zero.
     """
     lowest = _BELOW[found.itemsize]
+    if int(found[0]) & lowest:  # mostly the first number tells
+        return False
     return not any(word & lowest for word in found[:_SAMPLE].tolist())
 
 

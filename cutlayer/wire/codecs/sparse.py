@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .base import Codec
 from .parts.bits import counted, joined, nonzeros, on_host, placed, read_header, values, words
-from .parts.places import form_of, packed_places, places_size, read_places, refuse_other_form
+from .parts.places import form_of, packed_places, places_size, read_places, refuse_other_form, smallest_places
 
 _HEADER = struct.Struct("<BII")  # form, elements, non-zero values
 
@@ -37,7 +37,7 @@ class Sparse(Codec):
 
     def size_of(self, elements: int, kept: int, each: int) -> int:
         """Bytes for `kept` non-zero values of `each` bytes among `elements`."""
-        return _HEADER.size + places_size(elements, kept, form_of(elements, kept)) + kept * each
+        return _HEADER.size + smallest_places(elements, kept) + kept * each
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         form, elements, kept = read_header(_HEADER, data)

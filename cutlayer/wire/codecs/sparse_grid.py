@@ -15,7 +15,7 @@ from ..later import Later
 from .base import Codec
 from .parts.bits import joined, on_host, packed_size, placed, read_header
 from .parts.gridded import MOST_BITS, Gridded, claimed_grids, packed_codes, read_grids, unpacked_codes
-from .parts.places import form_of, packed_places, places_size, read_places, refuse_other_form
+from .parts.places import BITMAP, form_of, packed_places, places_size, read_places, refuse_other_form
 
 _HEADER = struct.Struct("<BBBIII")  # bits, grids (0: one for all rows), form of the places, rows, length, values
 
@@ -54,6 +54,14 @@ def _size(elements: int, grids: int, bits: int, counts: Sequence[int]) -> int:
     return _HEADER.size + grids + places_size(elements, kept, form_of(elements, kept)) + packed_size(kept, bits)
 
 
+def _all_but(at: NDArray[np.int64], codes: Tensor, grid: Gridded) -> Tensor:
+    """Zeros but for these codes on an empty grid. Many values are read faster in rows than one by one."""
+    is_zero = torch.ones(grid.codes.numel(), dtype=torch.bool)
+    is_zero.numpy()[at] = False
+    grid.codes.view(-1).numpy()[at] = codes.numpy()
+    return grid.value().masked_fill_(is_zero.view_as(grid.codes), 0.0)
+
+
 @dataclass(frozen=True, repr=False)
 class SparseGrid(Codec):
     """Few bits for each value on a grid, none for zeros. Only who made the grid can write it: this encodes nothing.
@@ -81,6 +89,8 @@ class SparseGrid(Codec):
         begin, step = read_grids(data[_HEADER.size : places_at], dtype)
         at = read_places(data[places_at:codes_at], rows * length, kept, form)
         codes = torch.from_numpy(unpacked_codes(data[codes_at:], kept, bits))
+        if form == BITMAP and shape:
+            return _all_but(at, codes, Gridded(codes.new_zeros(rows, length), begin, step, bits)).reshape(shape)
         row = torch.from_numpy(at // max(length, 1) if each else np.zeros_like(at))
         # Each value is a row of one on its row's grid, so it is rounded as `Gridded` rounds.
         found = Gridded(codes[:, None], begin[row], step[row], bits).value()

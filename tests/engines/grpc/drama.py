@@ -103,7 +103,7 @@ def check(local: LocalRun, plan: str, folder: Path) -> int:
     for number, name in enumerate(names):
         theirs, _ = checkpoint.load(folder / name / "client.safetensors")
         kept = {n: t for n, t in local.clients[number].memory().items() if n.startswith("optimizer.")}
-        refuse_other_tensors(local.coordinator.shown() | kept or export(local.networks[number]), theirs)
+        refuse_other_tensors(local.coordinator.shown(number) | kept or export(local.networks[number]), theirs)
     result = json.loads((folder / "server" / "result.json").read_text())
     assert result["exact"] and result["skipped"] == [] and result["refused"].keys() <= {"superseded", "rate"}
     assert (result["steps"], result["epochs"]) == (local.progress.step, local.progress.epoch)

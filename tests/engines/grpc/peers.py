@@ -83,7 +83,7 @@ def hello(plan: Plan, name: str, /, **changes: object) -> dict:
         "process": "1",
         "batches": 2,
         "own_data": False,
-        "task": [list(TASK.shape), TASK.classes, dict(TASK.attributes)],
+        "task": [list(TASK.shape), TASK.classes, dict(TASK.attributes), 0],
         "purpose": "train",
         "snapshots": [0],
         "session": "",

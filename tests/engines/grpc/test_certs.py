@@ -99,6 +99,7 @@ def test_folders_and_modes(tmp_path, umask):
         "server": "0o700", "server/ca.pem": "0o644", "server/cert.pem": "0o644", "server/key.pem": "0o600",
         "server/revoked.txt": "0o644",
         "a": "0o700", "a/ca.pem": "0o644", "a/cert.pem": "0o644", "a/key.pem": "0o600",
+        "a/weights.key": "0o600",
     }  # fmt: skip
     assert mode(tmp_path / "c") == 0o700
 
@@ -197,7 +198,9 @@ def test_new_clients_come_from_the_same_authority(own):
     before = everything(own)
     make(own, [], ["hospital-a", "clinic_3.b"])
     after = everything(own)
-    assert {path for path in after if path not in before} == {own / "clinic_3.b" / part for part in certs.base.PARTS}
+    assert {path for path in after if path not in before} == {
+        own / "clinic_3.b" / part for part in (*certs.base.PARTS, certs.WEIGHTS_KEY)
+    }
     assert {path for path in before if after[path] != before[path]} == {own / "authority" / "issued.txt"}
     assert read_identity(own / "clinic_3.b", use="client").ca == read_identity(own / "server").ca
 
@@ -822,3 +825,33 @@ def test_tls_of_yesterday_is_refused(made, port, version):
         pytest.skip(f"{ssl.OPENSSL_VERSION} here cannot offer {version.name}")
     with pytest.raises((ssl.SSLError, ConnectionError)):  # gRPC hangs up without a word
         spoken(greeter(made, version), port)
+
+
+# ------------------------------------------------------------------ the key of all clients
+def test_all_clients_have_one_key_for_weights_and_the_server_has_none(tmp_path):
+    make(tmp_path, ["localhost"], ["a", "b"])
+    make(tmp_path, [], ["c"])
+    keys = {read_identity(tmp_path / name, "client").weights for name in "abc"}
+    assert len(keys) == 1 and len(keys.pop()) == 32
+    assert read_identity(tmp_path / "server", "server").weights is None
+    found = (tmp_path / "a" / certs.WEIGHTS_KEY).read_bytes()
+    assert not any(found in data for path, data in everything(tmp_path / "server").items())
+
+
+def test_another_authority_gives_another_key(tmp_path):
+    for name in ("one", "other"):
+        make(tmp_path / name, ["localhost"], ["a"])
+    assert read_identity(tmp_path / "one" / "a").weights != read_identity(tmp_path / "other" / "a").weights
+
+
+def test_a_folder_from_before_gets_its_key_when_it_is_named_again(tmp_path):
+    make(tmp_path, ["localhost"], ["a"])
+    key = tmp_path / "a" / certs.WEIGHTS_KEY
+    whole = key.read_bytes()
+    key.unlink()
+    assert read_identity(tmp_path / "a").weights is None
+    assert make(tmp_path, [], ["a"]) == [f"added {key}: give the folder to a again"]
+    assert key.read_bytes() == whole
+    key.write_bytes(b"half")
+    with pytest.raises(CertificateError, match="damaged"):
+        read_identity(tmp_path / "a")

@@ -7,7 +7,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 
 import pytest
 from rehearsal import NAMES, Rehearsal, crossings, refuse_other_counts, refuse_other_weights, rehearse, undisturbed
-from toys import GUARDS, SECRET, TinyNet, tiny_parts, tiny_plan
+from toys import GUARDS, SECRET, LinearNet, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.guard import GuardModule
 from cutlayer.core.seeds import derive
@@ -15,17 +15,20 @@ from cutlayer.core.spec import names
 from cutlayer.data import CIFAR10
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.grpc import certs
-from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
+from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gate, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
+from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, FedAvgM, FedMuon, FedProx, FedYogi, Median, Scaffold
 from cutlayer.training.plan.lr_schedules import Cosine
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
-from cutlayer.training.plan.roles import Frozen
+from cutlayer.training.plan.roles import Frozen, SendOnce
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
 from cutlayer.wire import frames as wire
 
 PLAIN = SGD(lr=0.05, momentum=0.0)
+GATE = Gate(numbers=6, bits=1, hidden=8, home=1.0)
+ADAPTERS = LoRA(rank=2, at="query")
 CHAIN = Chain(LightSplit(ratio=4), WCC(weight=0.17))
 
 
@@ -58,11 +61,33 @@ PLANS = {
     "frozen head": plan(frozen_parts=("head",)),
     "frozen body": plan(frozen_parts=("body",), guard=CHAIN),
     "frozen client, vanilla": plan(frozen_parts=("head", "tail"), protocol=Vanilla()),
+    "frozen clients, vanilla, a frozen head": plan(
+        roles=Frozen(share=0.4), protocol=Vanilla(), frozen_parts=("head",), rounds=SplitFed()
+    ),
+    "adapters, relay": plan(net=LinearNet(), adapters=ADAPTERS, client_optimizer=Adam()),
+    "adapters, SplitFed, frozen clients": plan(
+        net=LinearNet(), adapters=ADAPTERS, rounds=SplitFed(), roles=Frozen(share=0.4), rule=FedMuon()
+    ),
+    "adapters, relay, own heads": plan(net=LinearNet(), adapters=ADAPTERS, shared_client_network=False),
+    "adapters of unequal ranks": plan(
+        net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
+    ),
+    "adapters, federated": plan(net=LinearNet(), adapters=ADAPTERS, protocol=Federated(), rounds=SplitFed()),
     "one of three guarded": plan(guarded_clients=1, guard=WCC(weight=0.17)),
     "two of three guarded, own heads": plan(guarded_clients=2, guard=Noise(scale=0.1), shared_client_network=False),
     "DP-SGD": plan(guard=DPSGD(), net=TinyNet(norm="group")),
     "a client of few samples": plan(partition=Dirichlet(alpha=0.05), batch_size=4),
     "one client": plan(clients=1, guard=CHAIN),
+    "sent once": plan(guard=GATE, roles=SendOnce(home=1, split=1, views=1), epochs=4, clients=2),
+    "sent once, vanilla, in pieces": plan(
+        guard=GATE,
+        roles=SendOnce(split=1, views=2),
+        epochs=4,
+        clients=2,
+        protocol=Vanilla(),
+        batch_size=8,
+        micro_batches=2,
+    ),
     "in pieces": plan(micro_batches=2, local_steps=2, guard=CHAIN),
     "in pieces, vanilla": plan(micro_batches=3, protocol=Vanilla()),
     "in pieces, own heads, bypass": plan(
@@ -159,12 +184,13 @@ def _refuse_other_losses(local, run):
     """Each client keeps its own losses; over all batches of an epoch they are the losses of one process."""
     for number, row in enumerate(local.progress.history, 1):
         total = count = 0.0
+        name = "task" if "task" in row else "Gate at home"  # without the server there is no other loss
         for site in run.sites.values():
             for theirs in (one for one in site.rows if one["epoch"] == number):
                 turns = (turn for one in local.timetable.rounds(number - 1) for turn in one)
                 batches = sum(turn.last - turn.first for turn in turns if turn.client == site.party.number)
-                total, count = total + theirs["task"] * batches, count + batches
-        assert total / count == pytest.approx(row["task"], rel=1e-6)
+                total, count = total + theirs[name] * batches, count + batches
+        assert total / count == pytest.approx(row[name], rel=1e-6)
 
 
 def test_the_table_holds_what_it_says():

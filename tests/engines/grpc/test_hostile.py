@@ -115,11 +115,11 @@ BAD_HELLOS = {
     "snapshots below zero": ({"snapshots": [-1]}, "garbage"),
     "snapshots in words": ({"snapshots": "all"}, "garbage"),
     "no task": ({"task": None}, "garbage"),
-    "a task of infinite size": ({"task": [[float("inf")], 3, {}]}, "garbage"),
-    "a task of no size": ({"task": [[], 3, {}]}, "data"),
-    "images of 2^32 pixels": ({"task": [[1, 65536, 65536], 3, {}]}, "data"),
-    "one class": ({"task": [[1, 12, 12], 1, {}]}, "data"),
-    "other data than the others": ({"task": [[1, 14, 14], 3, {}]}, "data"),
+    "a task of infinite size": ({"task": [[float("inf")], 3, {}, 0]}, "garbage"),
+    "a task of no size": ({"task": [[], 3, {}, 0]}, "data"),
+    "images of 2^32 pixels": ({"task": [[1, 65536, 65536], 3, {}, 0]}, "data"),
+    "one class": ({"task": [[1, 12, 12], 1, {}, 0]}, "data"),
+    "other data than the others": ({"task": [[1, 14, 14], 3, {}, 0]}, "data"),
     # Before the next two: those are known by their greeting, and the run begins although they are sent away.
     "a visit before there is a server": ({"purpose": "predict"}, "busy"),
     "heard in words": ({"heard": "all"}, "garbage"),
@@ -160,7 +160,7 @@ def test_every_bad_greeting_has_a_name(stage):
 def test_the_first_client_does_not_make_the_server_build_what_it_says(tmp_path):
     """Nobody has said yet what the data are like: the plan says what they cannot be."""
     run = Rehearsal(PLAN, tmp_path, limits=QUICK)
-    for task in ([[1, 65536, 65536], 3, {}], [[7], 3, {}], [[1, 1, 1], 3, {}], [[1, 12, 12], 2**40, {}]):
+    for task in ([[1, 65536, 65536], 3, {}, 0], [[7], 3, {}, 0], [[1, 1, 1], 3, {}, 0], [[1, 12, 12], 2**40, {}, 0]):
         with Peer(run.address("ward-a")) as peer:
             peer.send(note(Type.HELLO, hello(PLAN, "ward-a", task=task)))
             assert peer.refusal() == "data", task
@@ -251,6 +251,7 @@ def test_what_is_packed_is_not_unpacked_beyond_the_limit(stage):
 
 def test_connections_have_a_rate(stage, monkeypatch):
     monkeypatch.setattr(network, "CONNECTIONS", (4, 1.5))
+    monkeypatch.setattr(network, "PENALTY", 0.0)
     names = []
     for _ in range(7):
         with stage.peer() as peer:
@@ -287,9 +288,9 @@ def test_more_visitors_than_there_is_room_for(stage):
     with stage.peer() as place:
         place.greet(stage.hello())
         stage._wait(lambda: stage.run.service.host is not None)
-        for _ in range(QUICK.visitors):
+        for number in range(QUICK.visitors):
             visitors.append(stage.peer())
-            visitors[-1].greet(stage.hello(purpose="predict"))
+            visitors[-1].greet(stage.hello(purpose="predict", name=("ward-b", "ward-c")[number % 2]))
         with stage.peer() as late:
             assert late.send(note(Type.HELLO, stage.hello(purpose="predict"))).refusal() == "busy"
         visitors.pop().__exit__()

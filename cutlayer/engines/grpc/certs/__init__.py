@@ -2,18 +2,19 @@
 
     DIR/authority/  ca.pem ca.key issued.txt               stays offline: whoever has ca.key can let anybody in
     DIR/server/     ca.pem cert.pem key.pem revoked.txt    goes to the server
-    DIR/hospital-a/ ca.pem cert.pem key.pem                goes to that client, and to nobody else
+    DIR/hospital-a/ ca.pem cert.pem key.pem weights.key    goes to that client, and to nobody else
 
 `cryptography` is loaded when a certificate is read or made, so that everything else works without it.
 """
 
 from .authority import Row, make, revoke, show, table
-from .base import REVOKED, CertificateError
+from .base import REVOKED, WEIGHTS_KEY, CertificateError
 from .identity import Identity, common_name, ended, read_identity, serial
 from .lists import Revoked
 
 __all__ = [
     "REVOKED",
+    "WEIGHTS_KEY",
     "CertificateError",
     "Identity",
     "Revoked",

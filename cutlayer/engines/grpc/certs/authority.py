@@ -1,5 +1,6 @@
 """What `cutlayer certs` does: make an authority and its parties, add, renew, revoke, show."""
 
+import hmac
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,7 +9,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .base import AUTHORITY, ISSUED, NAME, PARTS, REVOKED, SERVER, CertificateError, Use, client_names, host_names
+from .base import (
+    AUTHORITY,
+    ISSUED,
+    NAME,
+    PARTS,
+    REVOKED,
+    SERVER,
+    WEIGHTS_KEY,
+    CertificateError,
+    Use,
+    client_names,
+    host_names,
+)
 from .files import OLD, WRITING, listed, locked, new_folder, read, read_secret, replace, trouble_told, write
 from .lists import TIME, Entry, list_text, read_list
 
@@ -140,6 +153,12 @@ class Authority:
     key: "Key" = field(repr=False)
     pem: bytes
 
+    def weights_key(self) -> bytes:
+        """The one key of all its clients, as text. It follows from the authority's own, which no server has."""
+        from . import x509
+
+        return hmac.digest(x509.key_pem(self.key), b"cutlayer: weights that clients hand on", "sha256").hex().encode()
+
     def lifetime(self, days: int | None) -> timedelta:
         """How long a new certificate lives; none outlives the authority."""
         left = self.certificate.not_valid_after_utc - datetime.now(UTC)
@@ -200,6 +219,7 @@ def issue(folder: Path, authority: Authority, name: str, lifetime: timedelta, ho
         if name == SERVER:
             write(beside / REVOKED, list_text(_with_revoked(folder, name)), 0o644)
         else:
+            write(beside / WEIGHTS_KEY, authority.weights_key(), 0o600)
             # Before the new folder takes its place: stopped in between, the old certificate is out, not both in.
             _revoke(folder, name)
 
@@ -215,6 +235,9 @@ def _keep(folder: Path, authority: Authority, name: str, hosts: Sequence[str], l
         again = x509.signed(SERVER, own.public_key(), authority.certificate, authority.key, lifetime, "server", every)
         replace(home / "cert.pem", x509.pem(again), 0o644)
         return f"{home} is now for {', '.join(every)}: copy its cert.pem to the server, the key is the same"
+    if name != SERVER and not (home / WEIGHTS_KEY).exists():  # made before there were such keys
+        replace(home / WEIGHTS_KEY, authority.weights_key(), 0o600)
+        return f"added {home / WEIGHTS_KEY}: give the folder to {name} again"
     if any(entry.serial == own.serial_number for entry in read_list(folder / SERVER / REVOKED)):
         return f"kept {home}, which is REVOKED; --renew replaces it"
     return f"kept {home}; --renew replaces it"
@@ -238,7 +261,7 @@ def _is_there(folder: Path, name: str, record: Sequence[Entry], authority: Autho
     if home.is_symlink() or not home.is_dir():
         raise CertificateError(f"{home} is not a folder; move it away")
     files = {path.name for path in listed(home) if not path.name.endswith(WRITING)}
-    foreign = sorted(files - {*PARTS, REVOKED})
+    foreign = sorted(files - {*PARTS, REVOKED, WEIGHTS_KEY})
     if renew and foreign:
         raise CertificateError(f"{home} holds {', '.join(foreign)}, which --renew would delete; move it away first")
     if not renew:

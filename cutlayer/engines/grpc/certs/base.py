@@ -9,6 +9,7 @@ from typing import Literal
 AUTHORITY, SERVER = "authority", "server"  # folders that no client may be named after
 REVOKED, ISSUED = "revoked.txt", "issued.txt"
 PARTS = ("ca.pem", "cert.pem", "key.pem")
+WEIGHTS_KEY = "weights.key"  # of all clients together, and of no server: by it they know each other's weights
 
 # The first character keeps '.', '..', hidden files and things that look like options out of the folder.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")

@@ -4,17 +4,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .base import CertificateError, Use
+from .base import WEIGHTS_KEY, CertificateError, Use
 from .files import read, read_secret, trouble_told
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a party shows and whom it believes: three PEM files."""
+    """What a party shows and whom it believes: three PEM files; for clients, also what weights are sealed with."""
 
     ca: bytes
     cert: bytes
     key: bytes = field(repr=False)
+    weights: bytes | None = field(default=None, repr=False)
 
 
 @trouble_told()
@@ -26,7 +27,8 @@ def read_identity(folder: Path, use: Use | None = None) -> Identity:
     if not folder.is_dir():
         raise CertificateError(f"there is no folder {folder}; `cutlayer certs` makes one for each party")
     ca, cert, key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
-    identity = Identity(read(ca), read(cert), read_secret(key))
+    shared = folder / WEIGHTS_KEY
+    identity = Identity(read(ca), read(cert), read_secret(key), _weights_key(shared) if shared.exists() else None)
     authority, own = x509.load(identity.ca, ca), x509.load(identity.cert, cert)
     x509.check_dates(authority, ca, "start anew in an empty folder")
     x509.check_dates(own, cert, "`cutlayer certs … --renew` makes a new one")
@@ -37,6 +39,16 @@ def read_identity(folder: Path, use: Use | None = None) -> Identity:
     if use is not None and not x509.is_for(own, use):
         raise CertificateError(f"the certificate in {folder} is not one of a {use}; give the folder of the {use}")
     return identity
+
+
+def _weights_key(path: Path) -> bytes:
+    try:
+        key = bytes.fromhex(read_secret(path).decode())
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise CertificateError(f"{path} is damaged; copy the whole folder again")
+    return key
 
 
 def common_name(pem: bytes) -> str:

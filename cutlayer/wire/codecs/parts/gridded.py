@@ -82,11 +82,11 @@ def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
         per = 8 // bits
         whole = np.zeros(-(-len(codes) // per) * per, dtype=np.uint8)
         whole[: len(codes)] = codes
-        lanes = whole.reshape(-1, per)
-        out = lanes[:, 0].copy()
+        words = whole.view(f"<u{per}")  # a code a byte: all of a word move down into its lowest one
+        packed = words.astype(np.uint8)
         for lane in range(1, per):
-            out |= lanes[:, lane] << np.uint8(bits * lane)
-        return out
+            packed |= (words >> words.dtype.type((8 - bits) * lane)).astype(np.uint8)
+        return packed
     return pack(codes.astype(np.int64), bits)
 
 

@@ -18,6 +18,11 @@ def places_size(elements: int, kept: int, form: int) -> int:
     return packed_size(elements, 1) if form == BITMAP else packed_size(kept, _width(elements))
 
 
+def smallest_places(elements: int, kept: int) -> int:
+    """Bytes in the smaller form; the ledger asks at every message."""
+    return min((elements + 7) // 8, (kept * max(elements - 1, 0).bit_length() + 7) // 8)
+
+
 def packed_places(is_kept: NDArray[np.bool_], at: NDArray[np.int64], form: int) -> NDArray[np.uint8]:
     """The bytes of a flat mask; `at` are the indices where it is true."""
     return np.packbits(is_kept, bitorder="little") if form == BITMAP else pack(at, _width(len(is_kept)))

@@ -1,0 +1,145 @@
+"""Layers of text networks: words and their places as vectors, and blocks of attention.
+
+Shapes: B texts, T tokens, D numbers a token, H heads.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .base import Shape
+
+MOST_LENGTH = 4096  # tokens of a text: attention looks at every pair of them
+
+
+class Positions(nn.Module):
+    """Adds to each token a vector of its place. A layer of its own: DP-SGD takes gradients apart layer by layer."""
+
+    def __init__(self, length: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(length, width))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(x, 0)
+
+    def after(self, x: Tensor, place: int) -> Tensor:
+        """The same where so many tokens came before those of x."""
+        return x + self.weight[place : place + x.shape[1]]
+
+
+class Words(nn.Module):
+    """Token ids (B, T), whole or as floats, to vectors (B, T, D): a lookup in a table."""
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, width)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = x.long()
+        if ids.device.type == "cpu" and ids.numel():
+            low, high = (int(end) for end in ids.aminmax())
+            if low < 0 or high >= self.table.num_embeddings:
+                raise ValueError(
+                    f"this network knows the token ids 0 to {self.table.num_embeddings - 1}; the data have {low} to "
+                    f"{high}: give the network the vocabulary of the data"
+                )
+        return self.table(ids)
+
+
+@dataclass
+class Memory:
+    """Keys and values of the tokens a block has seen, so that the next token is computed alone."""
+
+    keys: Tensor | None = None  # (B, H, T, D / H)
+    values: Tensor | None = None
+
+    def extended(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        if self.keys is not None and self.values is not None:
+            keys, values = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
+        self.keys, self.values = keys, values
+        return keys, values
+
+
+class Attention(nn.Module):
+    """Every token looks at all tokens, or (causal) at itself and those before it.
+
+    Written out rather than torch's fused one: that has no second derivative, which attacks on gradients take.
+    """
+
+    def __init__(self, width: int, heads: int, causal: bool):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Memory | None = None) -> Tensor:
+        """`mask` (B, T) is true at words, false at padding, which nobody looks at."""
+        query, key, value = (self._by_head(layer(x)) for layer in (self.query, self.key, self.value))
+        if memory is not None:
+            key, value = memory.extended(key, value)
+        scores = query @ key.transpose(2, 3) / query.shape[-1] ** 0.5  # (B, H, T, all T)
+        lowest = torch.finfo(scores.dtype).min
+        if self.causal:
+            new, seen = scores.shape[2:]
+            later = torch.ones(new, seen, dtype=torch.bool, device=x.device).triu(seen - new + 1)
+            scores = scores.masked_fill(later, lowest)
+        if mask is not None:
+            scores = scores.masked_fill(~mask.bool()[:, None, None, :], lowest)
+        return self.output((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Attention, then two linear layers, each added to what came in and normalised before (pre-norm)."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0):
+        super().__init__()
+        self.before_attention, self.before_linear = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads, causal)
+        self.linear = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Memory | None = None) -> Tensor:
+        x = x + self.dropout(self.attention(self.before_attention(x), mask, memory))
+        return x + self.dropout(self.linear(self.before_linear(x)))
+
+
+def check_sizes(name: str, layers: int, width: int, heads: int, at: int, vocabulary: int) -> None:
+    """Raise unless the numbers of a text network make one."""
+    for what, value in {"layers": layers, "width": width, "heads": heads, "vocabulary": vocabulary}.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name}: {what} is a whole number above 0; got {value!r}")
+    if width % heads:
+        raise ValueError(f"{name}: width is shared evenly by the heads; {width} is no multiple of {heads}")
+    if type(at) is not int or not 0 <= at < layers:
+        raise ValueError(
+            f"{name}: at is how many of the {layers} layers the client keeps, 0 (the embedding cut) to {layers - 1}; "
+            f"got {at!r}"
+        )
+
+
+def check_words(name: str, known: int, vocabulary: int) -> None:
+    """Raise unless the data have the token ids that a network knows."""
+    if not vocabulary:
+        raise ValueError(
+            f"{name} reads token ids, and these data are amounts: take MLP, or data such as Texts or IMDB"
+        )
+    if vocabulary != known:
+        raise ValueError(
+            f"{name} knows {known} token ids and the tokenizer of the data has {vocabulary}: give both the same "
+            f"vocabulary, e.g. {name}(vocabulary={vocabulary})"
+        )
+
+
+def check_length(name: str, shape: Shape) -> None:
+    """Raise unless inputs are rows of token ids."""
+    if len(shape) != 1 or not 1 <= shape[0] <= MOST_LENGTH:
+        raise ValueError(
+            f"{name} reads (length,), the token ids of a text of at most {MOST_LENGTH}; got {tuple(shape)}. "
+            "For rows of a table take MLP, for images SimpleCNN"
+        )

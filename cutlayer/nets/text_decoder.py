@@ -1,0 +1,85 @@
+"""TextDecoder: a small causal transformer that names the next token (after GPT-2, Radford et al. 2019)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from .base import Net, Shape
+from .text_blocks import Block, Memory, Positions, Words, check_length, check_sizes, check_words
+
+
+@dataclass(frozen=True, repr=False)
+class TextDecoder(Net):
+    """A causal transformer for texts of token ids, from scratch: scores of every next token; cut at length x width.
+
+    The client keeps `at` of the layers. A token looks at itself and those before it. Scores are (B, vocabulary, T):
+    those of place t are for token t+1, so labels are the text itself, a token on (data with next_token=True). The
+    tail, which names words, stays with the client.
+    """
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    at: int = 1
+    vocabulary: int = 5000
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_sizes("TextDecoder", self.layers, self.width, self.heads, self.at, self.vocabulary)
+
+    def check(self, shape: Shape) -> None:
+        check_length("TextDecoder", shape)
+
+    def check_vocabulary(self, vocabulary: int) -> None:
+        check_words("TextDecoder", self.vocabulary, vocabulary)
+
+    def in_tokens(self, shape: Shape) -> bool:
+        return True
+
+    def head(self, shape: Shape) -> nn.Module:
+        self.check(shape)
+        return DecoderHead(Words(self.vocabulary, self.width), Positions(shape[0], self.width), self._blocks(self.at))
+
+    def body(self, shape: Shape) -> nn.Module:
+        self.check(shape)
+        return nn.Sequential(*self._blocks(self.layers - self.at), nn.LayerNorm(self.width))
+
+    def tail(self, shape: Shape, classes: int) -> nn.Module:
+        self.check(shape)
+        return NextToken(self.width, classes)
+
+    def _blocks(self, count: int) -> nn.ModuleList:
+        return nn.ModuleList(Block(self.width, self.heads, causal=True, dropout=self.dropout) for _ in range(count))
+
+
+class DecoderHead(nn.Module):
+    """Words, their places, and the client's blocks."""
+
+    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList):
+        super().__init__()
+        self.words, self.positions, self.blocks = words, positions, blocks
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.positions(self.words(x))
+        for block in self.blocks:
+            z = block(z)
+        return z
+
+    def going_on(self, x: Tensor, place: int, memories: Sequence[Memory]) -> Tensor:
+        """z of the tokens x alone, before which `place` others came; what blocks keep of those is in `memories`."""
+        z = self.positions.after(self.words(x), place)
+        for block, memory in zip(self.blocks, memories, strict=True):
+            z = block(z, memory=memory)
+        return z
+
+
+class NextToken(nn.Module):
+    """A score for every token that might come next, at every place."""
+
+    def __init__(self, width: int, vocabulary: int):
+        super().__init__()
+        self.linear = nn.Linear(width, vocabulary)
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.linear(u).transpose(1, 2)  # classes before places, as for maps of pixels

@@ -1,0 +1,98 @@
+"""TextEncoder: a small transformer that reads a whole text and gives it a class (after BERT, Devlin et al. 2019)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..core.batch import PAD
+from ..core.features import Features
+from .base import Net, Shape, check_choice
+from .text_blocks import Block, Positions, Words, check_length, check_sizes, check_words
+
+
+@dataclass(frozen=True, repr=False)
+class TextEncoder(Net):
+    """A transformer for texts of token ids, from scratch: one class a text; cut at length x width.
+
+    The client keeps `at` of the layers, 0: the embedding alone. Every token looks at every other; their mean is
+    classified. With pad='fixed' padding is a word like any other, and nothing says how long a text is; with
+    pad='mask' nobody looks at padding, and the mask crosses the cut: the server learns every length. `vocabulary` is
+    how many token ids there are, as in the data.
+    """
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    at: int = 1
+    vocabulary: int = 5000
+    dropout: float = 0.0
+    pad: Literal["fixed", "mask"] = "fixed"
+
+    def __post_init__(self) -> None:
+        check_sizes("TextEncoder", self.layers, self.width, self.heads, self.at, self.vocabulary)
+        check_choice("TextEncoder: pad", self.pad, ("fixed", "mask"))
+
+    def check(self, shape: Shape) -> None:
+        check_length("TextEncoder", shape)
+
+    def check_vocabulary(self, vocabulary: int) -> None:
+        check_words("TextEncoder", self.vocabulary, vocabulary)
+
+    def head(self, shape: Shape) -> nn.Module:
+        self.check(shape)
+        words, positions = Words(self.vocabulary, self.width), Positions(shape[0], self.width)
+        return EncoderHead(words, positions, self._blocks(self.at), masks=self.pad == "mask")
+
+    def body(self, shape: Shape) -> nn.Module:
+        self.check(shape)
+        return EncoderBody(self._blocks(self.layers - self.at), nn.LayerNorm(self.width))
+
+    def tail(self, shape: Shape, classes: int) -> nn.Module:
+        self.check(shape)
+        return MeanTail(self.width, classes)
+
+    def _blocks(self, count: int) -> nn.ModuleList:
+        return nn.ModuleList(Block(self.width, self.heads, dropout=self.dropout) for _ in range(count))
+
+
+class EncoderHead(nn.Module):
+    """Words, their places, and the client's blocks."""
+
+    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList, masks: bool):
+        super().__init__()
+        self.words, self.positions, self.blocks, self.masks = words, positions, blocks, masks
+
+    def forward(self, x: Tensor) -> Tensor | Features:
+        mask = x != PAD if self.masks else None
+        z: Tensor = self.positions(self.words(x))
+        for block in self.blocks:
+            z = block(z, mask)
+        return z if mask is None else Features(z, {"mask": mask})
+
+
+class EncoderBody(nn.Module):
+    """The server's blocks."""
+
+    def __init__(self, blocks: nn.ModuleList, norm: nn.Module):
+        super().__init__()
+        self.blocks, self.norm = blocks, norm
+
+    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        for block in self.blocks:
+            z = block(z, mask)
+        return self.norm(z)
+
+
+class MeanTail(nn.Module):
+    """The mean of the tokens, classified."""
+
+    def __init__(self, width: int, classes: int):
+        super().__init__()
+        self.linear = nn.Linear(width, classes)
+
+    def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            return self.linear(u.mean(1))
+        words = mask.to(u)[:, :, None]
+        return self.linear((u * words).sum(1) / words.sum(1).clamp_min(1))

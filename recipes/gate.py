@@ -1,0 +1,69 @@
+"""Gate between ten clients that have little data each: a code of few bits in every epoch, or sent once.
+
+The plans named `cifar10` are near those of docs/evidence/gate.md: ResNet-18 cut behind layer1[0], images moved and
+mirrored, and a tenth of the data for each of ten clients that take turns with one head. `digits` are the same idea
+for minutes on one core. An audit also trains the client alone.
+
+    cutlayer audit recipes/gate.py:cifar10 --guard 'Gate(numbers={16,32}, bits={1,2}, home=1.0)' --device cuda
+"""
+
+from dataclasses import replace
+
+from cutlayer import Plan
+from cutlayer.data import CIFAR10, Digits, Dirichlet
+from cutlayer.guards import WCC, Chain, Gate, Quantize
+from cutlayer.nets import ResNet18, SimpleCNN
+from cutlayer.training import SGD, Compression, OneCycle, SendOnce
+
+# Answers and gradients to match: of 512 numbers each, 4 bits a number.
+SMALL = Compression(answers=Quantize(bits=4), gradients=Quantize(bits=4, rounding="stochastic"))
+
+
+def cifar10() -> Plan:
+    """No guard."""
+    sgd = SGD(lr=0.1, weight_decay=5e-4, nesterov=True)
+    return Plan(
+        net=ResNet18(depth=2),
+        data=CIFAR10(augment="crop+flip"),
+        clients=10,
+        epochs=20,
+        batch_size=256,
+        client_optimizer=sgd,
+        server_optimizer=sgd,
+        schedule=OneCycle(),
+    )
+
+
+def cifar10_gate() -> Plan:
+    """64 bits a sample in every epoch."""
+    return replace(cifar10(), guard=Gate(numbers=32, bits=2, home=1.0))
+
+
+def cifar10_gate_uneven() -> Plan:
+    """The same where classes are shared out unevenly."""
+    return replace(cifar10_gate(), partition=Dirichlet(alpha=0.3))
+
+
+def cifar10_gate_compact() -> Plan:
+    """Samples of a class are pulled together, and all four messages are small."""
+    return replace(cifar10(), guard=Chain(Gate(numbers=32, bits=2, home=1.0), WCC(weight=0.001)), compression=SMALL)
+
+
+def cifar10_once() -> Plan:
+    """Learnt at home, sent once: 64 bits a sample in the whole training."""
+    return replace(cifar10_gate(), roles=SendOnce(home=14, split=0, views=1))
+
+
+def digits() -> Plan:
+    """No guard."""
+    return Plan(net=SimpleCNN(), data=Digits(), clients=10, epochs=12, batch_size=64)
+
+
+def digits_gate() -> Plan:
+    """16 bits a sample in every epoch."""
+    return replace(digits(), guard=Gate(numbers=16, bits=1, budget=200_000, home=1.0))
+
+
+def digits_once() -> Plan:
+    """16 bits a sample, once."""
+    return replace(digits_gate(), roles=SendOnce(home=6, split=0, views=1))

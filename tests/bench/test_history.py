@@ -1,0 +1,37 @@
+"""Measurements beside earlier ones."""
+
+import json
+
+import pytest
+
+from cutlayer.bench import history
+
+
+def row(name, ratio, baseline="the plain way", machine="x"):
+    return {"name": name, "ratio": ratio, "baseline": baseline, "machine": machine}
+
+
+def test_better_and_worse_go_by_what_is_measured():
+    before = {one["name"]: one for one in (row("a", 0.5), row("b", 1.0), row("c", 2.0, "few clients (memory)"))}
+    now = [row("a", 0.7), row("b", 0.98), row("c", 1.0, "few clients (memory)"), row("new", 1.0)]
+    changes = {change.name: change for change in history.against(now, before)}
+    assert changes.keys() == {"a", "b", "c"}
+    assert [str(changes[name]).split("  ")[-1] for name in "abc"] == ["better", "as before", "better"]
+    assert changes["c"].gain == 2.0  # half of the memory
+    assert str(history.against([row("a", 0.3)], before)[0]).endswith("worse")
+
+
+def test_other_baselines_are_not_compared():
+    assert history.against([row("a", 1.0, "another way")], {"a": row("a", 1.0)}) == []
+
+
+def test_another_machine_is_said():
+    assert history.other_machine([row("a", 1)], {"a": row("a", 1)}) == ""
+    assert "y" in history.other_machine([row("a", 1, machine="y")], {"a": row("a", 1)})
+
+
+@pytest.mark.parametrize("text", ["", "[1]", json.dumps([{"name": "a"}])])
+def test_a_file_that_is_no_measurement_is_refused(text, tmp_path):
+    (tmp_path / "bench.json").write_text(text)
+    with pytest.raises(ValueError, match="give the file that an earlier"):
+        history.read(tmp_path / "bench.json")

@@ -1,0 +1,64 @@
+"""A lean step is torch's own, bit for bit."""
+
+import pytest
+import torch
+from torch import nn
+
+from cutlayer.core.stepping import step
+
+WAYS = {
+    "SGD": (torch.optim.SGD, {"lr": 0.1}),
+    "SGD, decay": (torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.01}),
+    "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "Nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    "dampened": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
+    "Adam": (torch.optim.Adam, {"lr": 0.01}),
+    "Adam, decay": (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.01, "betas": (0.8, 0.95)}),
+    "AMSGrad": (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
+    "AdamW": (torch.optim.AdamW, {"lr": 0.01}),
+}
+
+
+def trained(way, steps, take, dtype=torch.float32, sparse=False):
+    kind, settings = WAYS[way]
+    draw = torch.Generator().manual_seed(1)
+    shapes = ((7,), (40, 13), (6, 3, 5, 5), ())
+    parameters = [nn.Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape in shapes]
+    optimizer = kind([{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.03}], **settings)
+    for number in range(steps):
+        for place, parameter in enumerate(parameters):
+            gradient = torch.randn(parameter.shape, generator=draw).to(dtype)
+            # One of them is not part of every step.
+            parameter.grad = None if place == 1 and number % 3 == 1 else gradient
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+        take(optimizer)
+    kept = [value for one in optimizer.state.values() for value in one.values() if isinstance(value, torch.Tensor)]
+    return [parameter.detach() for parameter in parameters] + kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_bits_are_torchs(way, dtype):
+    ours, theirs = (trained(way, 7, take, dtype) for take in (step, lambda optimizer: optimizer.step()))
+    assert len(ours) == len(theirs)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_most_steps_are_lean(monkeypatch):
+    """But for the first, which begins what an optimizer keeps."""
+    calls = []
+    torchs = torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (calls.append(1), torchs(self)))
+    trained("Adam", 7, step)
+    assert len(calls) <= 2
+
+
+def test_who_hangs_in_an_optimizer_is_heard():
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer, heard = torch.optim.SGD([parameter], 0.1), []
+    optimizer.register_step_pre_hook(lambda *given: heard.append(parameter.detach().clone()))
+    parameter.grad = torch.ones(3)
+    step(optimizer)
+    assert [one.tolist() for one in heard] == [[1, 1, 1]]
+    assert torch.equal(parameter.detach(), torch.full((3,), 0.9))

@@ -1,0 +1,204 @@
+import gzip
+import json
+import sys
+
+import pytest
+import torch
+from sentences import sentences, write
+
+from cutlayer.core.batch import NO_LABEL, PAD
+from cutlayer.data import IMDB, Texts
+from cutlayer.data.base import CorruptData, Loaded, Samples
+from cutlayer.data.tokenizer import built_from
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write(tmp_path / "texts.jsonl")
+
+
+def test_texts_are_rows_of_ids_of_one_length_padded_at_the_end(file):
+    loaded = Texts(str(file), length=12, vocabulary=40).load()
+    assert loaded.train.x.dtype == torch.int64 and loaded.train.x.shape[1] == 12
+    assert loaded.classes == ("bad", "good") and loaded.vocabulary == 40
+    assert len(loaded.train) + len(loaded.test) == len(sentences())
+    told = {text for text, _ in sentences()}
+    short = loaded.train.x[(loaded.train.x[:, -1] == PAD).nonzero()[0, 0]]
+    assert loaded.tokenizer.decode(short.tolist()) in {text.lower() for text in told}
+    assert ((loaded.train.x == PAD).int().diff(dim=1) >= 0).all()  # nothing after the first padding
+
+
+def test_the_words_are_those_of_the_training_texts_alone(tmp_path):
+    write(tmp_path / "train.jsonl", [("red one", "a"), ("red two", "b")])
+    write(tmp_path / "test.jsonl", [("blue one", "a")])
+    loaded = Texts("train.jsonl", test="test.jsonl", length=3, vocabulary=9).load(tmp_path)
+    assert set(loaded.tokenizer.words[2:]) == {"red", "one", "two"}
+    assert loaded.tokenizer.decode(loaded.test.x[0].tolist()) == "[UNK] one"
+
+
+def test_what_is_cut_padded_and_unknown_is_said(tmp_path):
+    write(tmp_path / "a.jsonl", [("x x x x", "a"), ("x y", "b"), ("x x", "a"), ("x x", "b")])
+    write(tmp_path / "b.jsonl", [("x", "a")])
+    said = Texts("a.jsonl", test="b.jsonl", length=3, vocabulary=3).load(tmp_path).notes
+    assert "1 of 5 texts have more than 3 tokens and are cut there" in said[0] and "33% of all" in said[0]
+    assert said[1].startswith("10.0% of their tokens are outside the vocabulary of 3")
+
+
+def test_the_beginning_of_a_long_text_is_kept_and_one_that_fits_is_not_called_long(tmp_path):
+    write(tmp_path / "a.jsonl", [("one two three four", "a"), ("one two three", "b")])
+    loaded = Texts("a.jsonl", test="a.jsonl", length=3, vocabulary=9).load(tmp_path)
+    assert {loaded.tokenizer.decode(row.tolist()) for row in loaded.train.x} == {"one two three"}
+    assert loaded.notes[0].startswith("2 of 4 texts have more than 3")
+
+
+def test_the_next_token_is_the_label_and_padding_has_none(file):
+    loaded = Texts(str(file), length=12, vocabulary=40, next_token=True).load()
+    x, y = loaded.train.x, loaded.train.y
+    assert y.shape == x.shape and len(loaded.classes) == 40
+    inside = x[:, 1:] != PAD
+    assert torch.equal(y[:, :-1][inside], x[:, 1:][inside])
+    assert (y[:, :-1][~inside] == NO_LABEL).all()
+    assert (y[:, -1][x[:, -1] == PAD] == NO_LABEL).all()
+    long = Texts(str(file), length=5, vocabulary=40, next_token=True).load().train
+    assert (long.y[:, -1] != NO_LABEL).all()  # the word after the last one that is read
+
+
+def test_a_file_of_words_serves_every_client_alike(file, tmp_path):
+    (tmp_path / "words.txt").write_text(built_from(["the film"], 9).as_text())
+    loaded = Texts(str(file), length=6, vocabulary=9, words=str(tmp_path / "words.txt")).load()
+    assert loaded.tokenizer.words == ("[PAD]", "[UNK]", "film", "the")
+    assert loaded.vocabulary == 9
+    with pytest.raises(ValueError, match=r"has 4 token ids and vocabulary is 3: give data and network vocabulary=4"):
+        Texts(str(file), vocabulary=3, words=str(tmp_path / "words.txt")).load()
+
+
+def test_tables_and_gzipped_lines_read_alike(tmp_path):
+    rows = sentences()[:20]
+    write(tmp_path / "a.jsonl", rows)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    table = "who,said\n" + "".join(f'{label},"{text}"\n' for text, label in rows)
+    (tmp_path / "c.csv").write_text(table)
+    plain = Texts("a.jsonl", vocabulary=50).load(tmp_path).train
+    for other in (Texts("b.jsonl.gz", vocabulary=50), Texts("c.csv", vocabulary=50, text="said", label="who")):
+        found = other.load(tmp_path).train
+        assert torch.equal(found.x, plain.x) and torch.equal(found.y, plain.y)
+
+
+def test_numbers_are_classes_in_their_order(tmp_path):
+    write(tmp_path / "a.jsonl", [(f"word{n}", n) for n in (10, 9, 10, 9)])
+    write(tmp_path / "b.jsonl", [("word", 9)])
+    loaded = Texts("a.jsonl", test="b.jsonl").load(tmp_path)
+    assert loaded.classes == ("9", "10") and loaded.train.y.tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([("", "a"), ("x", "b")], "line 1: the text '' has not a word: leave that row out"),
+        ([("x", "a"), (" <br /> ", "b")], "line 2: the text"),
+        (
+            [("x", "a"), ("y", "it was the best film that I have seen in a great many years, I think")],
+            "is a sentence",
+        ),
+        ([("x", ""), ("y", "b")], "a label is a whole number or a short text"),
+        ([("x", 0.5), ("y", 1)], "a label is a whole number or a short text"),
+        ([("x", None), ("y", 1)], "a label is a whole number or a short text"),
+        ([(3, "a"), ("y", "b")], "holds int, not a text"),
+        ([("x", f"kind {n}") for n in range(300)], "has 300 different values"),
+        ([("x", "a"), ("y", "a")], "one class only"),
+    ],
+)
+def test_bad_rows_are_one_sentence(tmp_path, rows, why):
+    write(tmp_path / "a.jsonl", rows)
+    write(tmp_path / "b.jsonl", [("y", rows[0][1])])
+    with pytest.raises(ValueError, match=why) as told:
+        Texts("a.jsonl", test="b.jsonl").load(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_text_of_one_word_has_no_next(tmp_path):
+    write(tmp_path / "a.jsonl", [("one two", "a"), ("one", "a")])
+    with pytest.raises(ValueError, match=r"line 2: the text 'one' has not two words"):
+        Texts("a.jsonl", next_token=True).load(tmp_path)
+
+
+def test_fields_that_are_not_there_are_named(tmp_path):
+    write(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match=r"no field 'review', only text, label: name the fields with text="):
+        Texts("a.jsonl", text="review").load(tmp_path)
+    (tmp_path / "a.jsonl").write_text("{")
+    with pytest.raises(CorruptData, match="line 1 is no JSON"):
+        Texts("a.jsonl").load(tmp_path)
+    (tmp_path / "a.docx").write_text("{")
+    with pytest.raises(ValueError, match=r"none of the forms that texts are read from"):
+        Texts("a.docx").load(tmp_path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("length", 1), ("length", 2.0), ("vocabulary", 2)])
+def test_settings_out_of_range(field, value):
+    with pytest.raises(ValueError, match=f"{field} is how many"):
+        Texts("a.jsonl", **{field: value})
+
+
+def test_labels_out_of_range_are_refused_but_not_those_of_padding():
+    x = torch.ones(2, 3, dtype=torch.int64)
+    y = torch.tensor([[1, 2, NO_LABEL]] * 2)
+    words = tuple("abc")
+    Loaded(Samples(x, y, vocabulary=3), Samples(x, y, vocabulary=3), words)
+    with pytest.raises(ValueError, match="out of range"):
+        Loaded(Samples(x, y + 1, vocabulary=3), Samples(x, y, vocabulary=3), words)
+
+
+# ---------------------------------------------------------------------- Hugging Face, saved to disk
+def save(folder, rows, names=()):
+    """As save_to_disk of the library datasets writes a set: Arrow's stream format, and what the columns are."""
+    pyarrow = pytest.importorskip("pyarrow")
+    folder.mkdir(parents=True)
+    table = pyarrow.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]})
+    with pyarrow.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    label = {"names": list(names), "_type": "ClassLabel"} if names else {"dtype": "int64", "_type": "Value"}
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {"label": label}}))
+
+
+def test_a_saved_set_reads_as_the_file_does(tmp_path):
+    rows = [(text, int(label == "good")) for text, label in sentences()[:20]]
+    save(tmp_path / "set" / "train", rows, names=("bad", "good"))
+    save(tmp_path / "set" / "test", rows[:4], names=("bad", "good"))
+    (tmp_path / "set" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    write(tmp_path / "a.jsonl", rows)
+    write(tmp_path / "b.jsonl", rows[:4])
+    saved, plain = Texts("set").load(tmp_path), Texts("a.jsonl", test="b.jsonl").load(tmp_path)
+    assert torch.equal(saved.train.x, plain.train.x) and torch.equal(saved.test.y, plain.test.y)
+    assert saved.classes == ("bad", "good")
+    alone = Texts("set/train").load(tmp_path)
+    assert len(alone.train) == 18 and len(alone.test) == 2
+
+
+def test_a_damaged_saved_set_is_refused(tmp_path):
+    save(tmp_path / "set", [("x", 0), ("y", 1)])
+    with pytest.raises(ValueError, match=r"has no column 'review', only text, label"):
+        Texts("set", text="review").load(tmp_path)
+    (tmp_path / "set" / "data-00000-of-00001.arrow").write_bytes(b"nothing")
+    with pytest.raises(CorruptData, match="no set that save_to_disk wrote"):
+        Texts("set").load(tmp_path)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    save(tmp_path / "set", [("x", 0), ("y", 1)])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r"pip install 'cutlayer\[text\]'"):
+        Texts("set").load(tmp_path)
+
+
+# ---------------------------------------------------------------------- reviews
+def test_reviews_are_ids_with_the_labels_of_the_file(tmp_path):
+    (tmp_path / "imdb").mkdir()
+    for name in ("train", "test"):
+        lines = [{"label": 1, "text": "Good film<br />"}, {"label": 0, "text": "bad, bad film"}]
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        (tmp_path / "imdb" / f"{name}.jsonl.gz").write_bytes(gzip.compress(content))
+    loaded = IMDB(length=4, vocabulary=9).load(tmp_path)
+    assert loaded.tokenizer.decode(loaded.train.x[0].tolist()) == "good film"
+    assert loaded.train.y.tolist() == [1, 0] and loaded.classes == ("negative", "positive")

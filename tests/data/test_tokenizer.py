@@ -1,0 +1,90 @@
+import json
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutlayer.data.base import CorruptData
+from cutlayer.data.tokenizer import PAD, UNKNOWN, WordTokenizer, built_from, pieces, read_tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "the", "film", "wasn't", ",", "."]
+
+
+def test_words_and_signs_become_ids_and_a_text_again():
+    tokenizer = WordTokenizer(WORDS)
+    ids = tokenizer.encode("The film, <br /> it wasn't.")
+    assert ids == [2, 3, 5, UNKNOWN, 4, 6]
+    assert tokenizer.decode([*ids, PAD, PAD]) == "the film, [UNK] wasn't."
+
+
+def test_the_commonest_words_are_known_and_of_equals_the_first_in_the_alphabet():
+    tokenizer = built_from(["b a c c", "c b a d"], vocabulary=5)
+    assert tokenizer.words == ("[PAD]", "[UNK]", "c", "a", "b")
+    assert tokenizer.encode("d") == [UNKNOWN]
+
+
+def test_only_so_many_ids_as_asked_for():
+    assert WordTokenizer(WORDS).encode("the the the the", 2) == [2, 2]
+
+
+def test_a_list_with_capitals_tells_them_apart():
+    assert WordTokenizer([*WORDS, "Anna"]).encode("Anna anna") == [7, UNKNOWN]
+    assert WordTokenizer([*WORDS, "anna"]).encode("Anna anna") == [7, 7]
+
+
+@settings(max_examples=40)
+@given(st.text())
+def test_no_letter_of_a_text_is_lost(text):
+    assert "".join(pieces(text.replace("<", ""), cased=True)) == "".join(text.replace("<", "").split())
+
+
+def test_a_list_of_words_is_the_same_after_the_disk(tmp_path):
+    tokenizer = built_from(["it's a « film » of 1931!"], 50)
+    (tmp_path / "words.txt").write_text(tokenizer.as_text(), encoding="utf-8")
+    assert read_tokenizer(tmp_path / "words.txt").words == tokenizer.words
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [(["the", "film"], "begins with"), (["[PAD]", "[UNK]", "a", "a"], "'a' is there twice"), ([], "begins with")],
+)
+def test_a_list_that_is_none_is_refused(tmp_path, lines, why):
+    path = tmp_path / "words.txt"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    with pytest.raises(CorruptData, match=why):
+        read_tokenizer(path)
+
+
+def tokenizer_json(path, words):
+    ids = {word: place for place, word in enumerate(words)}
+    content = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "post_processor": None,
+        "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": ids, "unk_token": "[UNK]"},
+    }  # fmt: skip
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_tokenizer_json_is_read_by_its_library(tmp_path):
+    pytest.importorskip("tokenizers")
+    found = read_tokenizer(tokenizer_json(tmp_path / "tokenizer.json", WORDS))
+    assert found.encode("The film") == [2, 3]
+    assert found.words == tuple(WORDS)
+    assert found.decode([2, 3, PAD]) == "the film"
+
+
+def test_a_tokenizer_json_that_pads_with_another_id_is_refused(tmp_path):
+    pytest.importorskip("tokenizers")
+    with pytest.raises(ValueError, match=r"has '<s>' at id 0, and that is what texts are padded with"):
+        read_tokenizer(tokenizer_json(tmp_path / "tokenizer.json", ["<s>", "[PAD]", "[UNK]"]))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CorruptData, match=r"no tokenizer\.json"):
+        read_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ValueError, match=r"pip install 'cutlayer\[text\]'"):
+        read_tokenizer(tokenizer_json(tmp_path / "tokenizer.json", WORDS))

@@ -1,0 +1,167 @@
+"""Writing by split inference: the cache changes nothing, and nothing but z leaves."""
+
+import json
+import threading
+
+import pytest
+import torch
+from sentences import sentences, write
+from typer.testing import CliRunner
+
+from cutlayer import Plan
+from cutlayer.cli.app import app
+from cutlayer.core.batch import PAD, Batch
+from cutlayer.data import Texts
+from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
+from cutlayer.engines.grpc.channel import Address
+from cutlayer.engines.grpc.deploy import Service, join
+from cutlayer.engines.local import start
+from cutlayer.engines.predict import Inputs, Over
+from cutlayer.engines.predict import predict as predictions
+from cutlayer.nets import TextDecoder
+from cutlayer.training.plan.optimizers import Adam
+from cutlayer.training.step import predict
+
+LENGTH, WORDS = 16, 40
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small language model of the grammar's sentences; about two seconds."""
+    folder = tmp_path_factory.mktemp("writing")
+    write(folder / "a.jsonl")
+    fast = Adam(lr=3e-3)
+    plan = Plan(
+        net=TextDecoder(layers=2, width=32, vocabulary=WORDS),
+        data=Texts(str(folder / "a.jsonl"), length=LENGTH, vocabulary=WORDS, next_token=True),
+        epochs=5,
+        batch_size=16,
+        client_optimizer=fast,
+        server_optimizer=fast,
+        private_seed=1,
+    )
+    result = start.train(plan, folder / "run")
+    return folder / "run", plan, result
+
+
+@pytest.fixture(scope="module")
+def client(run):
+    return start.ready(run[1], None, "cpu").networks[0]
+
+
+def test_a_next_token_costs_perplexity_and_not_only_accuracy(run):
+    """The grammar leaves a choice among three or four words at most places, and none at the others."""
+    _, _, result = run
+    assert 1.0 < result["perplexity"] < 4.0 < WORDS
+    history = [json.loads(line) for line in (run[0] / "history.jsonl").read_text().splitlines()]
+    assert history[-1]["val_perplexity"] < history[0]["val_perplexity"]
+
+
+def test_it_goes_on_as_the_grammar_does(run):
+    found = generate(run[0], "the harbour is", Writing(tokens=6))
+    assert found.text.startswith("the harbour is a ")
+    assert found.new == 6 and len(found.seconds) == 6 and not found.full
+    more = [after - before for before, after in zip(found.bytes_up, found.bytes_up[1:], strict=False)]
+    assert set(more) == {4 * 32}  # z of all the text for every token; empty places are zeros, and cost nothing
+
+
+def padded(ids):
+    return torch.tensor([ids + [PAD] * (LENGTH - len(ids))])
+
+
+def test_the_cache_changes_no_score_and_computes_each_token_once(client):
+    ids = [3, 7, 2, 9, 4, 5]
+    split, computed = remembering(client.split), []
+    assert isinstance(split.head, RememberingHead) and split.tail is client.split.tail
+    split.head.head.words.register_forward_hook(lambda module, given, made: computed.append(given[0].shape[1]))
+    cached = type(client)(client.number, split, None, client.remote)
+    for end in (3, 4, 6):
+        batch = Batch(padded(ids[:end]), padded(ids[:end]))
+        plain, quick = (predict(one, [batch])[0, :, :end] for one in (client, cached))
+        torch.testing.assert_close(quick, plain)
+    head_calls = [count for count in computed if count != LENGTH]
+    assert head_calls == [3, 1, 2]
+
+
+def test_later_tokens_change_no_earlier_score(client):
+    one, other = padded([3, 7, 2, 9]), padded([3, 7, 5, 8])
+    first, second = (predict(client, [Batch(x, x)])[0] for x in (one, other))
+    assert torch.equal(first[:, :2], second[:, :2]) and not torch.allclose(first[:, 2], second[:, 2])
+
+
+def test_what_is_drawn_follows_from_the_seed(client):
+    def some(seed, temperature):
+        ids = [3, 7]
+        for token in continued(client, ids, LENGTH, Writing(8, temperature, seed), 0):
+            ids.append(token)
+        return ids
+
+    assert some(0, 1.5) == some(0, 1.5) != some(1, 1.5)
+    assert some(0, 0.0) == some(1, 0.0)
+    assert len(some(0, 0.0)) == 10 and min(some(2, 3.0)) > 1  # neither padding nor unknown words
+
+
+def test_a_text_ends_where_the_network_does(run):
+    found = generate(run[0], "the harbour is", Writing(tokens=99))
+    assert found.full and found.new == LENGTH + 1 - 3
+
+
+def test_the_command_writes_and_says_what_it_cost(run):
+    told = CliRunner().invoke(app, ["generate", str(run[0]), "the orchard", "--tokens", "3", "--json"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout.splitlines()[-1])["tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [("", "the prompt has no word"), ("word " * 20, "the prompt has 20 tokens and the network reads 16")],
+)
+def test_prompts_that_cannot_be_gone_on_with(run, prompt, why):
+    with pytest.raises(ValueError, match=why):
+        generate(run[0], prompt)
+
+
+def test_the_words_of_a_run_are_kept_and_used(run, tmp_path):
+    """Texts of other words are read by those that the network knows."""
+    assert (run[0] / "words.txt").stat().st_mode & 0o077 == 0
+    write(tmp_path / "b.jsonl", [("zebra zebra zebra the harbour is a dull film", "x")] * 4)
+    other = Texts(str(tmp_path / "b.jsonl"), length=LENGTH, vocabulary=WORDS, next_token=True)
+    told = predictions(run[0], Inputs(data=other)).summary()
+    assert told["perplexity"] > 1 and told["accuracy"] > 0  # with the words of b.jsonl nothing would be right
+
+
+def test_predictions_of_texts_have_a_line_each(run):
+    found = predictions(run[0], Inputs(limit=5))
+    lines = found.as_csv().splitlines()
+    assert lines[0] == "sample,perplexity,accuracy,confidence" and len(lines) == 6
+    whole = predictions(run[0])
+    assert whole.summary()["perplexity"] == pytest.approx(run[2]["perplexity"], rel=1e-5)
+    assert whole.summary()["accuracy"] == pytest.approx(run[2]["accuracy"], rel=1e-5)
+
+
+def test_a_served_network_writes_what_it_writes_in_one_process(tmp_path):
+    """The server is asked once for each token, and has seen numbers alone."""
+    pytest.importorskip("grpc")
+    write(tmp_path / "a.jsonl", sentences()[:40])
+    plan = Plan(
+        net=TextDecoder(width=8, vocabulary=WORDS),
+        data=Texts(str(tmp_path / "a.jsonl"), length=LENGTH, vocabulary=WORDS, next_token=True),
+        epochs=1,
+        batch_size=16,
+        val_share=0.0,
+        private_seed=1,
+    )
+    service = Service(plan.public(), ["a"], tmp_path / "server", listen="127.0.0.1:0", identity=None)
+    served = threading.Thread(target=lambda: service.run(stay=True), daemon=True)
+    served.start()
+    address = f"127.0.0.1:{service.network.port}"
+    try:
+        join(plan, "a", tmp_path / "a", address=Address(address)).run()
+        there = generate(tmp_path / "a", "the harbour", Writing(tokens=4), Over(address, "a"))
+    finally:
+        service.stop()
+        served.join(30)
+    start.train(plan, tmp_path / "here")
+    here = generate(tmp_path / "here", "the harbour", Writing(tokens=4))
+    assert there.ids == here.ids and there.new == 4
+    assert there.bytes_up == here.bytes_up
