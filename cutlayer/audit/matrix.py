@@ -196,7 +196,7 @@ class Matrix:
         )
 
     def scene(self, seed: int, guard: Guard, shared: SceneContext, open_cut: Scene | None = None) -> Scene:
-        return Scene(replace(self.own(seed), guard=guard), shared, open_cut, epochs=self._recorded(guard))
+        return Scene(self.own(seed).with_guard(guard), shared, open_cut, epochs=self._recorded(guard))
 
     def result(self) -> Audit:
         assert self._result is not None
@@ -282,7 +282,7 @@ class Matrix:
 
     def _client_macs(self) -> dict[str, int]:
         """What each guard has a client compute."""
-        own = {shown(guard): replace(self.plan, guard=guard) for guard in self.guards}
+        own = {shown(guard): self.plan.with_guard(guard) for guard in self.guards}
         return {name: sides(plan, self.task)["client"]["macs"] for name, plan in own.items()}
 
     def _by_itself(self, one: Baseline, seed: int) -> None:
@@ -404,7 +404,7 @@ def _active_row(scene: Scene, attack: Attack, lpips: LPIPS | None, again: int) -
 def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:
     """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour."""
     try:
-        plan = replace(plan, guard=guard, private_seed=0)
+        plan = replace(plan.with_guard(guard), private_seed=0)
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
         for one in plan.client_detectors:

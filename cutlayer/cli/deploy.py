@@ -84,6 +84,8 @@ def serve(
     ] = 300.0,
     every: Annotated[int, typer.Option(help="Steps between two snapshots.")] = 50,
     max_message: Message = 256,
+    max_batches: Annotated[int, typer.Option(help="Batches a client may have in an epoch.", rich_help_panel=_NET)] = 1
+    << 16,
     visitors: Annotated[int, typer.Option(help="Connections that only predict, at most.", rich_help_panel=_NET)] = 16,
     connections: Annotated[
         int, typer.Option(help="Times a client may connect within ten seconds.", rich_help_panel=_NET)
@@ -115,12 +117,13 @@ def serve(
     identity = identity_of(certs, insecure)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
-    if deadline <= 0 or min(every, max_message, connections) < 1 or visitors < 0:
-        raise ValueError("--deadline is above 0, --every, --max-message and --connections at least 1")
+    if deadline <= 0 or min(every, max_message, max_batches, connections) < 1 or visitors < 0:
+        raise ValueError("--deadline is above 0, --every, --max-message, --max-batches and --connections at least 1")
     service = Service(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
         limits=Limits(
-            message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections
+            message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections,
+            batches=max_batches,
         ),
     )  # fmt: skip
     if metrics is not None:

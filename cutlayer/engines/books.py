@@ -49,11 +49,12 @@ class Books:
         self._read(folder / JOURNAL)
         self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._kept, self._tape, self._file = 0, 0, -1
-        paths = sorted(self._tapes.glob("*.frames"), key=lambda path: int(path.stem))
-        self._oldest = int(paths[0].stem) if paths else 0
-        for path in paths:
-            self._scan(path)
-        self._turn_tape_to(self._tape)
+        self._began: dict[int, int] = {}  # by number of a snapshot: the tape of what was sent after it
+        self._paths = {_numbers(path)[0]: path for path in self._tapes.glob("*.frames")}
+        self._oldest = min(self._paths, default=0)
+        for tape in sorted(self._paths):
+            self._scan(tape)
+        self._open_tape(self._tape, _numbers(self._paths[self._tape])[1] if self._paths else 0)
 
     # ------------------------------------------------------------------ what may be asked for
     def turn(self, step: int, epoch: int, first: int, last: int) -> bool:
@@ -101,16 +102,17 @@ class Books:
         return frame
 
     def snapshots(self, numbers: Sequence[int]) -> None:
-        """The client has these snapshots now, and is never led further back."""
-        self._turn_tape_to(max(numbers))
-        self._oldest = min(numbers)
-        for path in self._tapes.glob("*.frames"):
-            if (number := int(path.stem)) < self._oldest:
-                self._kept -= path.stat().st_size
-                path.unlink()
-                self._sent = {
-                    key: place for key, place in self._sent.items() if place is None or place.tape != number
-                }
+        """The client has these snapshots now, the last just written, and is never led further back.
+
+        Tapes have numbers of their own, which only grow: a server chooses those of snapshots.
+        """
+        self._open_tape(self._tape + 1, max(numbers))
+        self._oldest = min(self._began.get(number, self._oldest) for number in numbers)
+        for tape in [tape for tape in self._paths if tape < self._oldest]:
+            path = self._paths.pop(tape)
+            self._kept -= path.stat().st_size
+            path.unlink()
+            self._sent = {key: place for key, place in self._sent.items() if place is None or place.tape != tape}
 
     def spent(self) -> dict[str, Any]:
         """What was released, for whoever reads the result."""
@@ -165,16 +167,13 @@ class Books:
             ) from error
 
     # ----------------------------------------------------------------------- the tapes
-    def _path(self, number: int) -> Path:
-        return self._tapes / f"{number}.frames"
-
-    def _turn_tape_to(self, number: int) -> None:
-        if number == self._tape and self._file >= 0:
-            return
+    def _open_tape(self, tape: int, snapshot: int) -> None:
+        """From here on messages go to this tape, until there is another snapshot."""
         if self._file >= 0:
             os.close(self._file)
-        self._file = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._tape, self._end = number, os.fstat(self._file).st_size
+        path = self._paths.setdefault(tape, self._tapes / f"{tape}-{snapshot}.frames")
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._tape, self._end, self._began[snapshot] = tape, os.fstat(self._file).st_size, tape
 
     def _keep(self, key: Key, frame: Frame) -> _Place:
         """Not waited for: who is killed leaves it with the system, and after a power cut the journal still counts."""
@@ -192,24 +191,32 @@ class Books:
         place = self._sent[key]
         if place is None:
             raise OffPlan(f"the server asks again for {key}, and what was sent then is no longer kept")
-        with self._path(place.tape).open("rb") as file:
+        with self._paths[place.tape].open("rb") as file:
             file.seek(place.at)
             return file.read(place.size)
 
-    def _scan(self, path: Path) -> None:
+    def _scan(self, tape: int) -> None:
         """What is on a tape; half a message at its end has not left."""
-        number, size, at = int(path.stem), path.stat().st_size, 0
+        path = self._paths[tape]
+        size, at = path.stat().st_size, 0
         with path.open("rb") as file:
             while at + _RECORD.size <= size:
                 named, count = _RECORD.unpack(file.read(_RECORD.size))
                 start = at + _RECORD.size + named
                 if start + count > size:
                     break
-                self._sent.setdefault(tuple(json.loads(file.read(named))), _Place(number, start, count))
+                self._sent.setdefault(tuple(json.loads(file.read(named))), _Place(tape, start, count))
                 at = start + count
                 file.seek(at)
         os.truncate(path, at)
-        self._tape, self._kept = number, self._kept + at
+        self._tape, self._kept = tape, self._kept + at
+        self._began[_numbers(path)[1]] = tape
+
+
+def _numbers(path: Path) -> tuple[int, int]:
+    """Of a tape, and of the snapshot before it."""
+    tape, snapshot = path.stem.split("-")
+    return int(tape), int(snapshot)
 
 
 def _evaluated(purpose: str, epoch: int) -> Key:

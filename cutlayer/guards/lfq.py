@@ -84,6 +84,10 @@ class LFQ(Guard):
             )
 
     @property
+    def capturable(self) -> bool:  # type: ignore[override]
+        return not self.pre  # a first batch that trains an autoencoder is no step like the others
+
+    @property
     def exchange(self) -> str:  # type: ignore[override]  # a class variable elsewhere
         return "copy" if self.decoder == "server" else "replace"
 
@@ -222,10 +226,12 @@ class _Codes(GuardModule):
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         # An audit encodes in training mode, too, but nothing learns there.
         learns = self.training and torch.is_grad_enabled()
-        if learns and not self.started:
+        if learns and self.spec.pre and not self.started:
             self._autoencode(z.detach())
         codes = self._codes(z)
-        if not torch.isfinite(codes.soft).all():
+        # A captured step cannot be looked at; `seen` holds NaN then as well, and so does the loss.
+        captured = z.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not captured and not torch.isfinite(codes.soft).all():
             self.packed = None
             return Guarded(codes.soft)  # signs would look as if nothing had happened
         size = codes.size[None]
@@ -234,7 +240,7 @@ class _Codes(GuardModule):
             return Guarded(codes.seen)
         self.age += 1
         use = (codes.soft >= 0).to(z).mean((0, 2, 3))
-        self.notes = {"bits used": float(_entropy(use).mean()) / log(2)}  # of each bit that is sent
+        self.notes = {"bits used": _entropy(use).mean().detach().double() / log(2)}  # of each bit that is sent
         return Guarded(codes.seen, self._penalties(z, codes))
 
     def _codes(self, z: Tensor) -> "_Latent":

@@ -40,9 +40,10 @@ def task_of(samples: Samples, classes: int) -> Task:
 
 def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
     """Rows of `samples` as the batch of one step: amounts in torch's default precision, token ids as they are."""
-    x = samples.images(index.to(samples.y.device))
+    there = index.to(samples.y.device)  # once: every use of the index would bring it over again
+    x = samples.images(there)
     x = x.to(torch.get_default_dtype()) if x.is_floating_point() else x
-    return Batch(x, samples.y[index], {name: values[index] for name, values in samples.s.items()}, seed)
+    return Batch(x, samples.y[there], {name: values[there] for name, values in samples.s.items()}, seed)
 
 
 def training_batch(plan: Plan, samples: Samples, index: Tensor, seed: int) -> Batch:

@@ -4,20 +4,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import TASK, tiny_parts, tiny_plan
+from toys import TASK, samples, tiny_parts, tiny_plan
 
-from cutlayer.attacks import Linked
+from cutlayer.attacks import Decoder, Linked
 from cutlayer.attacks.linked import _beside
 from cutlayer.audit.judge import judge
+from cutlayer.audit.matrix import audit
 from cutlayer.audit.progress import Cells
 from cutlayer.audit.scene import Scene, SceneContext
+from cutlayer.audit.spec import AuditSpec
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, through
 from cutlayer.core.seeds import generator
+from cutlayer.data.base import Loaded
 from cutlayer.guards import Gate, LightSplit, NoGuard, Noise, Quantize
 from cutlayer.nets import ResNet18
-from cutlayer.training import SendOnce
+from cutlayer.training import AllActive, SendOnce
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.step import learn
 from cutlayer.wire.ledger import Ledger
@@ -48,21 +51,27 @@ def test_only_epochs_in_which_something_leaves_are_recorded(once):
     assert len(scene.passes) == 3 and len(heard) == 3 * 6  # one epoch of the split, two views
 
 
+def by_sample(scene, heard, epoch):
+    """What each of the client's samples was sent as."""
+    return torch.cat([one["z"] for one in heard])[torch.cat(scene.run.clients[0].order(epoch)).argsort()]
+
+
 def test_what_is_recorded_of_a_frozen_client_is_what_it_sent(once):
     scene, heard = once
-    sent = torch.cat([one["z"] for one in heard[-6:]])
-    for recorded in scene.passes[-2:]:
-        seen = torch.cat([one["z"] for one in recorded.told.messages])
-        assert seen.sort(0).values.equal(sent.sort(0).values)
-    split = torch.cat([one["z"] for one in scene.passes[0].told.messages])
-    assert not split.sort(0).values.equal(sent.sort(0).values)
+    sent = by_sample(scene, heard[-6:], 3)
+    shuffled = torch.randperm(48, generator=generator(scene.plan.seed))  # as a victim's samples are
+    for recorded, same in zip(scene.passes, (False, True, True), strict=True):
+        seen = torch.cat([one["z"] for one in recorded.told.messages])[recorded.rows]
+        assert seen.equal(sent[shuffled]) == same
 
 
 def test_its_white_box_does_not_mind_the_company(once):
-    victim = once[0].victim
-    x, y = victim.truth, victim.y
-    assert torch.cat([victim.box(x[:4], y[:4]), victim.box(x[4:], y[4:])]).equal(victim.box(x, y))
-    assert victim.seen.equal(victim.box(x, y))
+    scene, heard = once
+    own, victim = scene.run.samples[0], scene.victim
+    sent = by_sample(scene, heard[-6:], 3)
+    assert victim.box(own.images(), own.y).equal(sent)
+    assert victim.box(own.images()[:4], own.y[:4]).equal(sent[:4])
+    assert victim.seen.equal(victim.box(victim.truth, victim.y))
 
 
 def test_all_codes_of_a_training_are_read_next_to_each_other(once):
@@ -104,3 +113,12 @@ def test_all_four_messages_of_a_resnet_fit_into_a_fiftieth():
     gated = [("FORWARD", "up"), ("BACKWARD", "down")]
     assert sum(small.values()) < sum(whole.values()) / 50
     assert sum(small[key] for key in gated) < sum(whole[key] for key in gated) / 200
+
+
+def test_a_plan_that_sends_once_is_audited_beside_the_plain_split():
+    plan = tiny_plan(guard=GATE, roles=SendOnce(home=1, split=0), epochs=3, batch_size=8)
+    loaded = Loaded(samples(120, 1), samples(30, 2), ("a", "b", "c"))
+    spec = AuditSpec(plan, [GATE], [Decoder(**READ)], images=12, alone=False)
+    rows = {row["guard"]: row for row in audit(spec, loaded).rows}
+    assert set(rows) == {"none", repr(GATE)}
+    assert plan.with_guard(NoGuard()).roles == AllActive() and plan.with_guard(GATE) == plan

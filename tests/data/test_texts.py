@@ -44,6 +44,13 @@ def test_what_is_cut_padded_and_unknown_is_said(tmp_path):
     assert said[1].startswith("10.0% of their tokens are outside the vocabulary of 3")
 
 
+def test_the_beginning_of_a_long_text_is_kept_and_one_that_fits_is_not_called_long(tmp_path):
+    write(tmp_path / "a.jsonl", [("one two three four", "a"), ("one two three", "b")])
+    loaded = Texts("a.jsonl", test="a.jsonl", length=3, vocabulary=9).load(tmp_path)
+    assert {loaded.tokenizer.decode(row.tolist()) for row in loaded.train.x} == {"one two three"}
+    assert loaded.notes[0].startswith("2 of 4 texts have more than 3")
+
+
 def test_the_next_token_is_the_label_and_padding_has_none(file):
     loaded = Texts(str(file), length=12, vocabulary=40, next_token=True).load()
     x, y = loaded.train.x, loaded.train.y

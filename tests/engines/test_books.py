@@ -64,7 +64,7 @@ def test_half_a_message_at_the_end_has_not_left(tmp_path):
     books = open_books(tmp_path)
     books.release(("a",), b"whole")
     books.release(("b",), b"half of it")
-    tape = tmp_path / TAPES / "0.frames"
+    (tape,) = (tmp_path / TAPES).iterdir()
     tape.write_bytes(tape.read_bytes()[:-3])
     again = open_books(tmp_path)
     assert again.release(("b",), b"anew") == b"anew" and again.release(("a",), b"x") == b"whole"
@@ -76,8 +76,27 @@ def test_messages_are_kept_since_the_older_of_two_snapshots(tmp_path):
     for number in range(4):
         books.snapshots([max(0, number - 1), number])
         books.release((number,), b"%d" % number)
-    assert sorted(path.name for path in (tmp_path / TAPES).iterdir()) == ["2.frames", "3.frames"]
-    assert [books.release((number,), b"new") for number in (2, 3)] == [b"2", b"3"]
+    assert sorted(path.name for path in (tmp_path / TAPES).iterdir()) == ["3-2.frames", "4-3.frames"]
+    for one in (books, open_books(tmp_path)):
+        assert [one.release((number,), b"new") for number in (2, 3)] == [b"2", b"3"]
+
+
+def test_a_server_that_numbers_snapshots_backwards_wins_nothing(tmp_path):
+    """Snapshots 7 and 8 make the books forget what was sent before them; snapshot 0 does not bring it back."""
+    books = open_books(tmp_path)
+    books.snapshots([0])
+    books.evaluation("validate", 1)
+    books.release(("validate", 1, 1), b"sent")
+    for numbers in ([7], [7, 8], [0]):
+        books.snapshots(numbers)
+        one = open_books(tmp_path)
+        try:
+            one.evaluation("validate", 1)
+        except OffPlan:
+            continue
+        assert one.release(("validate", 1, 1), b"other") == b"sent"
+    with pytest.raises(OffPlan):
+        books.evaluation("validate", 1)
 
 
 def test_disks_are_not_filled_and_what_is_not_kept_is_not_computed_anew(tmp_path):
@@ -98,6 +117,7 @@ def test_an_evaluation_is_one_an_epoch_and_one_a_test(tmp_path):
     for purpose, epoch in (("validate", 3), ("validate", -1), ("test", 1), ("test best", 1)):
         with pytest.raises(OffPlan):
             books.evaluation(purpose, epoch)
+    books.snapshots([4])
     books.snapshots([4, 5])  # what was sent for them is gone
     with pytest.raises(OffPlan, match="the plan has one"):
         books.evaluation("validate", 1)

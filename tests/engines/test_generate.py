@@ -1,10 +1,11 @@
 """Writing by split inference: the cache changes nothing, and nothing but z leaves."""
 
 import json
+import threading
 
 import pytest
 import torch
-from sentences import write
+from sentences import sentences, write
 from typer.testing import CliRunner
 
 from cutlayer import Plan
@@ -12,8 +13,10 @@ from cutlayer.cli.app import app
 from cutlayer.core.batch import PAD, Batch
 from cutlayer.data import Texts
 from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
+from cutlayer.engines.grpc.channel import Address
+from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
-from cutlayer.engines.predict import Inputs
+from cutlayer.engines.predict import Inputs, Over
 from cutlayer.engines.predict import predict as predictions
 from cutlayer.nets import TextDecoder
 from cutlayer.training.plan.optimizers import Adam
@@ -134,3 +137,31 @@ def test_predictions_of_texts_have_a_line_each(run):
     whole = predictions(run[0])
     assert whole.summary()["perplexity"] == pytest.approx(run[2]["perplexity"], rel=1e-5)
     assert whole.summary()["accuracy"] == pytest.approx(run[2]["accuracy"], rel=1e-5)
+
+
+def test_a_served_network_writes_what_it_writes_in_one_process(tmp_path):
+    """The server is asked once for each token, and has seen numbers alone."""
+    pytest.importorskip("grpc")
+    write(tmp_path / "a.jsonl", sentences()[:40])
+    plan = Plan(
+        net=TextDecoder(width=8, vocabulary=WORDS),
+        data=Texts(str(tmp_path / "a.jsonl"), length=LENGTH, vocabulary=WORDS, next_token=True),
+        epochs=1,
+        batch_size=16,
+        val_share=0.0,
+        private_seed=1,
+    )
+    service = Service(plan.public(), ["a"], tmp_path / "server", listen="127.0.0.1:0", identity=None)
+    served = threading.Thread(target=lambda: service.run(stay=True), daemon=True)
+    served.start()
+    address = f"127.0.0.1:{service.network.port}"
+    try:
+        join(plan, "a", tmp_path / "a", address=Address(address)).run()
+        there = generate(tmp_path / "a", "the harbour", Writing(tokens=4), Over(address, "a"))
+    finally:
+        service.stop()
+        served.join(30)
+    start.train(plan, tmp_path / "here")
+    here = generate(tmp_path / "here", "the harbour", Writing(tokens=4))
+    assert there.ids == here.ids and there.new == 4
+    assert there.bytes_up == here.bytes_up

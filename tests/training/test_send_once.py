@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from toys import TASK, tiny_parts, tiny_plan
+from toys import TASK, batches, tiny_parts, tiny_plan
 
 from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message
@@ -13,12 +13,14 @@ from cutlayer.core.state import named
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Chain, Gate, Gaussian, KAnonymous, NoGuard
 from cutlayer.training import AllActive, SendOnce
+from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.privacy import lines, privacy
 from cutlayer.training.plan.lr_schedules import Cosine, OneCycle
 from cutlayer.training.plan.roles import Phase
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
-from cutlayer.training.send_once import AGAIN
+from cutlayer.training.send_once import AGAIN, send
+from cutlayer.training.step import feed, learn
 from cutlayer.wire import frames
 
 GATE = Gate(numbers=6, bits=1, hidden=8, home=1.0)
@@ -69,23 +71,34 @@ def test_each_phase_sends_what_it_says_and_no_more(told):
             assert names == ({"z"} if shaped else {"z", "y"})
 
 
-def test_a_message_of_a_frozen_client_hangs_on_its_sample_alone(told):
-    """In both views the same samples, in another order and other batches, give the same rows."""
-    _, heard, _ = told
-    first, second = (
-        torch.cat([one["z"] for when, one in heard if when == epoch and one.client == 0 and "z" in one.tensors])
-        for epoch in (2, 3)
-    )
-    assert first.unique(dim=0).equal(second.unique(dim=0)) and len(first) == len(second) == 24
+@pytest.mark.parametrize(("step", "alone"), [(send, True), (feed, False)])
+def test_a_message_that_is_sent_once_hangs_on_its_sample_alone(step, alone):
+    """The same sample in two batches, in codes fine enough to show statistics of either: those of `feed` do."""
+    plan = tiny_plan(guard=Gate(numbers=6, bits=8, hidden=8))
+    server, heard = build_server(plan.public(), TASK), []
+    client = build_client(plan, TASK, 0, lambda message: (heard.append(message), server.handle(message))[1])
+    one, other = batches(2, 8)
+    learn(client, one)
+    server.open_round({0})
+    for batch in (one, replace(other, x=torch.cat([one.x[:1], 5 * other.x[1:]]))):
+        step(client, batch)
+    first, second = (message["z"][0] for message in heard[2:] if message.kind is Kind.FORWARD)
+    assert first.equal(second) == alone and client.split.head.training
 
 
 def test_clients_stand_still_once_they_are_frozen_and_learn_before(told):
     _, _, heads = told
     for before, after in pairwise(heads[:3]):  # at home, and in the split
-        moved = [name for name, t in before.items() if not torch.equal(t, after[name])]
+        moved = [name for name, t in before.items() if name.startswith("net.") and not torch.equal(t, after[name])]
         assert {name.split(".")[1] for name in moved} >= {"head", "guard"}
     for later in heads[4:]:
         assert all(torch.equal(t, heads[3][name]) for name, t in later.items())
+
+
+def test_weights_are_handed_out_once_more_when_clients_freeze(told):
+    """Two epochs of six turns with weights, one more for each client, and turns without them from then on."""
+    messages = told[0].ledger.messages
+    assert messages["WEIGHTS", "down"] == 2 * 6 + 2 and messages["TURN", "down"] == 5 * 6 - 2
 
 
 def test_the_server_learns_on_from_what_it_kept(told):
@@ -101,18 +114,26 @@ def test_bytes_of_repeated_epochs_are_those_of_a_reference(told):
     assert again and max(again) <= 80
 
 
-@pytest.mark.parametrize("rounds", [Wave(), SplitFed(version=1), SplitFed(version=2)], ids=repr)
+MERGED = [Wave(), *(pytest.param(SplitFed(version=one), marks=pytest.mark.campaign) for one in (1, 2))]
+
+
+@pytest.mark.parametrize("rounds", MERGED, ids=repr)
 def test_it_works_in_merged_rounds(rounds):
     run = run_of(replace(PLAN, rounds=rounds, local_steps=1))
     run.train()
     assert run.progress.epoch == PLAN.epochs and not run.coordinator.rejected
 
 
-@pytest.mark.parametrize("stop", [4, 9, 15, 20, 33])
-def test_a_run_broken_off_goes_on_the_same(stop):
-    """Of 6 rounds an epoch: at home, in the split, amid a view that is being sent, and with rows from the store."""
-    whole = run_of()
-    whole.train()
+@pytest.fixture(scope="module")
+def whole():
+    run = run_of()
+    run.train()
+    return run
+
+
+@pytest.mark.parametrize("stop", [4, 15, 33])
+def test_a_run_broken_off_goes_on_the_same(stop, whole):
+    """Of 6 rounds an epoch: at home, amid a view that is being sent, and with rows from the store."""
     rounds = []
     first = run_of()
     first.train(on_round=lambda: rounds.append(0), stop=lambda: len(rounds) >= stop)

@@ -136,7 +136,7 @@ class ServerChannel:
                 return frame
 
     def _heard(self) -> bytes | Exception:
-        """The next packet. A server that is there and silent is waited for, but neither for ever nor without a word."""
+        """The next packet. A server that is there and silent is waited for, but not for ever, nor without a word."""
         began, said, patience = time.monotonic(), SAID, self._address.silence
         while True:
             try:

@@ -126,7 +126,7 @@ class Network:
     async def _tell(self, request: bytes, context: Any) -> bytes:
         try:
             with _named():
-                self._refuse_too_often(f"{self._name(context, {'name': '?'})}, status")
+                self._refuse_calls(context, "status")
                 return json.dumps(self._status()).encode()
         except Refused as error:
             await self._slow_down(error)
@@ -135,7 +135,7 @@ class Network:
     async def _enroll(self, request: bytes, context: Any) -> bytes:
         try:
             with _named():
-                self._refuse_too_often(f"{self._name(context, {'name': '?'})}, enrolment")
+                self._refuse_calls(context, "enrolment")
                 facts = read_note(request, Type.HELLO)
                 return note(Type.WELCOME, self._admission.enrol(self._greeted(context, facts), facts))
         except Refused as error:
@@ -146,6 +146,11 @@ class Network:
         """Whoever comes too often is not refused at once: it would come again at once."""
         if error.name == "rate":
             await asyncio.sleep(PENALTY)
+
+    def _refuse_calls(self, context: Any, what: str) -> None:
+        name = self._name(context, {"name": "?"})
+        if self._identity is not None:
+            self._refuse_too_often(f"{name}, {what}")
 
     def _refuse_at_the_door(self, context: Any) -> str:
         """By its certificate, before anything is read: who may not enter is not waited for."""

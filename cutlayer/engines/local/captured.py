@@ -18,7 +18,7 @@ from ...core.server import Server
 from ...core.state import drop_gradients
 from ...training.bodies import RoundBodies
 from ...training.plan.plan import Plan
-from ...training.step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, in_training, learn, noted
+from ...training.step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, in_training, learn, noted
 from ...wire.ledger import Ledger, Noted
 
 MOST_KEPT = 32  # clients whose graphs are kept, those that stepped last: each holds a batch and its share of the pool
@@ -38,6 +38,7 @@ class CapturedSteps:
     def __call__(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
         if self.why_not is not None or hooks is not NO_HOOKS:
             return learn(client, batch, hooks=hooks)
+        exchange_lift(client)  # between two steps, captured or not
         stands = (*self._rates(client), *self._tensors(client))
         if self._stands.get(client.number) != stands:
             # Tensors were replaced, a rate is another or momentum is still to be made: a plain step, and look again.
@@ -174,6 +175,6 @@ def why_not_captured(plan: Plan, device: torch.device, watched: bool) -> str | N
         return "detectors, micro-batches, waves and merged rounds do more in a step than compute"
     if not plan.guard.capturable:
         return f"{plan.guard} does more in a step than tensors tell"
-    if plan.guard.exchange or plan.compression != Compression():
-        return "the guard's halves are exchanged, or answers compressed, between steps"
+    if plan.compression != Compression():
+        return "answers or gradients are compressed, which may draw"
     return None

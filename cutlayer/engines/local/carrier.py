@@ -9,6 +9,7 @@ from torch import Tensor
 from ...core.message import Handler, Message
 from ...core.state import State
 from ...data.base import Parts, Samples
+from ...training.batches import on
 from ...training.coordinator import Coordinator
 from ...training.evaluation import figures
 from ...training.fused_wave import FUSED
@@ -54,6 +55,7 @@ class LocalCarrier:
 
     def __init__(self, coordinator: Coordinator, clients: ClientPool, parts: Parts, fused: FusedDoor | None):
         self.coordinator, self.clients, self.parts, self._fused = coordinator, clients, parts, fused
+        self._there: dict[int, tuple[Samples, Samples]] = {}  # what is held out, and the same on the clients' device
 
     @property
     def keeps_heads(self) -> bool:
@@ -87,6 +89,7 @@ class LocalCarrier:
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:
         """On `samples`, of every distinct client network."""
         coordinator, found = self.coordinator, list[float]()
+        samples = self._on_device(samples)
         for client in self.clients[:1] if coordinator.alike else self.clients:
             part = part_of(samples, client.number, coordinator.plan, coordinator.alike)
             self.clients.awake(client.number, self.keeps_heads)
@@ -94,6 +97,14 @@ class LocalCarrier:
             right, count = client.evaluate_with(weights, purpose, coordinator.progress.epoch, part)
             found += [right / count] if count else []
         return found
+
+    def _on_device(self, samples: Samples) -> Samples:
+        """Every epoch asks for the same ones: those of the parts are brought over once."""
+        if samples is not self.parts.val and samples is not self.parts.test:
+            return samples
+        if id(samples) not in self._there:
+            self._there[id(samples)] = samples, on(samples, self.clients[0].device)
+        return self._there[id(samples)][1]
 
     def keep(self, number: int) -> State:
         return self.clients.tensors(self.keeps_heads)

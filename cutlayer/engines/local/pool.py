@@ -10,7 +10,7 @@ from ...guards import NoGuard
 from ...rules.base import NET, OPTIMIZER
 from ...training.build import build_client, build_remote
 from ...training.client import Client
-from ...training.faster import Faster
+from ...training.faster import AS_ALWAYS, Faster
 from ...training.step import ClientNetwork, export, load
 from .asleep import Asleep, Layout, Seat
 
@@ -20,7 +20,7 @@ AWAKE = 32  # client networks in memory at once
 class PooledClient(Client):
     """A client that can give its network up, and has it back when it is needed."""
 
-    def __init__(self, *given: Any, spares: list[Seat], faster: Faster):
+    def __init__(self, *given: Any, spares: list[Seat], faster: Faster = AS_ALWAYS):
         """`spares`: networks without an owner. Where one lies, none needs to be built."""
         super().__init__(*given)
         self.spares, self._faster = spares, faster

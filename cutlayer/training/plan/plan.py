@@ -215,6 +215,10 @@ class Plan(Spec):
         """The server's copy: no client-only guards, no private seed."""
         return replace(self, guard=self.guard.public_part(), client_detectors=(), poison=None, private_seed=None)
 
+    def with_guard(self, guard: Guard) -> "Plan":
+        """The same with another guard."""
+        return replace(self, guard=guard, roles=self.roles.unguarded() if guard == NoGuard() else self.roles)
+
     def guard_of(self, client: int) -> Guard:
         """The guard one client uses."""
         return self.guard if self.guarded_clients is None or client < self.guarded_clients else NoGuard()

@@ -73,6 +73,10 @@ class Roles(Spec):
         """Whether clients that all are frozen take over the shared head in this pass of an epoch."""
         return True
 
+    def unguarded(self) -> "Roles":
+        """Of the same plan without a guard, to compare with."""
+        return self
+
     def stretch(self, epoch: int, epochs: int) -> tuple[int, int]:
         """(place, length) of an epoch in what a learning-rate schedule takes for the whole training."""
         return epoch, epochs
@@ -182,6 +186,9 @@ class SendOnce(Roles):
     def view(self, epoch: int) -> int:
         """Which pass a frozen epoch sends, or takes again."""
         return (epoch - self.learnt) % self.views
+
+    def unguarded(self) -> Roles:
+        return AllActive()  # nothing is gained by sending once what tells all
 
     def takes_over(self, epoch: int, number: int) -> bool:
         return epoch == self.learnt and number == 0

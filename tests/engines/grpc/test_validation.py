@@ -402,7 +402,7 @@ class Over(Exception):
     """The script has ended."""
 
 
-BOOKS = ("released.jsonl", "0.frames")  # what has left is written down, whatever came back
+BOOKS = ("released.jsonl", "1-0.frames")  # what has left is written down, whatever came back
 
 
 def on_disk(folder, but=()):

@@ -11,13 +11,14 @@ from toys import TASK, TinyNet, tiny_parts, tiny_plan
 from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.captured import CapturedSteps, Draws, why_not_captured
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import SEAL, LightSplit, NoGuard, Noise, Quantize, TopK
+from cutlayer.guards import LFQ, SEAL, LightSplit, NoGuard, Noise, Quantize, TopK
 from cutlayer.guards.chain import Chain
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.step import learn
 from cutlayer.wire.ledger import Ledger
 
 CUDA = torch.device("cuda")
+GUARDS = [NoGuard(), LightSplit(ratio=2), SEAL(energy=0.7), Quantize(bits=4), LFQ(bits=3, freq=2)]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,10 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 
-def after(steps, captured, spoiled=False):
+def after(steps, captured, spoiled=False, **changes):
     """All that steps leave behind, at the client and at the server. Spoiled: the capture breaks off half way back."""
-    run = LocalRun(tiny_plan(net=TinyNet(norm="group"), batch_size=8), tiny_parts(), classes=TASK.classes)
+    plan = tiny_plan(net=TinyNet(norm="group"), batch_size=8, **changes)
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     client, made = run.clients[0], CapturedSteps(run.server, run.ledger)
     for number, index in enumerate(client.order(0)[:steps]):
         breaks = [spoiled and number == steps - 1]
@@ -107,6 +109,17 @@ def test_a_step_that_is_captured_or_fails_to_be_leaves_what_a_plain_one_leaves(s
 
 
 @pytest.mark.usefixtures("graphs")
+@pytest.mark.parametrize("decoder", ["server", "client"])
+def test_halves_of_a_guard_are_exchanged_between_captured_steps(decoder):
+    guard = LFQ(bits=3, freq=2, decoder=decoder)
+    plain, captured = (after(4, captured=way, guard=guard) for way in (False, True))
+    assert captured[1] == plain[1] and any(row["kind"] == "LIFT" for row in plain[1][0]["rows"])
+    assert all(torch.equal(t, captured[0][name]) for name, t in plain[0].items())
+    assert captured[2] is None and why_not_captured(tiny_plan(guard=guard), CUDA, watched=False) is None
+    assert "LFQ" in why_not_captured(tiny_plan(guard=LFQ(pre=3, decoder="client")), CUDA, watched=False)
+
+
+@pytest.mark.usefixtures("graphs")
 def test_graphs_are_kept_of_the_clients_that_stepped_last(monkeypatch):
     monkeypatch.setattr("cutlayer.engines.local.captured.MOST_KEPT", 8)
     plan = tiny_plan(clients=11, shared_client_network=False, batch_size=4)
@@ -120,7 +133,7 @@ def test_graphs_are_kept_of_the_clients_that_stepped_last(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are CUDA's")
-@pytest.mark.parametrize("guard", [NoGuard(), LightSplit(ratio=2), SEAL(energy=0.7), Quantize(bits=4)], ids=str)
+@pytest.mark.parametrize("guard", GUARDS, ids=str)
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.01), Adam()], ids=str)
 def test_captured_is_plain_bit_for_bit(guard, optimizer, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)

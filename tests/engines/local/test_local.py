@@ -9,6 +9,7 @@ from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
 from cutlayer.core.errors import NonFinite
 from cutlayer.core.message import Kind
 from cutlayer.data.partitions import Dirichlet
+from cutlayer.engines.local import carrier
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, LightSplit
 from cutlayer.training.plan.lr_schedules import Cosine
@@ -179,3 +180,13 @@ def test_the_largest_term_before_the_loss_of_numbers_is_named():
 
 def test_default_optimizers_keep_their_numbers_with_wcc():
     finished(tiny_plan(epochs=3, guard=WCC(weight=0.1), client_optimizer=Adam(), server_optimizer=Adam()))
+
+
+def test_what_is_held_out_is_brought_to_the_device_once(monkeypatch):
+    moved = []
+    monkeypatch.setattr(carrier, "on", lambda samples, device: (moved.append(samples), samples)[1])
+    run = LocalRun(tiny_plan(epochs=3, batch_size=12), tiny_parts(), classes=TASK.classes)
+    assert run.train()
+    run.evaluate(run.parts.test)
+    run.evaluate(run.parts.test)
+    assert [id(one) for one in moved] == [id(run.parts.val), id(run.parts.test)]
