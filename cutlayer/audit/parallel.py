@@ -67,6 +67,8 @@ def _gpus(ray: Any, device: str, jobs: int | None) -> float:
     if device != "cuda":
         return 0.0
     there = ray.cluster_resources().get("GPU", 0.0)
+    if not there:
+        raise ValueError("--device cuda: no node of the cluster has a GPU; leave the option out to use CPUs")
     return 1.0 if jobs is None or there >= jobs else int(1000 * there / jobs) / 1000
 
 

@@ -1,20 +1,17 @@
 """Laws of every engine: four methods carry any plan, and whoever carries it, the same numbers come out."""
 
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from crews_here import CrewsHere
 from rehearsal import Rehearsal, close_all
 from toys import TASK, tiny_parts, tiny_plan
 
 import cutlayer.engines
 from cutlayer.core.message import Kind
-from cutlayer.engines import cluster
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.engines.parcel import parcel
-from cutlayer.engines.ray.actors import ActorCrews, crew_actors
 from cutlayer.engines.ray.carrier import RayCarrier
 from cutlayer.engines.ray.fleet import fleet_of
 from cutlayer.training import loop
@@ -53,22 +50,14 @@ def grpc(plan, folder):
         close_all()
 
 
-@cache
-def two_crews():
-    """For all tests of this process: they are told anew what they play. Ray ends with the process."""
-    ray = cluster.connected("local", 2).__enter__()
-    return ray, crew_actors(ray, 2)
-
-
 @contextmanager
 def ray(plan, folder):
-    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
-    coordinator, setup = fleet_of(run)
-    module, actors = two_crews()
-    yield coordinator, RayCarrier(coordinator, ActorCrews(actors, [module.put(parcel(setup, "plan"))]))
+    """Crews in this process; tests/audit/test_on_ray.py has them as actors."""
+    coordinator, setup = fleet_of(LocalRun(plan, tiny_parts(), classes=TASK.classes))
+    yield coordinator, RayCarrier(coordinator, CrewsHere(setup))
 
 
-ENGINES = {"local": local, "grpc": grpc} | ({"ray": ray} if cluster.is_there() else {})
+ENGINES = {"local": local, "grpc": grpc, "ray": ray}
 every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 
 
@@ -84,7 +73,7 @@ every_plan, some_plans = plans(*PLANS), plans("own heads", "SplitFed 1")
 
 def test_every_engine_is_here():
     folder = Path(cutlayer.engines.__file__).parent
-    assert sorted({*ENGINES, "ray"}) == sorted(one.parent.name for one in folder.glob("*/__init__.py"))
+    assert sorted(ENGINES) == sorted(one.parent.name for one in folder.glob("*/__init__.py"))
 
 
 @every_engine

@@ -48,18 +48,20 @@ class Fleet:
 
 def fleet_of(run: LocalRun, device: torch.device | str = "cpu") -> tuple[Coordinator, Setup]:
     """The server's side of a run that has not begun, and what its crews are built from."""
-    shares = [client.own.share for client in run.clients]
-    assert all(share is not None for share in shares)
-    coordinator = _coordinator(run.plan, run.task, [len(share) for share in shares if share is not None], device)
+    shares = [client.own.share for client in run.clients if client.own.share is not None]
+    counts = [len(share) for share in shares]
+    assert len(counts) == run.plan.clients
+    coordinator = _coordinator(run.plan, run.task, counts, device)
     keeps = not coordinator.relays or run.plan.roles.keeps_heads
-    return coordinator, Setup(
-        run.plan, run.task, run.parts, [share for share in shares if share is not None], coordinator.alike, keeps
-    )
+    return coordinator, Setup(run.plan, run.task, run.parts, torch.cat(shares), counts, coordinator.alike, keeps)
 
 
 def _coordinator(plan: Any, task: Any, counts: list[int], device: torch.device | str) -> Coordinator:
     server = build_server(plan.public(), task, device)
     return Coordinator(plan, server, [batches_of(plan, count) for count in counts])
+
+
+Snapshot = tuple[Mapping[str, Tensor], Mapping[str, Any]]  # (tensors, facts)
 
 
 class Told(NamedTuple):
@@ -69,7 +71,7 @@ class Told(NamedTuple):
     step: int
     steps: int
     finished: bool
-    snapshot: tuple[dict[str, Tensor], dict[str, Any]] | None  # where one is due: (tensors, facts)
+    snapshot: Snapshot | None  # where one is due
     error: bytes | None = None  # what ended the training, pickled
 
 
@@ -81,18 +83,16 @@ class ServerActor:
         torch.zeros(30 << 18)  # as in one process: see training/device.py
         self._device, self._kept = device, 0.0
 
-    def restore(
-        self, setup: list[Any], crews: list[Any], tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
-    ) -> None:
-        """Begin, or begin anew, at a snapshot. An actor that Ray has started again knows nothing else."""
+    def restore(self, setup: list[Any], crews: list[Any], snapshot: Snapshot | None) -> None:
+        """Begin, or begin anew at a snapshot. An actor that Ray has started again knows nothing else."""
         import ray
 
         given: Setup = opened(ray.get(setup[0]))
-        counts = [len(share) for share in given.shares]
-        self._coordinator = _coordinator(given.plan, given.task, counts, self._device)
+        self._coordinator = _coordinator(given.plan, given.task, list(given.counts), self._device)
         self._carrier = RayCarrier(self._coordinator, ActorCrews(crews, setup), self._device)
-        self._coordinator.restore(tensors, facts)
-        self._carrier.rewind(self._coordinator.progress.step, tensors)
+        if snapshot is not None:
+            self._coordinator.restore(*snapshot)
+            self._carrier.rewind(self._coordinator.progress.step, snapshot[0])
         self._kept = time.monotonic()
 
     def go_on(self, keeps: bool) -> Told:
@@ -161,12 +161,14 @@ def _followed(
     ray: Any, restore: Callable[..., Any], server: Any, run: LocalRun, on_step: Callable[[StepEvent], None],
     on_epoch: Callable[[], None], stop: Callable[[], bool],
 ) -> bool:  # fmt: skip
-    last, lost, epoch, restored = run.snapshot(), 0, run.progress.epoch, False
+    # Of a run that has not begun there is nothing to say; a snapshot would build the networks of all its clients.
+    last: Snapshot | None = run.snapshot() if run.progress.step else None
+    lost, epoch, restored = 0, run.progress.epoch, False
     while True:
         stopping = stop()
         try:
             if not restored:
-                ray.get(restore(*last))
+                ray.get(restore(last))
                 restored = True
             told: Told = ray.get(server.go_on.remote(stopping))
         except (ray.exceptions.RayActorError, LostCrew) as error:
@@ -179,7 +181,7 @@ def _followed(
         on_step(StepEvent(told.epoch, told.step, told.steps, {}))
         if told.snapshot is not None:
             last, lost = told.snapshot, 0
-            run.restore(*last)
+            run.restore(*told.snapshot)
         if told.error is not None:
             raise pickle.loads(told.error)
         if told.epoch > epoch:

@@ -1,10 +1,10 @@
 """Crews without a cluster: whichever call they are lost with, the same comes out; clients leave nothing in them."""
 
-import pickle
 from itertools import count
 
 import pytest
 import torch
+from crews_here import CrewsHere
 from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer.core.compressor import Compression
@@ -48,43 +48,6 @@ PLANS = {
     "learnt lift": {"guard": LFQ(groups=2, bits=3, levels="learned"), "rounds": SplitFed(version=2)},
     "wave of noise": {"guard": Noise(scale=0.1), "rounds": Wave(weights="even"), "protocol": Vanilla()},
 }
-
-
-class Ticket:
-    def __init__(self, said):
-        self.said = said
-
-
-class CrewsHere:
-    """In this process. Of calls whose number is in `lost` nobody hears, and the crew is a new one after it."""
-
-    def __init__(self, setup, crews=2, lost=()):
-        self.setup, self.crews, self.lost, self.calls = setup, [Crew(setup) for _ in range(crews)], set(lost), count()
-
-    def __len__(self):
-        return len(self.crews)
-
-    def begin(self, crew, orders):
-        return self._call(crew, "begin", orders)
-
-    def go_on(self, crew, replies):
-        return self._call(crew, "go_on", replies)
-
-    def _call(self, crew, what, given):
-        said = getattr(self.crews[crew], what)(pickle.loads(pickle.dumps(given)))
-        if next(self.calls) in self.lost:
-            self.crews[crew] = Crew(self.setup)
-            return Ticket(None)
-        return Ticket(pickle.loads(pickle.dumps(said)))
-
-    def first(self, tickets):
-        return tickets[-1]  # the last begun: nothing hangs on who is first
-
-    def said(self, ticket):
-        return ticket.said
-
-    def replaced(self, crew):
-        """At once: see `_call`."""
 
 
 def plan_of(name, **more):
