@@ -37,7 +37,10 @@ class Setup(NamedTuple):
     plan: Plan
     task: Task
     parts: Parts
-    shares: Sequence[Tensor]
+    shares: (
+        Tensor  # which samples are the first client's, the second's, …, in one piece: that of many is read at once
+    )
+    counts: Sequence[int]  # how many each has
     alike: bool  # all clients have one network, so that one speaks for all
     keeps: bool  # a client's network is more than what comes with its orders
 
@@ -67,7 +70,7 @@ class Crew:
     """Plays the clients of a plan, those of one order at a time, or of a fused wave."""
 
     def __init__(self, setup: Setup):
-        self._setup = setup
+        self._setup, self._shares = setup, setup.shares.split(list(setup.counts))
         self._ledger, self._layout, self._spares = Ledger(), Layout(), list[Seat]()
         self._awake: dict[int, tuple[int, PooledClient]] = {}  # by client, the one played last at the end
         self._steps: list[tuple[int, Mapping[str, float]]] = []
@@ -140,14 +143,14 @@ class Crew:
         return client
 
     def _built(self, number: int) -> PooledClient:
-        plan, task, parts, shares, alike, _ = self._setup
+        plan, task, parts, alike = self._setup.plan, self._setup.task, self._setup.parts, self._setup.alike
         held_out = {"validate": parts.val, "test": parts.test}
         own = {purpose: part_of(samples, number, plan, alike) for purpose, samples in held_out.items()}
 
         def stepped(epoch: int, terms: Mapping[str, float]) -> None:
             self._steps.append((number, dict(terms)))
 
-        data = OwnData(parts.private, own, shares[number])
+        data = OwnData(parts.private, own, self._shares[number])
         return PooledClient(plan, task, number, data, self._uplink, "cpu", stepped, spares=self._spares)
 
     def _let_sleep(self) -> None:

@@ -48,13 +48,12 @@ class Fleet:
 
 def fleet_of(run: LocalRun, device: torch.device | str = "cpu") -> tuple[Coordinator, Setup]:
     """The server's side of a run that has not begun, and what its crews are built from."""
-    shares = [client.own.share for client in run.clients]
-    assert all(share is not None for share in shares)
-    coordinator = _coordinator(run.plan, run.task, [len(share) for share in shares if share is not None], device)
+    shares = [client.own.share for client in run.clients if client.own.share is not None]
+    counts = [len(share) for share in shares]
+    assert len(counts) == run.plan.clients
+    coordinator = _coordinator(run.plan, run.task, counts, device)
     keeps = not coordinator.relays or run.plan.roles.keeps_heads
-    return coordinator, Setup(
-        run.plan, run.task, run.parts, [share for share in shares if share is not None], coordinator.alike, keeps
-    )
+    return coordinator, Setup(run.plan, run.task, run.parts, torch.cat(shares), counts, coordinator.alike, keeps)
 
 
 def _coordinator(plan: Any, task: Any, counts: list[int], device: torch.device | str) -> Coordinator:
@@ -89,8 +88,7 @@ class ServerActor:
         import ray
 
         given: Setup = opened(ray.get(setup[0]))
-        counts = [len(share) for share in given.shares]
-        self._coordinator = _coordinator(given.plan, given.task, counts, self._device)
+        self._coordinator = _coordinator(given.plan, given.task, list(given.counts), self._device)
         self._carrier = RayCarrier(self._coordinator, ActorCrews(crews, setup), self._device)
         if snapshot is not None:
             self._coordinator.restore(*snapshot)
