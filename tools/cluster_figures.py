@@ -197,9 +197,9 @@ def _repeated(loaded: Any, clients: int) -> Any:
 
 def _audit(given: argparse.Namespace) -> None:
     words = [
-        sys.executable, "-m", "cutlayer.cli", "audit", "--data", "Digits(limit=1500)", "--epochs", "2", "--no-alone",
-        "--guard", "LightSplit(ratio={2,4,8,16})", "--attack", "Decoder(steps=150)", "--attack", "Retrieval()",
-        "--images", "64", "--threads", "2", "--json",
+        sys.executable, "-m", "cutlayer.cli", "audit", "--data", "Digits(limit=600)", "--epochs", "2", "--no-alone",
+        "--guard", "LightSplit(ratio={4,8})", "--attack", "Decoder(steps=100)", "--attack", "Retrieval()",
+        "--images", "32", "--threads", "2", "--json",
     ]  # fmt: skip
     took: dict[str, list[float]] = {"processes": [], "local": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +213,7 @@ def _audit(given: argparse.Namespace) -> None:
                 took[where].append(round(time.perf_counter() - began, 1))
     ratios = [a / b for a, b in zip(took["processes"], took["local"], strict=True)]
     _note(given.out, {
-        "what": "audit", "command": " ".join(words[3:]), "seconds": took, "cells": 5 * 2 + 5 + 1,
+        "what": "audit", "command": " ".join(words[3:]), "seconds": took, "jobs": 3 * 2 + 3 + 1,
         "speed_of_ray_over_processes": round(median(ratios), 3),
     })  # fmt: skip
 
