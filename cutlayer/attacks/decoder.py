@@ -40,7 +40,7 @@ class Decoder(Keyed):
     and texts have readers of their own; a convolution reads series alone. Of texts "ridge" reads each token by
     itself, "conv" with its neighbours (attention), "mlp" all of a message at once, and "augmented" is the best of
     these after learning from texts as well in which half of the words are others, so that it has met every word.
-    Pictures behind a code of few levels meet three more: "levels", several readers of each level by itself, "prior",
+    Pictures behind a code of few levels meet three more: "levels", two readers of each level by itself, "prior",
     which mixes what the likely classes look like, and "search", which changes the best picture until the encoder
     makes the code of it.
     """

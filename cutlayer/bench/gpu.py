@@ -16,30 +16,35 @@ from ..engines.local.run import LocalRun
 from ..guards import LFQ, SEAL, Guard, LightSplit, NoGuard, Quantize
 from ..nets.resnet import ResNet18
 from ..training.batches import epoch_batches
+from ..training.faster import Faster
 from ..training.plan.optimizers import SGD
 from ..training.plan.plan import Plan
 from .measurement import Measured
 
 BATCH, SHAPE, CLASSES = 128, (3, 32, 32), 10
 RATE = SGD(lr=0.01)
+EXACT = Faster(precision="float32")
 
 Epoch = Callable[[], None]
 
 
-def step(guard: Guard, quick: bool, *, eager: bool = False, captured_plain: bool = False) -> Measured | None:
-    """ResNet-18 cut behind its first block, batch 128, float32 without TF32, ledger on. Epochs alternate."""
+def step(
+    guard: Guard, quick: bool, *, eager: bool = False, captured_plain: bool = False, faster: Faster = EXACT
+) -> Measured | None:
+    """ResNet-18 cut behind its first block, batch 128, ledger on. Epochs alternate; the plain loop has no TF32."""
     if not torch.cuda.is_available():
         return None
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    EXACT.begin()
     try:
         drawn = generator(0)
         count = BATCH * 8
         x, y = torch.rand(count, *SHAPE, generator=drawn), torch.randint(CLASSES, (count,), generator=drawn)
         samples = Samples(x, y)
-        ours, kind = _split(guard, samples, eager)
+        ours, kind = _split(guard, samples, eager, faster)
+        EXACT.begin()
         plain = _captured_loop(samples) if captured_plain else _plain_loop(samples)
-        mine, theirs = _alternate(ours, plain, 3 if quick else 12)
+        mine, theirs = _alternate(_with(faster, ours), _with(EXACT, plain), 3 if quick else 12)
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
     against = "the plain loop" + (", captured as a graph too" if captured_plain else "")
@@ -50,6 +55,9 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "gpu.resnet18": partial(step, NoGuard()),
     "gpu.resnet18.eager": partial(step, NoGuard(), eager=True),
     "gpu.resnet18.captured": partial(step, NoGuard(), captured_plain=True),
+    "gpu.resnet18.tf32": partial(step, NoGuard(), faster=Faster(precision="tf32")),
+    "gpu.resnet18.bf16": partial(step, NoGuard(), faster=Faster(precision="bf16", channels_last=True)),
+    "gpu.resnet18.channels_last": partial(step, NoGuard(), faster=Faster(precision="float32", channels_last=True)),
     "gpu.lightsplit": partial(step, LightSplit(ratio=8)),
     "gpu.quantize": partial(step, Quantize(bits=4)),
     "gpu.seal": partial(step, SEAL(energy=0.7)),
@@ -59,13 +67,23 @@ for _name, _entry in ENTRIES.items():
     _entry.__doc__ = f"{_name}: a split step on a GPU against the plain loop there, ResNet-18, batch 128."
 
 
-def _split(guard: Guard, samples: Samples, eager: bool) -> tuple[Epoch, Callable[[], str]]:
+def _with(faster: Faster, epoch: Epoch) -> Epoch:
+    """What is set for the whole process is set again when the other way had its turn."""
+
+    def one() -> None:
+        faster.begin()
+        epoch()
+
+    return one
+
+
+def _split(guard: Guard, samples: Samples, eager: bool, faster: Faster) -> tuple[Epoch, Callable[[], str]]:
     plan = Plan(
         net=ResNet18(depth=2), guard=guard, batch_size=BATCH, client_optimizer=RATE, server_optimizer=RATE,
         private_seed=1,
     )  # fmt: skip
     none = samples[torch.arange(0)]
-    run = LocalRun(plan, Parts(samples, none, none, samples), classes=CLASSES, device="cuda")
+    run = LocalRun(plan, Parts(samples, none, none, samples), classes=CLASSES, device="cuda", faster=faster)
     if run.captured is not None and eager:
         run.captured.why_not = "asked for"
     client = run.clients[0]

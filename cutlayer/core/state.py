@@ -54,7 +54,8 @@ def changing(module: nn.Module) -> State:
 def load_changing(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Take over what `changing` once was; what was fixed stays, and all else has to be there."""
     fixed = fixed_names(module)
-    module.load_state_dict({**{name: t for name, t in module.state_dict().items() if name in fixed}, **state})
+    kept = {name: t for name, t in module.state_dict().items() if name in fixed} if fixed else {}
+    module.load_state_dict({**kept, **state})
 
 
 def named(module: nn.Module, copies: bool = True) -> State:

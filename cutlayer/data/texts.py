@@ -56,7 +56,7 @@ class TextSource(Source):
         ids = torch.full((len(rows.texts), self.length + more), PAD, dtype=torch.int64)
         for row, text in enumerate(rows.texts):
             found = tokenizer.encode(text, self.length + more + 1)  # one too many says that it is cut
-            if len(found) < 1 + more:
+            if not text.strip() or len(found) < 1 + more:  # a tokenizer may put signs of its own around nothing
                 wanted = "two words, one to go by and one to learn" if more else "a word"
                 raise ValueError(f"{rows.place(row)}: the text {text[:40]!r} has not {wanted}: leave that row out")
             cut.note(found, self.length + more)

@@ -131,7 +131,8 @@ class Gate(Guard):
         return (
             Claim(
                 f"one message of a sample carries at most {self.bits_of_a_sample} bits, those of E epochs E times "
-                "that; du, labels and weights that travel, and who is in a batch, are not covered",
+                "that, and the class is in them; du, labels, weights and whatever else travels beside z, and who is "
+                "in a batch, are not covered",
                 holds,
             ),
         )

@@ -26,7 +26,7 @@ def why_looks_ahead(plan: Plan, task: Task) -> str | None:
     if _mixes_places(plan.guard, cut_shapes(plan, task).shared, task.classes, task.vocabulary):
         return (
             f"{plan.guard} mixes the places of a text, so that each would know the token it has to name: take a "
-            "guard that works on each token by itself, such as Gaussian, Quantize or TopK"
+            "guard that works on each token by itself, such as Gaussian, Quantize or SEAL(dims=1)"
         )
     return None
 

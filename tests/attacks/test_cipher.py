@@ -30,7 +30,7 @@ def test_rows_of_one_word_are_one_symbol_wherever_they_stand(seed):
 
 
 def test_rows_that_never_repeat_are_no_symbols():
-    with pytest.raises(ValueError, match="more than 40 kinds: a word's row hangs on the text around it"):
+    with pytest.raises(ValueError, match="more than 40 kinds, so those of one word are not alike"):
         symbols(torch.randn(60, LENGTH, 16), VOCABULARY)
 
 
@@ -53,5 +53,5 @@ def test_an_embedding_is_read_without_the_head_and_behind_attention_it_says_why_
         victims.append(Victim(run, 32))
     row, _ = judge(Cipher(), victims[0], data, 0)
     assert row["value"] > 0.7 and not row["white_box"] and not any("head" in told for told in row["knows"])
-    with pytest.raises(NotTried, match="hangs on the text around it"):
+    with pytest.raises(NotTried, match="those of one word are not alike"):
         judge(Cipher(), victims[1], data, 0)

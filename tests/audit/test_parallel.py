@@ -121,6 +121,13 @@ def test_the_table_is_that_of_one_process(tmp_path):
     assert stages.Stages(spec, loaded, again).jobs() == []
 
 
+def test_a_guard_that_is_fitted_to_the_finished_network_finds_it():
+    spec, loaded = wanted(alone=False)
+    spec, resources = replace(spec, guards=[read("Shredder()")], attacks=spec.attacks[:1]), Resources()
+    spread_here(spec, loaded, resources)
+    assert without_times(audit(spec, loaded, resources).rows) == without_times(audit(spec, loaded).rows)
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("clients", [1, 3])
 def test_so_are_tables_of_everything_that_a_training_leaves(clients):

@@ -35,14 +35,14 @@ from cutlayer.training.causal import why_looks_ahead
 
 TEXT_ATTACKS = [
     Dictionary(),
-    BiSR(steps=30, input_steps=20, width=16, hidden=32, readers=("ridge", "conv")),
+    BiSR(steps=6, input_steps=6, width=8, hidden=16, readers=("ridge",)),
     TokenGradients(),
     Cipher(),
 ]
 BESIDES = [
-    Decoder(steps=30, width=16, hidden=32),
+    Decoder(steps=6, width=8, hidden=16, readers=("ridge", "conv", "augmented")),
     Retrieval(),
-    AttributeInference("long", steps=60, width=8, hidden=32),
+    AttributeInference("long", steps=60, width=8, hidden=32, readers=("ridge", "mlp")),
     Membership(),
     LabelClustering(),
 ]

@@ -146,8 +146,10 @@ def padded(count, pad, seed=0):
     return torch.where(torch.arange(6) < torch.randint(2, 7, (count, 1), generator=draw), ids, pad)
 
 
-@pytest.mark.parametrize("back", ["classifier", None])
-@pytest.mark.parametrize("model", MASKED)
+@pytest.mark.parametrize(
+    ("model", "back"),
+    and_the_rest([("bert", None), ("roberta", "classifier")], MASKED, [None, "classifier"]),
+)
 def test_a_mask_crosses_and_the_parts_give_what_the_library_gives(model, back, tmp_path):
     pytest.importorskip("transformers", reason="needs cutlayer[text]")
     config, at = MASKED[model]
@@ -189,7 +191,9 @@ def test_where_there_is_nothing_to_mask_is_said(tmp_path):
             HuggingFace(write(tmp_path, config), at="x", pad="mask").head((1, 16, 16) if config is VIT else (6,))
 
 
-@pytest.mark.parametrize(("model", "at"), [("roberta", "query,value"), ("gpt2", "c_attn")])
+@pytest.mark.parametrize(
+    ("model", "at"), [pytest.param("roberta", "query,value", marks=pytest.mark.campaign), ("gpt2", "c_attn")]
+)
 def test_adapters_sit_on_its_layers(network, model, at):
     net, task = network(model)
     plans = [Plan(net=net, adapters=adapters, private_seed=1) for adapters in (None, LoRA(rank=2, at=at))]

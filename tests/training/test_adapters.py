@@ -99,7 +99,14 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("changes", SCHEDULES.values(), ids=SCHEDULES)
+SELDOM = ("SplitFed", "SplitFed, robust", "a fused wave", "federated, FedMuon")
+marked = [
+    pytest.param(changes, id=name, marks=pytest.mark.campaign if name in SELDOM else ())
+    for name, changes in SCHEDULES.items()
+]
+
+
+@pytest.mark.parametrize("changes", marked)
 def test_only_adapters_and_the_tail_travel_and_a_resumed_run_is_the_same(changes):
     one, heard, rounds = plan(**changes), [], [0]
     run = run_of(one)

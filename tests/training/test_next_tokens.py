@@ -9,7 +9,7 @@ import torch
 from cutlayer.core.batch import NO_LABEL, Batch
 from cutlayer.data.base import Parts, Samples
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import C3, DPSGD, Chain, Gaussian, KAnonymous, LightSplit, NoGuard, NoPeek, Quantize, TopK
+from cutlayer.guards import C3, DPSGD, SEAL, Chain, Gaussian, KAnonymous, LightSplit, NoGuard, NoPeek, Quantize, TopK
 from cutlayer.nets import MLP, TextDecoder, TextEncoder
 from cutlayer.training.evaluation import Score, figures, perplexity, surprise_of_each
 from cutlayer.training.labels import why_unfit_labels
@@ -20,8 +20,8 @@ from cutlayer.training.protocols import Alone, Bypass, Federated, UShaped, Vanil
 WORDS = 12
 TASK = Task((6,), WORDS, vocabulary=WORDS)
 Y = torch.ones(4, 6, dtype=torch.int64)
-APART = [NoGuard(), Gaussian(scale=0.1), Quantize(bits=4), TopK(), KAnonymous(k=2), NoPeek(), DPSGD()]
-MIXING = [LightSplit(ratio=2), C3(ratio=2), Chain(Quantize(bits=8), LightSplit(ratio=2))]
+APART = [NoGuard(), Gaussian(scale=0.1), Quantize(bits=4), TopK(), KAnonymous(k=2), NoPeek(), DPSGD(), SEAL(dims=1)]
+MIXING = [SEAL(), LightSplit(ratio=2), C3(ratio=2), Chain(Quantize(bits=8), LightSplit(ratio=2))]
 
 
 def plan(**changes):

@@ -52,7 +52,8 @@ def _kinds(rows: Tensor, near: float, most: int) -> tuple[Tensor, Tensor]:
         while (left := (own < 0).nonzero().flatten()).numel():
             if len(firsts) == most:
                 raise ValueError(
-                    f"these rows are of more than {most} kinds: a word's row hangs on the text around it here"
+                    f"these rows are of more than {most} kinds, so those of one word are not alike: attention, noise "
+                    "or rounding lies between"
                 )
             own[left[(chunk[left] - chunk[left[0]]).norm(dim=1) < near]] = len(firsts)
             firsts = torch.cat([firsts, chunk[left[:1]]])

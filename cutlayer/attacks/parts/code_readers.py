@@ -14,10 +14,10 @@ from ...metrics.row_readers import Pairs
 CODES = ("levels", "prior", "search")
 NARROW = 256  # numbers in a message up to which it is taken for a code
 MOST_LEVELS = 16  # of one number that are told apart
-MEMBERS = 3  # readers whose pictures are averaged
-LOOKED, RATE = 60, 0.02  # steps of a search, and how far each goes
+MEMBERS = 2  # readers whose pictures are averaged
+LOOKED, RATE = 40, 0.03  # steps of a search, and how far each goes
 PULLS = (0.1, 1.0, 10.0)  # towards the picture it starts from
-COMPARED = 128  # held-out codes that a pull is chosen by
+COMPARED = 64  # held-out codes that a pull is chosen by
 
 
 def is_code(guard: Guard, shape: Shape) -> bool:

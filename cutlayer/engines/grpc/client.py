@@ -141,13 +141,9 @@ class DeployedClient:
         assert self.party is not None, "prepare() comes first"
         return self.party
 
-    @property
-    def _relays(self) -> bool:
-        return self.plan.shared_client_network and self.plan.clients > 1
-
     def _suspicion(self, number: int, batches: int) -> Suspicion | None:
         """Without certificates, on one machine, there is no key that the server does not have."""
-        if self.address.identity is None or not self._relays or self.plan.unequal_ranks:
+        if self.address.identity is None or not self.plan.hands_on or self.plan.unequal_ranks:
             return None  # what has several ranks the server cuts to size for each: no seal survives that
         if self.address.identity.weights is None:
             raise ValueError(
@@ -263,7 +259,7 @@ class DeployedClient:
         known = {COUNTS} if self.plan.rounds.merges and order.kind is Kind.WEIGHTS else set()
         if set(order.tensors) - known != {what, *weights}:
             raise ProtocolError(f"{order} carries {sorted(order.tensors)[:4]}; {what!r} was expected")
-        if not self._relays and (weights or order.kind is Kind.WEIGHTS):
+        if not self.plan.hands_on and (weights or order.kind is Kind.WEIGHTS):
             raise ProtocolError(f"{order} is about weights, and in this plan every client keeps its own")
         if weights and order.kind not in (Kind.WEIGHTS, Kind.EVALUATE, Kind.END):
             raise ProtocolError(f"{order} brings weights that were not asked for")

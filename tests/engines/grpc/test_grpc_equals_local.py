@@ -61,18 +61,6 @@ PLANS = {
     "frozen head": plan(frozen_parts=("head",)),
     "frozen body": plan(frozen_parts=("body",), guard=CHAIN),
     "frozen client, vanilla": plan(frozen_parts=("head", "tail"), protocol=Vanilla()),
-    "frozen clients, vanilla, a frozen head": plan(
-        roles=Frozen(share=0.4), protocol=Vanilla(), frozen_parts=("head",), rounds=SplitFed()
-    ),
-    "adapters, relay": plan(net=LinearNet(), adapters=ADAPTERS, client_optimizer=Adam()),
-    "adapters, SplitFed, frozen clients": plan(
-        net=LinearNet(), adapters=ADAPTERS, rounds=SplitFed(), roles=Frozen(share=0.4), rule=FedMuon()
-    ),
-    "adapters, relay, own heads": plan(net=LinearNet(), adapters=ADAPTERS, shared_client_network=False),
-    "adapters of unequal ranks": plan(
-        net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
-    ),
-    "adapters, federated": plan(net=LinearNet(), adapters=ADAPTERS, protocol=Federated(), rounds=SplitFed()),
     "one of three guarded": plan(guarded_clients=1, guard=WCC(weight=0.17)),
     "two of three guarded, own heads": plan(guarded_clients=2, guard=Noise(scale=0.1), shared_client_network=False),
     "DP-SGD": plan(guard=DPSGD(), net=TinyNet(norm="group")),
@@ -136,12 +124,34 @@ PLANS = {
 }
 
 
+# What trains over what does not: one of these, too.
+ADAPTED = {
+    "frozen clients, vanilla, a frozen head": plan(
+        roles=Frozen(share=0.4), protocol=Vanilla(), frozen_parts=("head",), rounds=SplitFed()
+    ),
+    "adapters, relay": plan(net=LinearNet(), adapters=ADAPTERS, client_optimizer=Adam()),
+    "adapters, SplitFed, frozen clients": plan(
+        net=LinearNet(), adapters=ADAPTERS, rounds=SplitFed(), roles=Frozen(share=0.4), rule=FedMuon()
+    ),
+    "adapters, relay, own heads": plan(net=LinearNet(), adapters=ADAPTERS, shared_client_network=False),
+    "adapters of unequal ranks": plan(
+        net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
+    ),
+    "adapters, federated": plan(net=LinearNet(), adapters=ADAPTERS, protocol=Federated(), rounds=SplitFed()),
+}
+ALWAYS = "adapters, SplitFed, frozen clients"
+
+
 # Every second one; the campaign has them all.
 @pytest.mark.parametrize(
     "plan",
     [
         pytest.param(plan, marks=() if place % 2 == 0 else pytest.mark.campaign, id=name)
         for place, (name, plan) in enumerate(PLANS.items())
+    ]
+    + [
+        pytest.param(plan, marks=() if name == ALWAYS else pytest.mark.campaign, id=name)
+        for name, plan in ADAPTED.items()
     ],
 )
 def test_over_sockets_as_in_one_process(plan, tmp_path):

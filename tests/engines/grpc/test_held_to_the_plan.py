@@ -14,6 +14,7 @@ from cutlayer.engines.grpc import deploy
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.guards import Chain, Clip, Gaussian, Noise
 from cutlayer.training.facts.privacy import privacy
+from cutlayer.training.plan.optimizers import SGD
 
 PLAN = tiny_plan(epochs=2, batch_size=10, guard=Noise(scale=0.5))
 
@@ -56,10 +57,14 @@ def test_a_replay_with_other_answers_sends_the_same_bytes(tmp_path):
 
 
 def test_the_result_says_what_was_spent_and_prices_what_was_released(tmp_path):
-    guard = Chain(Clip(norm=1.0), Gaussian(epsilon=8.0))
-    plan = tiny_plan(epochs=3, batch_size=10, guard=guard, patience=1, val_share=0.2, net=TinyNet(norm="group"))
+    guard, still = Chain(Clip(norm=1.0), Gaussian(epsilon=8.0)), SGD(lr=1e-9)
+    plan = tiny_plan(
+        epochs=12, batch_size=24, guard=guard, patience=1, val_share=0.2, net=TinyNet(norm="group"),
+        client_optimizer=still, server_optimizer=still,
+    )  # fmt: skip
     run = rehearse(plan, tmp_path, names=("ward-a",))
     result, epochs = run.results["ward-a"], run.results["server"]["epochs"]
+    assert epochs < plan.epochs, "it stopped early: nothing is learnt"
     assert result["released"]["epochs"] == epochs and result["released"]["batches"] == result["steps"]
     assert result["released"]["validate evaluations"] == epochs
     assert result["privacy"]["epsilon"]["epochs"] == epochs

@@ -129,6 +129,12 @@ def test_an_honest_run_is_what_it_was(plan, identities, tmp_path):
     refuse_other_weights(undisturbed(plan), run)
 
 
+def test_a_single_client_is_merged_with_itself(tmp_path):
+    """It was told weights, and refused them as nothing of the plan's."""
+    plan = tiny_plan(clients=1, batch_size=16, epochs=1, rounds=SplitFed())
+    refuse_other_weights(undisturbed(plan), rehearse(plan, tmp_path, names=NAMES[:1]))
+
+
 class Losing:
     """A watcher at the server: at certain messages the session of whoever sent them is gone."""
 

@@ -111,7 +111,7 @@ def test_a_step_that_is_captured_or_fails_to_be_leaves_what_a_plain_one_leaves(s
 @pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("decoder", ["server", "client"])
 def test_halves_of_a_guard_are_exchanged_between_captured_steps(decoder):
-    guard = LFQ(bits=3, freq=2, decoder=decoder)
+    guard = LFQ(bits=3, freq=3, decoder=decoder)  # due before the fourth step, which is the captured one
     plain, captured = (after(4, captured=way, guard=guard) for way in (False, True))
     assert captured[1] == plain[1] and any(row["kind"] == "LIFT" for row in plain[1][0]["rows"])
     assert all(torch.equal(t, captured[0][name]) for name, t in plain[0].items())

@@ -9,7 +9,7 @@ from sentences import sentences, write
 from cutlayer.core.batch import NO_LABEL, PAD
 from cutlayer.data import IMDB, Texts
 from cutlayer.data.base import CorruptData, Loaded, Samples
-from cutlayer.data.tokenizer import built_from
+from cutlayer.data.tokenizer import WordTokenizer, built_from
 
 
 @pytest.fixture
@@ -120,6 +120,13 @@ def test_a_text_of_one_word_has_no_next(tmp_path):
     write(tmp_path / "a.jsonl", [("one two", "a"), ("one", "a")])
     with pytest.raises(ValueError, match=r"line 2: the text 'one' has not two words"):
         Texts("a.jsonl", next_token=True).load(tmp_path)
+
+
+def test_nothing_is_no_text_though_a_tokenizer_puts_signs_around_it(tmp_path, monkeypatch):
+    write(tmp_path / "a.jsonl", [("x", "a"), ("", "b")])
+    monkeypatch.setattr(WordTokenizer, "encode", lambda self, text, most=None: [1, *map(len, text.split()), 1])
+    with pytest.raises(ValueError, match="line 2: the text '' has not a word"):
+        Texts("a.jsonl", test="a.jsonl").load(tmp_path)
 
 
 def test_fields_that_are_not_there_are_named(tmp_path):
