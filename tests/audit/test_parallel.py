@@ -41,7 +41,7 @@ class Here:
     """Workers in this process. Whatever is handed over is pickled on the way, there and back."""
 
     def __init__(self, shared, room=2):
-        self.room, self.begun, self.most, self.shared = room, [], 0, opened(pickle.loads(pickle.dumps(shared)))
+        self.room, self.begun, self.most, self.shared = room, [], 0, pickle.dumps(shared)
 
     def start(self, job, given):
         self.begun.append((job, pickle.dumps(list(given))))
@@ -50,7 +50,8 @@ class Here:
     def finished(self, seconds):
         job, given = self.begun.pop(0)
         try:
-            made = pickle.loads(pickle.dumps(job.work(self.shared, *pickle.loads(given))))
+            shared = opened(pickle.loads(self.shared))  # anew, as if every job had a process of its own
+            made = pickle.loads(pickle.dumps(job.work(shared, *pickle.loads(given))))
         except Exception as error:
             made = processes.failed(error)
         return [Finished(job.name, made)]
