@@ -121,8 +121,10 @@ class Scene:
         return Kept(bare, progress, facts, self.history, self.passes, self.bodies)
 
     def _taken_over(self, kept: Kept) -> LocalRun:
-        plan, _ = self._start(fits=False)
+        plan, fitted = self._start()
         run = LocalRun(plan, self.shared.data, classes=self.shared.task.classes, device=self.shared.device)
+        if fitted is not None:  # what does not train is in no snapshot
+            run.start_from(fitted)
         run.restore(kept.tensors, kept.progress)
         self.history, self.passes, self.bodies, self.trained = kept.history, kept.passes, kept.bodies, True
         return run
@@ -160,10 +162,10 @@ class Scene:
             run.use_best()
         return cast(PoisonRow, {"guard": shown(plan.guard), "seed": plan.seed, **trial.told()})
 
-    def _start(self, fits: bool = True) -> tuple[Plan, LocalRun | None]:
+    def _start(self) -> tuple[Plan, LocalRun | None]:
         if not self.plan.guard.post_hoc or self.open_cut is None:
             return self.plan, None
-        fitted = self.open_cut.run if fits else None
+        fitted = self.open_cut.run
         # Where nothing learns, neither a server nor a client can lead anybody astray.
         return replace(self.plan, frozen_parts=PARTS, client_detectors=(), server_detectors=()), fitted
 

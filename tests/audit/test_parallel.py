@@ -41,7 +41,7 @@ class Here:
     """Workers in this process. Whatever is handed over is pickled on the way, there and back."""
 
     def __init__(self, shared, room=2):
-        self.room, self.begun, self.most, self.shared = room, [], 0, opened(pickle.loads(pickle.dumps(shared)))
+        self.room, self.begun, self.most, self.shared = room, [], 0, pickle.dumps(shared)
 
     def start(self, job, given):
         self.begun.append((job, pickle.dumps(list(given))))
@@ -50,7 +50,8 @@ class Here:
     def finished(self, seconds):
         job, given = self.begun.pop(0)
         try:
-            made = pickle.loads(pickle.dumps(job.work(self.shared, *pickle.loads(given))))
+            shared = opened(pickle.loads(self.shared))  # anew, as if every job had a process of its own
+            made = pickle.loads(pickle.dumps(job.work(shared, *pickle.loads(given))))
         except Exception as error:
             made = processes.failed(error)
         return [Finished(job.name, made)]
@@ -119,6 +120,13 @@ def test_the_table_is_that_of_one_process(tmp_path):
     assert without_times(ours.alone) == without_times(alone.alone) and len(alone.alone) == 2
     assert ours.floors == alone.floors and ours.pictures.keys() == alone.pictures.keys()
     assert stages.Stages(spec, loaded, again).jobs() == []
+
+
+def test_a_guard_that_is_fitted_to_the_finished_network_finds_it():
+    spec, loaded = wanted(alone=False)
+    spec, resources = replace(spec, guards=[read("Shredder()")], attacks=spec.attacks[:1]), Resources()
+    spread_here(spec, loaded, resources)
+    assert without_times(audit(spec, loaded, resources).rows) == without_times(audit(spec, loaded).rows)
 
 
 @pytest.mark.campaign
