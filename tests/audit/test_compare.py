@@ -101,7 +101,7 @@ def test_a_relay_needs_no_rule():
         ([], "two variants or more"),
         (["rule=FedAvg"], "two variants or more"),
         (["plan", "rule=FedAvg()"], "'plan' and 'rule=FedAvg()' are the same plan"),
-        (["plan", "rul=FedAvg"], "a plan has no field 'rul'; it has aux_samples, batch_size"),
+        (["plan", "rul=FedAvg"], "a plan has no field 'rul'; it has adapters, aux_samples, batch_size"),
         (["plan", "FedAvg"], "write field=value"),
         (["plan", "local_steps="], "write field=value"),
         (["plan", "seed=3"], "--seeds"),

@@ -170,8 +170,6 @@ def test_a_poisoned_training_is_a_cell_like_others(tmp_path, monkeypatch):
     seen = []
     whole = audited(POISONED, store=ResultStore(tmp_path / "cells", "x"), on_event=lambda event: seen.append(event))
     assert any(event.what.startswith("BadNets") for event in seen) and max(event.done for event in seen) <= 1
-    taken = audited(POISONED, store=ResultStore(tmp_path / "others", "x"), claim=lambda name: "BadNets" not in name)
-    assert taken.poisoned == [] and taken.rows
     monkeypatch.setattr(scene, "LocalRun", None)
     assert audited(POISONED, store=ResultStore(tmp_path / "cells", "x")).poisoned == whole.poisoned
 
@@ -194,10 +192,8 @@ def test_attackers_hide_only_where_somebody_watches():
 
 def test_a_disguise_has_a_row_of_its_own_and_the_plain_attacks_control(monkeypatch):
     monkeypatch.setattr(room, "why_control_failed", lambda attack, *rest: "it is weak" if not attack.evade else None)
-    asked = []
     plan = tiny_plan(epochs=1, batch_size=16, aux_samples=40, client_detectors=(OUTLIERS,))
-    found = audited(plan, attacks=[HIJACKER], claim=lambda name: asked.append(name) or True)
-    assert asked == [f"0 | none | {HIJACKER}"], "one process makes them all: they need their control"
+    found = audited(plan, attacks=[HIJACKER])
     _, half, late = found.rows
     assert [row["attack"] for row in found.rows] == [repr(one) for one in (HIJACKER, *HIJACKER.evasions())]
     assert {row["plain"] for row in found.rows} == {repr(HIJACKER)} and all(
