@@ -78,6 +78,7 @@ def test_there_are_recipes_of_every_file():
         "baselines.py",
         "digits.py",
         "fedmuon.py",
+        "gate.py",
         "imdb.py",
         "kd_ufsl.py",
         "lfq.py",

@@ -69,7 +69,9 @@ def test_without_an_attacker_it_goes_on():
 def test_a_run_on_disk_says_where_it_stood_and_why(tmp_path, monkeypatch):
     evil = Hijacker(first=10)
     monkeypatch.setattr(
-        start, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[evil])
+        start,
+        "ready",
+        lambda plan, *rest, **more: LocalRun(plan, tiny_parts(), classes=TASK.classes, at_server=[evil]),
     )
     with pytest.raises(Halt, match=r"halted\.json"):
         start.train(watched(), tmp_path)
@@ -87,7 +89,9 @@ def test_a_run_on_disk_says_where_it_stood_and_why(tmp_path, monkeypatch):
     with pytest.raises(Halt, match=r"delete .*halted\.json"):
         start.train(load_plan(tmp_path, watched()), tmp_path, resume=True)
     (tmp_path / "halted.json").unlink()
-    monkeypatch.setattr(start, "ready", lambda plan, *rest: LocalRun(plan, tiny_parts(), classes=TASK.classes))
+    monkeypatch.setattr(
+        start, "ready", lambda plan, *rest, **more: LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    )
     result = start.train(load_plan(tmp_path, watched()), tmp_path, resume=True)
     assert result["detectors"][0]["lowest"] == 1.0 and result["steps"] == 32
 

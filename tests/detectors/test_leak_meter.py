@@ -135,7 +135,7 @@ def test_it_looks_at_what_the_server_gets(guard):
 
 
 def test_history_and_result_tell_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(start, "ready", lambda plan, *rest: begun(plan))
+    monkeypatch.setattr(start, "ready", lambda plan, *rest, **more: begun(plan))
     result = start.train(watched(), tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert {"leak_ssim", "leak_ncc", "leak_plus_minus", "leak_floor"} <= rows[-1].keys()
