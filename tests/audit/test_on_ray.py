@@ -34,8 +34,10 @@ from cutlayer.training.plan.schedule import SplitFed  # noqa: E402
 
 @pytest.fixture(scope="module", autouse=True)
 def here():
-    with cluster.connected("local", 2) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # Ray's workers would wait for all other tests
+        with cluster.connected("local", 2) as found:
+            yield found
 
 
 def test_only_this_machine_can_reach_it_and_nobody_is_told(here):
