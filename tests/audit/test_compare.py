@@ -347,6 +347,7 @@ def test_the_command_writes_files_and_prints_json(run, tmp_path):
     assert code == 1 and "is finished: begin another" in err
 
 
+@pytest.mark.campaign
 def test_two_processes_give_the_same_table_in_words(run, tmp_path):
     words = [*QUICK, "--no-alone", "--with", "rule=FedAvg", "--with", "clients_per_round=2"]
     code, out, err = run(*words, "--cluster", "processes", "--jobs", "2", "--out", tmp_path / "two")

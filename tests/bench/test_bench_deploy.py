@@ -198,6 +198,7 @@ def test_rounds_leave_the_first_ones_out():
     assert bench_deploy.rounds_of([lambda: next(times)], 3) == [2.0]
 
 
+@pytest.mark.campaign
 def test_the_benchmarks_of_a_slow_link_run_and_agree_on_what_crosses():
     """Few steps: figures of this size say nothing, but every party ends and every ratio is one."""
     worth = bench_link._worth(1, Link(rate=200e6, rtt=0.002))

@@ -242,6 +242,7 @@ def freshly_read(run, data):
     return float((reader(seen[half:]).argmax(1) == data.s["mark"][half:]).double().mean())
 
 
+@pytest.mark.campaign
 def test_a_new_adversary_reads_less_and_the_task_is_still_learnt():
     """Measured with five private seeds: 0.83 without the guard, 0.50 to 0.59 with it, once 0.77."""
     kept = tiny_parts(120)

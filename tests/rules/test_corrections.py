@@ -137,6 +137,7 @@ def test_fedprox_pulls_clients_back_the_more_the_larger_mu():
     assert moved == sorted(moved, reverse=True) and moved[-1] < 0.25 * moved[0]
 
 
+@pytest.mark.campaign
 def test_fedprox_drifts_less_than_averaging():
     assert abs(settle(FedProx(mu=2.0), turns=600) - OPTIMUM) < 0.7 * abs(settle(FedAvg()) - OPTIMUM)
 

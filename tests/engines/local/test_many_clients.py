@@ -196,6 +196,7 @@ def test_both_ways_of_a_body_give_the_same_gradients():
         bench_clients._refuse_other_gradients(ours, theirs)
 
 
+@pytest.mark.campaign
 def test_the_benchmarks_of_many_clients_run(monkeypatch):
     assert bench_clients.ENTRIES.items() <= bench.ENTRIES.items()
     few = bench_clients._against_few(20, 10, passes=1)
