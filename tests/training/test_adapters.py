@@ -10,6 +10,8 @@ from test_split_equals_whole import learn_whole
 from torch import nn
 from toys import split_and_whole, states, tiny_plan
 
+from cutlayer.audit.passes import one_pass
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind
 from cutlayer.core.spec import spec
 from cutlayer.engines.local.run import LocalRun
@@ -231,6 +233,21 @@ def test_what_a_client_lacks_counts_as_unchanged():
     assert widened(one, 0, misfit, whole)["net.a.down"].shape == (2, 4), (
         "another rank than its own is left to `sound`"
     )
+
+
+def test_whoever_reads_a_finished_run_has_each_client_s_own_rank():
+    run = run_of(plan(**UNEQUAL | {"epochs": 1}))
+    run.train()
+    other = run_of(plan(**UNEQUAL))
+    other.start_from(run)
+    for client, rank in ((0, 1), (1, 3)):
+        victim = Victim(run, images=4, client=client)
+        found = [layer for layer in victim.network.split.modules() if isinstance(layer, AdaptedLinear)]
+        assert {len(layer.down) for layer in found} == {rank}
+        same(other.networks[client].split.head.state_dict(), victim.network.split.head.state_dict())
+        assert one_pass(run, 0, 4, client).told.messages
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        load(run.networks[0], run.coordinator.shared)  # nobody cuts adapters silently
 
 
 def test_rows_that_the_first_client_lacks_can_learn():

@@ -85,7 +85,7 @@ class LocalCarrier:
         for client in self.clients[:1] if coordinator.alike else self.clients:
             part = part_of(samples, client.number, coordinator.plan, coordinator.alike)
             self.clients.awake(client.number, self.coordinator.keeps_networks)
-            weights = {} if client.number in coordinator.heads_of_their_own() else coordinator.shared
+            weights = {} if client.number in coordinator.heads_of_their_own() else coordinator.shown(client.number)
             right, count = client.evaluate_with(weights, purpose, coordinator.progress.epoch, part)
             found += [right / count] if count else []
         return found
@@ -102,7 +102,7 @@ class LocalCarrier:
         return self.clients.tensors(self.coordinator.keeps_networks)
 
     def rewind(self, number: int, kept: Mapping[str, Tensor]) -> None:
-        self.clients.load(kept, self.coordinator.keeps_networks, self.coordinator.shared)
+        self.clients.load(kept, None if self.coordinator.keeps_networks else self.coordinator.shown)
         for client, steps in zip(self.clients, self.coordinator.progress.taken, strict=True):
             client.continue_at(steps)
             client.at_best = number == BEST
