@@ -64,7 +64,10 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     """The plan a folder was started with, secrets included. A recipe's own network must be `given` again."""
     path = folder / "plan.json"
     if not path.exists():
-        raise FileNotFoundError(f"{folder} is not a training run: there is no {path.name} in it")
+        raise FileNotFoundError(
+            f"{folder} is not a training run: there is no {path.name} in it. Name a folder that `cutlayer train` or "
+            "`cutlayer join` has written"
+        )
     try:
         told = json.loads(path.read_text())
         text = told["plan"]

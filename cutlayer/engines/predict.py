@@ -238,9 +238,7 @@ def network_here(
     run = start.ready(plan, data_dir, device)
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
     run.restore(*checkpoint.load(which))
-    client = run.networks[0]
-    if run.coordinator.shared:
-        load(client, run.coordinator.shared)
+    client = run.newest(0)
     yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
 
 
