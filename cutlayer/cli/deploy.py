@@ -29,6 +29,13 @@ State = Annotated[
     Path | None,
     typer.Option("--out", help="Folder for state and results; the same command goes on in it after a crash."),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics, over plain HTTP.", rich_help_panel=_NET),
+]
+StalledAfter = Annotated[
+    float, typer.Option(help="Not ready after so many times as long as most steps take.", rich_help_panel=_NET)
+]
 Logs = Annotated[str, typer.Option("--log", help="text or json: what is said while it runs.")]
 
 
@@ -38,6 +45,9 @@ def certs(
         list[str] | None, typer.Option(help="Name or address by which clients reach the server. May be repeated.")
     ] = None,
     client: Annotated[list[str] | None, typer.Option(help="Name of a client. May be repeated.")] = None,
+    operator: Annotated[
+        list[str] | None, typer.Option(help="Name of somebody who may ask for the status alone. May be repeated.")
+    ] = None,
     days: Annotated[int | None, typer.Option(help="How long new certificates are valid. Default: 825.")] = None,
     renew: Annotated[bool, typer.Option("--renew", help="Replace what is named, and revoke the old.")] = False,
     revoke: Annotated[list[str] | None, typer.Option(help="Shut this client out. May be repeated.")] = None,
@@ -53,12 +63,12 @@ def certs(
 
     from ..engines.grpc import certs as room
 
-    if (show or revoke) and (host or client or days is not None or renew or (show and revoke)):
+    if (show or revoke) and (host or client or operator or days is not None or renew or (show and revoke)):
         raise ValueError("--show and --revoke go alone: make or renew certificates in a command of its own")
     if revoke:
         notes = room.revoke(folder, revoke)
     else:
-        notes = [] if show else room.make(folder, host or [], client or [], days, renew)
+        notes = [] if show else room.make(folder, host or [], client or [], days, renew, operator or [])
     for note in notes:
         say(note)
     rows = room.show(folder) if show or as_json else []
@@ -90,8 +100,15 @@ def serve(
     connections: Annotated[
         int, typer.Option(help="Times a client may connect within ten seconds.", rich_help_panel=_NET)
     ] = 30,
-    metrics: Annotated[
-        str | None, typer.Option(help="HOST:PORT for Prometheus metrics and /healthz.", rich_help_panel=_NET)
+    metrics: Metrics = None,
+    stalled_after: StalledAfter = 20.0,
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How far a client's torch or cutlayer may differ: torch=same, patch, minor or any. Repeatable. "
+            "Default: torch=patch, cutlayer=same.",
+            rich_help_panel=_NET,
+        ),
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="When training is over, go on answering predictions.")] = False,
     guard: OneGuard = None,
@@ -112,9 +129,12 @@ def serve(
     from ..engines.grpc.admission import Limits
     from ..engines.grpc.deploy import Service
     from ..engines.grpc.logs import start_logs
+    from ..engines.grpc.pulse import Pulse
+    from ..engines.grpc.versions import VersionPolicy
 
     chosen = _plan(plan, changes, guard)
     identity = identity_of(certs, insecure)
+    policy, pulse = VersionPolicy.parse(versions or []), Pulse(stalled_after)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
     if deadline <= 0 or min(every, max_message, max_batches, connections) < 1 or visitors < 0:
@@ -123,13 +143,14 @@ def serve(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
         limits=Limits(
             message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections,
-            batches=max_batches,
+            batches=max_batches, versions=policy,
         ),
+        pulse=pulse,
     )  # fmt: skip
     if metrics is not None:
-        from ..engines.grpc.prometheus import start_metrics
+        from ..engines.grpc.health import start_health
 
-        start_metrics(metrics, service.status)
+        start_health(metrics, service.status)
     say(f"listening on {listen.rsplit(':', 1)[0]}:{service.network.port}, plan {chosen.fingerprint()}")
     shown: list[list[str]] = []
 

@@ -9,13 +9,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
 
 from ...core.errors import ProtocolError
 from . import certs
+from .credentials import Credentials
+from .handshake import refuse_unlike
 from .limits import QUIET
 from .service import CONVERSE, STATUS, transport
 from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_note
@@ -26,6 +28,7 @@ PERSISTENT = ("busy", "internal", "rate", "slow", "window")  # refusals that may
 RETRY = 5.0  # seconds between two tries to connect, at most
 PACKETS = 16  # that lie unread at the client: more wait at the server
 SAID = 60.0  # seconds without a word of the server before the client says that it waits; then twice as many
+NEXT = 0.3  # seconds between two questions to a server that is away
 LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
 
@@ -49,10 +52,13 @@ class Address:
     give_up: float = 3600.0  # seconds without a server before it ends
     silence: float = 86400.0  # seconds without a word of a server that is there, before it ends
     message: int = LARGEST  # bytes of one message
+    own: Credentials | None = field(default=None, init=False, compare=False, repr=False)  # as they are now
 
     def __post_init__(self) -> None:
         if self.identity is None:
             require_loopback(self.target)
+        else:
+            object.__setattr__(self, "own", Credentials(self.identity, None, log))
 
     def channel(self) -> grpc.Channel:
         options = [
@@ -63,10 +69,8 @@ class Address:
         ]
         if self.identity is None:
             return grpc.insecure_channel(self.target, options=options)
-        own = self.identity
-        return grpc.secure_channel(
-            self.target, grpc.ssl_channel_credentials(own.ca, own.key, own.cert), options=options
-        )
+        assert self.own is not None
+        return grpc.secure_channel(self.target, self.own.of_client(), options=options)
 
 
 def require_loopback(target: str) -> None:
@@ -81,12 +85,20 @@ def require_loopback(target: str) -> None:
 
 
 def call(address: Address, method: str, request: bytes, timeout: float) -> bytes:
-    """One question, one answer."""
-    with address.channel() as channel:
-        try:
-            return bytes(channel.unary_unary(method)(request, timeout=timeout, wait_for_ready=True))
-        except grpc.RpcError as error:
-            raise GaveUp(f"no answer from {address.target}: {_why(error)}") from error
+    """One question, one answer. A server that can never be ours is refused at once; any other is waited for."""
+    until = time.monotonic() + timeout
+    while True:
+        left = max(0.1, until - time.monotonic())
+        with address.channel() as channel:
+            try:
+                return bytes(channel.unary_unary(method)(request, timeout=left))
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    refuse_unlike(address.target, address.identity)
+                    if time.monotonic() + NEXT < until:
+                        time.sleep(NEXT)
+                        continue
+                raise GaveUp(f"no answer from {address.target}: {_why(error)}") from error
 
 
 def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChan
 from .service import ENROLL
 from .session import VERSION, Frame, Refused, Type, note, read_note
 from .validation import finite
+from .versions import own_versions
 
 log = logging.getLogger("cutlayer.join")
 
@@ -168,6 +169,7 @@ class DeployedClient:
     def _who(self) -> dict[str, Any]:
         return {
             "protocol": VERSION,
+            "versions": own_versions(),
             "name": self.name,
             "plan": self.plan.fingerprint(),
             "fields": self.plan.agreed(),

@@ -4,6 +4,12 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What an event is about, by name."""
+    return getattr(record, "facts", {})
 
 
 class Facts(logging.Formatter):
@@ -14,7 +20,7 @@ class Facts(logging.Formatter):
         self._json = form == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = getattr(record, "facts", {})
+        facts = facts_of(record)
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         event = record.getMessage()
         if self._json:
