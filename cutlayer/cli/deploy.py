@@ -1,7 +1,6 @@
 """Commands of a deployment: certs, serve, join, status, predict. Heavy imports happen inside."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from ..training.device import prepare
 from .options import AsJson, Code, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
-from .terminal import Bar, end_if_not_kept, figures, halt_told, say
+from .terminal import Bar, OrderlyStop, end_if_not_kept, figures, halt_told, say
 
 if TYPE_CHECKING:
     from ..training.plan.plan import Plan
@@ -129,6 +128,7 @@ def serve(
     from ..engines.grpc.admission import Limits
     from ..engines.grpc.deploy import Service
     from ..engines.grpc.logs import start_logs
+    from ..engines.grpc.native_lines import native_lines
     from ..engines.grpc.pulse import Pulse
     from ..engines.grpc.versions import VersionPolicy
 
@@ -159,7 +159,6 @@ def serve(
             shown.append(missing)
             say(f"waiting for {', '.join(missing)}")
 
-    _on_signals(service.stop)
     found: list[Any] = []
 
     def work() -> None:
@@ -179,8 +178,9 @@ def serve(
 
     # Signals reach the first thread only, and only between two of its own steps or while it waits.
     thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    with native_lines(), OrderlyStop(service.stop):
+        thread.start()
+        thread.join()
     if isinstance(found[0], BaseException):
         raise found[0]
     result = found[0]
@@ -208,6 +208,8 @@ def join(
         float, typer.Option(help="Seconds without a word of a server that is there, before it ends.")
     ] = 86400.0,
     max_message: Message = 256,
+    metrics: Metrics = None,
+    stalled_after: StalledAfter = 20.0,
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
@@ -228,22 +230,35 @@ def join(
     from ..engines.grpc import certs as room
     from ..engines.grpc import deploy
     from ..engines.grpc.channel import Address
+    from ..engines.grpc.client import DeployedClient
+    from ..engines.grpc.health import start_health
     from ..engines.grpc.logs import start_logs
+    from ..engines.grpc.native_lines import native_lines
+    from ..engines.grpc.pulse import Pulse
 
     own = changes.pop("data", None)
     if private_seed is not None:
         changes["private_seed"] = private_seed
     chosen = _plan(plan, changes, guard)
     start_logs(log)
+    pulse = Pulse(stalled_after)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
-    with Bar(estimates=True) as bar, halt_told(as_json, folder):
+    stop = OrderlyStop()
+    with native_lines(), stop, Bar(estimates=True) as bar, halt_told(as_json, folder):
         identity = identity_of(certs, insecure)
         known = room.read_identity(identity, "client") if identity else None
         address = Address(server, known, give_up=give_up, silence=silence, message=max_message << 20)
+
+        def opened(site: DeployedClient) -> None:
+            site.pulse = pulse
+            if metrics is not None:
+                start_health(metrics, site.status)
+
         site = deploy.join(
             chosen, name, folder, address=address, data=spec(own, "data") if own else None, data_dir=data_dir,
-            device=device,
+            device=device, on_open=opened,
         )  # fmt: skip
+        stop.ask = site.stop
         for line in scale_in_words(known_scale(folder)):
             say(line)
         total = chosen.epochs * site.batches
@@ -405,23 +420,6 @@ def identity_of(certs: Path | None, insecure: bool) -> Path | None:
     if (certs is None) != insecure:
         raise ValueError("give --certs FOLDER (make it with `cutlayer certs`), or --insecure on loopback")
     return certs
-
-
-def _on_signals(stop: Any) -> None:
-    import os
-    import signal
-
-    asked: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        if asked:
-            os._exit(130)  # the second time nothing is waited for; snapshots are whole on disk
-        asked.append(number)
-        print("stopping after this turn; again: at once", file=sys.stderr)
-        stop()
-
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
 
 
 def register(app: typer.Typer) -> None:

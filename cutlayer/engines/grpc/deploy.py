@@ -222,6 +222,7 @@ def join(
     data: Source | None = None,
     data_dir: Path | None = None,
     device: str = "cpu",
+    on_open: Callable[[DeployedClient], None] = lambda site: None,
 ) -> DeployedClient:
     """Become `name` in a run, on this client's own `data` or on its share of the plan's: ready to `run()`."""
     _refuse_alone(plan)
@@ -232,7 +233,8 @@ def join(
     plan, lock = _with_secret(plan, folder)  # behind everything that can be wrong with the command: makes the folder
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(plan, name, address, folder, device)
-    site.lock = lock
+    site.lock, site.audit = lock, AuditLog(folder, "cutlayer.join")
+    on_open(site)
     try:
         number = site.enrol()
         task, own = own_parts(
@@ -242,6 +244,7 @@ def join(
         keep_words(folder, own.private.tokenizer)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
+        site.audit.close()
         lock.release()
         raise
     return site

@@ -31,11 +31,19 @@ class Facts(logging.Formatter):
         return f"{when} {event} {told}".rstrip()
 
 
+class _Stderr(logging.StreamHandler):
+    """Standard error as it is when something is said: it may be taken over while a party runs (native_lines.py)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def start_logs(form: str) -> None:
     """Events of `cutlayer.*` to standard error."""
     if form not in ("text", "json"):
         raise ValueError(f"--log is text or json; got {form!r}")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(Facts(form))
     logger = logging.getLogger("cutlayer")
     logger.handlers[:] = [handler]
