@@ -1,7 +1,6 @@
 """Commands of a deployment: certs, serve, join, status, predict. Heavy imports happen inside."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from ..training.device import prepare
 from .options import AsJson, Code, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
-from .terminal import Bar, end_if_not_kept, figures, halt_told, say
+from .terminal import Bar, OrderlyStop, end_if_not_kept, figures, halt_told, say
 
 if TYPE_CHECKING:
     from ..training.plan.plan import Plan
@@ -29,6 +28,13 @@ State = Annotated[
     Path | None,
     typer.Option("--out", help="Folder for state and results; the same command goes on in it after a crash."),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics, over plain HTTP.", rich_help_panel=_NET),
+]
+StalledAfter = Annotated[
+    float, typer.Option(help="Not ready after so many times as long as most steps take.", rich_help_panel=_NET)
+]
 Logs = Annotated[str, typer.Option("--log", help="text or json: what is said while it runs.")]
 
 
@@ -38,6 +44,9 @@ def certs(
         list[str] | None, typer.Option(help="Name or address by which clients reach the server. May be repeated.")
     ] = None,
     client: Annotated[list[str] | None, typer.Option(help="Name of a client. May be repeated.")] = None,
+    operator: Annotated[
+        list[str] | None, typer.Option(help="Name of somebody who may ask for the status alone. May be repeated.")
+    ] = None,
     days: Annotated[int | None, typer.Option(help="How long new certificates are valid. Default: 825.")] = None,
     renew: Annotated[bool, typer.Option("--renew", help="Replace what is named, and revoke the old.")] = False,
     revoke: Annotated[list[str] | None, typer.Option(help="Shut this client out. May be repeated.")] = None,
@@ -53,12 +62,12 @@ def certs(
 
     from ..engines.grpc import certs as room
 
-    if (show or revoke) and (host or client or days is not None or renew or (show and revoke)):
+    if (show or revoke) and (host or client or operator or days is not None or renew or (show and revoke)):
         raise ValueError("--show and --revoke go alone: make or renew certificates in a command of its own")
     if revoke:
         notes = room.revoke(folder, revoke)
     else:
-        notes = [] if show else room.make(folder, host or [], client or [], days, renew)
+        notes = [] if show else room.make(folder, host or [], client or [], days, renew, operator or [])
     for note in notes:
         say(note)
     rows = room.show(folder) if show or as_json else []
@@ -90,8 +99,15 @@ def serve(
     connections: Annotated[
         int, typer.Option(help="Times a client may connect within ten seconds.", rich_help_panel=_NET)
     ] = 30,
-    metrics: Annotated[
-        str | None, typer.Option(help="HOST:PORT for Prometheus metrics and /healthz.", rich_help_panel=_NET)
+    metrics: Metrics = None,
+    stalled_after: StalledAfter = 20.0,
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How far a client's torch or cutlayer may differ: torch=same, patch, minor or any. Repeatable. "
+            "Default: torch=patch, cutlayer=same.",
+            rich_help_panel=_NET,
+        ),
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="When training is over, go on answering predictions.")] = False,
     guard: OneGuard = None,
@@ -112,9 +128,13 @@ def serve(
     from ..engines.grpc.admission import Limits
     from ..engines.grpc.deploy import Service
     from ..engines.grpc.logs import start_logs
+    from ..engines.grpc.native_lines import native_lines
+    from ..engines.grpc.pulse import Pulse
+    from ..engines.grpc.versions import VersionPolicy
 
     chosen = _plan(plan, changes, guard)
     identity = identity_of(certs, insecure)
+    policy, pulse = VersionPolicy.parse(versions or []), Pulse(stalled_after)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
     if deadline <= 0 or min(every, max_message, max_batches, connections) < 1 or visitors < 0:
@@ -123,13 +143,14 @@ def serve(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
         limits=Limits(
             message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections,
-            batches=max_batches,
+            batches=max_batches, versions=policy,
         ),
+        pulse=pulse,
     )  # fmt: skip
     if metrics is not None:
-        from ..engines.grpc.prometheus import start_metrics
+        from ..engines.grpc.health import start_health
 
-        start_metrics(metrics, service.status)
+        start_health(metrics, service.status)
     say(f"listening on {listen.rsplit(':', 1)[0]}:{service.network.port}, plan {chosen.fingerprint()}")
     shown: list[list[str]] = []
 
@@ -138,7 +159,6 @@ def serve(
             shown.append(missing)
             say(f"waiting for {', '.join(missing)}")
 
-    _on_signals(service.stop)
     found: list[Any] = []
 
     def work() -> None:
@@ -158,8 +178,9 @@ def serve(
 
     # Signals reach the first thread only, and only between two of its own steps or while it waits.
     thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    with native_lines(), OrderlyStop(service.stop):
+        thread.start()
+        thread.join()
     if isinstance(found[0], BaseException):
         raise found[0]
     result = found[0]
@@ -187,6 +208,8 @@ def join(
         float, typer.Option(help="Seconds without a word of a server that is there, before it ends.")
     ] = 86400.0,
     max_message: Message = 256,
+    metrics: Metrics = None,
+    stalled_after: StalledAfter = 20.0,
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
@@ -207,22 +230,35 @@ def join(
     from ..engines.grpc import certs as room
     from ..engines.grpc import deploy
     from ..engines.grpc.channel import Address
+    from ..engines.grpc.client import DeployedClient
+    from ..engines.grpc.health import start_health
     from ..engines.grpc.logs import start_logs
+    from ..engines.grpc.native_lines import native_lines
+    from ..engines.grpc.pulse import Pulse
 
     own = changes.pop("data", None)
     if private_seed is not None:
         changes["private_seed"] = private_seed
     chosen = _plan(plan, changes, guard)
     start_logs(log)
+    pulse = Pulse(stalled_after)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
-    with Bar(estimates=True) as bar, halt_told(as_json, folder):
+    stop = OrderlyStop()
+    with native_lines(), stop, Bar(estimates=True) as bar, halt_told(as_json, folder):
         identity = identity_of(certs, insecure)
         known = room.read_identity(identity, "client") if identity else None
         address = Address(server, known, give_up=give_up, silence=silence, message=max_message << 20)
+
+        def opened(site: DeployedClient) -> None:
+            site.pulse = pulse
+            if metrics is not None:
+                start_health(metrics, site.status)
+
         site = deploy.join(
             chosen, name, folder, address=address, data=spec(own, "data") if own else None, data_dir=data_dir,
-            device=device,
+            device=device, on_open=opened,
         )  # fmt: skip
+        stop.ask = site.stop
         for line in scale_in_words(known_scale(folder)):
             say(line)
         total = chosen.epochs * site.batches
@@ -384,23 +420,6 @@ def identity_of(certs: Path | None, insecure: bool) -> Path | None:
     if (certs is None) != insecure:
         raise ValueError("give --certs FOLDER (make it with `cutlayer certs`), or --insecure on loopback")
     return certs
-
-
-def _on_signals(stop: Any) -> None:
-    import os
-    import signal
-
-    asked: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        if asked:
-            os._exit(130)  # the second time nothing is waited for; snapshots are whole on disk
-        asked.append(number)
-        print("stopping after this turn; again: at once", file=sys.stderr)
-        stop()
-
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
 
 
 def register(app: typer.Typer) -> None:
