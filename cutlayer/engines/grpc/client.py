@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...core.batch import Task
-from ...core.errors import Halt, NonFinite, ProtocolError
+from ...core.errors import DiskFull, Halt, NonFinite, ProtocolError
 from ...core.message import Kind, Message
 from ...core.state import State
 from ...data.base import Parts
@@ -109,6 +109,7 @@ class DeployedClient:
             "task": [*task[:2], dict(task.attributes), task.vocabulary],
             **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }
+        self.snapshots.set_aside_damaged()
         if not self.snapshots.numbers():
             self._write(0)
 
@@ -129,6 +130,10 @@ class DeployedClient:
                 log.info("new session", extra={"facts": {"step": self._party.network.steps}})
             except Halt as halt:
                 raise self._halted(halt) from halt
+            except DiskFull:  # as if its machine were off, until there is room
+                self.channel.close()
+                self._put_down()
+                raise
 
     # -------------------------------------------------------------------- conversation
     @property
