@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from cutlayer.data import BadNets, ImageFolder, overlap
+from cutlayer.core.batch import NO_LABEL
+from cutlayer.data import BadNets, ImageFolder, Npz, overlap
 from cutlayer.data.base import CorruptData, parts
 from cutlayer.data.paths import Paths
 from cutlayer.data.room import DECODERS, MEMORY, decoders, image_memory
@@ -177,3 +178,64 @@ def test_paths_take_little_memory_and_stay_what_they_were():
     assert [str(path) for path in paths] == names
     assert [str(path) for path in paths.at(torch.tensor([5, 999, 5]))] == [names[5], names[999], names[5]]
     assert len(pickle.dumps(paths)) < 40 * len(names)
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """A folder of .npy files and one archive of the same."""
+    random = np.random.default_rng(2)
+    x, y = random.integers(0, 256, (40, 5, 6, 3), dtype=np.uint8), np.arange(40) % 4
+    maps = np.arange(40 * 30).reshape(40, 5, 6) % 3
+    maps[:, 0] = 255
+
+    def write(name, **given):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / f"{name}.npz", **given)
+        for key, value in given.items():
+            np.save(tmp_path / name / f"{key}.npy", value)
+        return str(tmp_path / name)
+
+    return (
+        write("classes", x=x, y=y, s_even=y % 2),
+        write("maps", x=x, y=maps.astype(np.uint8)),
+        write("floats", x=(x / 255).astype(np.float32), y=y),
+    )
+
+
+@pytest.mark.parametrize(("which", "more"), [(0, {}), (1, {"ignore": 255}), (2, {})])
+def test_a_folder_of_arrays_reads_as_the_archive_does_whether_it_fits_or_not(arrays, monkeypatch, which, more):
+    archive, small = (Npz(arrays[which] + end, **more).load() for end in (".npz", ""))
+    monkeypatch.setenv(MEMORY, "100")
+    large = Npz(arrays[which], **more).load()
+    assert isinstance(large.train.x, Rows) and not isinstance(small.train.x, Rows)
+    assert isinstance(large.train.y, Rows) == (which == 1)
+    for part in ("train", "test"):
+        one, *others = (getattr(loaded, part) for loaded in (archive, small, pickle.loads(pickle.dumps(large))))
+        for other in others:
+            assert torch.equal(one.x, other.x[:]) and torch.equal(one.y, other.y[:])
+            assert all(torch.equal(one.s[name], other.s[name]) for name in one.s)
+    assert archive.classes == large.classes
+
+
+def test_pixels_to_be_ignored_have_no_label(arrays):
+    loaded = Npz(arrays[1], ignore=255).load()
+    assert (loaded.train.y[:, 0] == NO_LABEL).all() and loaded.classes == ("0", "1", "2")
+    with pytest.raises(ValueError, match=r"labels of .* must run from 0 without a gap, but 3 is missing and 255"):
+        Npz(arrays[1]).load()
+    with pytest.raises(
+        ValueError, match=r"ignore=3 is a label of pixels, and y of .* has one a sample: leave it out"
+    ):
+        Npz(arrays[0], ignore=3).load()
+
+
+def test_arrays_in_files_are_refused_by_name(arrays, monkeypatch, tmp_path):
+    monkeypatch.setenv(MEMORY, "100")
+    np.save(tmp_path / "floats" / "x.npy", np.full((40, 5, 6), 7.0, np.float32))
+    with pytest.raises(CorruptData, match=r"x\.npy is not usable: images given as floats must lie in \[0, 1\]"):
+        Npz(arrays[2]).load().train.images(torch.tensor([0]))
+    (tmp_path / "classes" / "y.npy").write_bytes(b"numbers")
+    with pytest.raises(CorruptData, match=r"y\.npy is not usable: not a \.npy file"):
+        Npz(arrays[0]).load()
+    (tmp_path / "maps" / "y.npy").unlink()
+    with pytest.raises(CorruptData, match="it has no array 'y', only x"):
+        Npz(arrays[1]).load()
