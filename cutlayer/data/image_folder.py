@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..core.seeds import derive
 from .base import About, Loaded, Source, carve
 from .files import own_folder
 from .image_files import SUFFIXES, Listing, check_size, decode
+from .paths import Paths
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,12 +65,12 @@ def by_folder(root: Path, classes: Sequence[str] | None = None) -> tuple[Listing
     classes = tuple(found) if classes is None else tuple(classes)
     if unknown := sorted(set(found) - set(classes)):
         raise ValueError(f"{root} has a folder {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
-    paths: list[Path] = []
-    labels: list[int] = []
+    paths: list[Paths] = []
+    labels: list[Tensor] = []
     for name in found:
         inside = sorted(path for path in (root / name).rglob("[!.]*") if path.suffix.lower() in SUFFIXES)
         if not inside:
             raise ValueError(f"{root / name} holds no picture ({', '.join(SUFFIXES)}): fill the class or remove it")
-        paths += inside
-        labels += [classes.index(name)] * len(inside)
-    return Listing(paths, torch.tensor(labels)), classes
+        paths.append(Paths.of(inside))
+        labels.append(torch.full((len(inside),), classes.index(name)))
+    return Listing(Paths.joined(paths), torch.cat(labels)), classes
