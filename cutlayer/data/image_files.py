@@ -22,6 +22,7 @@ FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")  # not every format Pillow has: 
 GREY = ("1", "L", "LA")
 COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 SHOWN = 3  # sizes or files that an error names
+Size = int | tuple[int, int]  # pixels a side, or (height, width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +51,19 @@ class Frame(NamedTuple):
     height: int
 
 
-def decode(train: Listing, test: Listing, size: int | None) -> tuple[Samples, Samples]:
-    """The pictures of both, all in one shape: theirs, or a square of `size` pixels."""
+def decode(train: Listing, test: Listing, size: Size | None) -> tuple[Samples, Samples]:
+    """The pictures of both, all in one shape: theirs, or a square or rectangle of `size` pixels."""
     frame = _frame([*train.paths, *test.paths], size)
     return _samples(train, frame), _samples(test, frame)
 
 
-def check_size(size: int | None) -> None:
-    if size is not None and (type(size) is not int or size < 1):
-        raise ValueError(f"size is the width and height that pictures get, at least 1; got {size!r}")
+def check_size(size: Size | None) -> None:
+    sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
+    if size is not None and any(type(side) is not int or side < 1 for side in sides):
+        raise ValueError(
+            f"size is the width and height that pictures get, at least 1; got {size!r}: "
+            "give a number, or (height, width)"
+        )
 
 
 @contextmanager
@@ -74,7 +79,7 @@ def opened(path: Path) -> Iterator["Image"]:
         raise CorruptData(path, f"not a picture that can be read ({error})") from error
 
 
-def _frame(paths: Sequence[Path], size: int | None) -> Frame:
+def _frame(paths: Sequence[Path], size: Size | None) -> Frame:
     """Read off the headers of all files, before any is decoded."""
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
@@ -91,7 +96,10 @@ def _frame(paths: Sequence[Path], size: int | None) -> Frame:
             f"give size={min(min(pair) for pair in sizes)} (or another number) to cut each to its central square of "
             "that many pixels, or resize the files"
         )
-    width, height = (size, size) if size else next(iter(sizes))
+    if size is None:
+        width, height = next(iter(sizes))
+    else:
+        height, width = size if isinstance(size, tuple) else (size, size)
     return Frame("L" if grey else "RGB", width, height)
 
 
