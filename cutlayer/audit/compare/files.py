@@ -12,7 +12,9 @@ from typing import Any
 
 from ... import __version__
 from ...core.files import write_together
+from ...training.facts.made import made
 from ..report.plots import SOFT, heat, png, pyplot
+from ..report.tidy import without_empty_columns
 from ..split_buys import best_in_words
 from ..words import signed
 from .run import SCHEMA, summaries
@@ -86,8 +88,9 @@ def html(data: dict[str, Any], pictures: dict[str, bytes]) -> str:
         loader=PackageLoader("cutlayer.audit.report", "templates"), autoescape=True, undefined=StrictUndefined
     )
     images = {name.removesuffix(".png"): base64.b64encode(one).decode() for name, one in pictures.items()}
-    return environment.get_template("compare.html.j2").render(
+    page = environment.get_template("compare.html.j2").render(
         data=data,
+        made=made(sum(row["seconds"] for row in data["rows"])),
         lines=data["variants"],
         images=images,
         client_images=[image for name, image in images.items() if name.startswith("clients")],
@@ -98,6 +101,7 @@ def html(data: dict[str, Any], pictures: dict[str, bytes]) -> str:
         size=size,
         over_alone=over_alone,
     )
+    return without_empty_columns(page)
 
 
 def size(count: float) -> str:
