@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ... import __version__
-from ...training.facts.compression import RATES, compared, crossing
+from ...training.facts.compression import RATES, compared, crossing, in_units
 from ...training.facts.privacy import lines
 from ..floors import blind_guess
 from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
@@ -169,6 +169,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         rate_names=RATES,
         crossing=crossing,
         compared=compared,
+        in_units=in_units,
         measured=audit.rows[0]["rates"]["total ratio"] is not None,
     )
 
