@@ -16,13 +16,13 @@ from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.deploy import Service
 from cutlayer.engines.grpc.server import GrpcServer
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import DPSGD, SEAL, WCC, Chain, LightSplit, Noise
+from cutlayer.guards import DPSGD, SEAL, WCC, Chain, Gate, LightSplit, Noise
 from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, Scaffold
 from cutlayer.training.batches import task_of
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
-from cutlayer.training.plan.roles import Frozen
+from cutlayer.training.plan.roles import Frozen, SendOnce
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, Vanilla
@@ -59,6 +59,14 @@ FAULTED = {
     "frozen clients": tiny_plan(**_LONG, roles=Frozen(share=0.4, inherit=2), protocol=Vanilla()),
     "adapters over a frozen base": tiny_plan(
         **_LONG, net=LinearNet(), adapters=LoRA(rank=2, at="query"), client_optimizer=Adam(), rounds=SplitFed()
+    ),
+    "adapters of unequal ranks": tiny_plan(
+        **_LONG, net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
+    ),
+    "sent once": tiny_plan(
+        **{**_LONG, "batch_size": 8},
+        guard=Gate(numbers=6, bits=2, budget=2000, hidden=8),
+        roles=SendOnce(split=2, views=2),  # all epochs with the server: its table of steps has each
     ),
     "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
 }
