@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ... import __version__
 from ...core.files import write_together
-from ...training.facts.compression import RATES, compared, crossing
+from ...training.facts.compression import RATES, compared, crossing, in_units
 from ...training.facts.made import made
 from ...training.facts.privacy import lines
 from ..floors import blind_guess
@@ -172,6 +172,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         rate_names=RATES,
         crossing=crossing,
         compared=compared,
+        in_units=in_units,
         measured=audit.rows[0]["rates"]["total ratio"] is not None,
     )
     return without_empty_columns(page)
