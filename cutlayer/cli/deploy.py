@@ -323,7 +323,7 @@ def predict(
 ) -> None:
     """Split inference: the head here, the body on a server (or in this process), guards as in training.
 
-    [bold]cutlayer predict runs/join-a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
+    [bold]cutlayer predict runs/a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
     [bold]cutlayer predict runs/a --stream[/bold] sends one sample at a time and says how long each takes.
     """
     prepare(threads, device)
