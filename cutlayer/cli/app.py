@@ -355,6 +355,7 @@ def data_check(
 def main() -> None:
     """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
     from ..core.errors import USER_ERRORS, Halt
+    from ..core.files import is_full, no_room
 
     try:
         refuse_old_options(sys.argv[1:])
@@ -363,5 +364,6 @@ def main() -> None:
         say("interrupted; nothing was left half-written")
         sys.exit(130)
     except USER_ERRORS as error:
-        (warn if isinstance(error, Halt) else say)(f"error: {error}")
-        sys.exit(getattr(error, "exit_code", 1))
+        told = no_room(error.filename) if is_full(error) else error
+        (warn if isinstance(told, Halt) else say)(f"error: {told}")
+        sys.exit(getattr(told, "exit_code", 1))

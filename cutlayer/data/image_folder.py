@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..core.seeds import derive
 from .base import About, Loaded, Source, carve
 from .files import own_folder
-from .image_files import SUFFIXES, Listing, check_size, decode
+from .image_files import SUFFIXES, Listing, Size, check_size, decode
+from .paths import Paths
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +31,7 @@ class ImageFolder(Source):
     )
 
     path: str
-    size: int | None = None
+    size: Size | None = None
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -59,16 +61,19 @@ def by_folder(root: Path, classes: Sequence[str] | None = None) -> tuple[Listing
     """The pictures below `root`, labelled by its folders; `classes` are those there may be, where they are known."""
     found = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not found:
-        raise ValueError(f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png")
+        raise ValueError(
+            f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png; an "
+            f"attacker's need no classes: Pictures({str(root)!r})"
+        )
     classes = tuple(found) if classes is None else tuple(classes)
     if unknown := sorted(set(found) - set(classes)):
         raise ValueError(f"{root} has a folder {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
-    paths: list[Path] = []
-    labels: list[int] = []
+    paths: list[Paths] = []
+    labels: list[Tensor] = []
     for name in found:
         inside = sorted(path for path in (root / name).rglob("[!.]*") if path.suffix.lower() in SUFFIXES)
         if not inside:
             raise ValueError(f"{root / name} holds no picture ({', '.join(SUFFIXES)}): fill the class or remove it")
-        paths += inside
-        labels += [classes.index(name)] * len(inside)
-    return Listing(paths, torch.tensor(labels)), classes
+        paths.append(Paths.of(inside))
+        labels.append(torch.full((len(inside),), classes.index(name)))
+    return Listing(Paths.joined(paths), torch.cat(labels)), classes

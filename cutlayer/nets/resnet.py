@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from .base import Net, Shape, check_choice, check_image, normalise
+from .decoupler import FieldConvolution, check_fields
 from .initial import initialised
 
 STAGES = ((64, 2), (128, 2), (256, 2), (512, 2))  # channels, blocks
@@ -21,10 +22,11 @@ class ResNet18(Net):
     `depth=1` is LightSplit's L1H, `depth=2` its L2H. Table II gives L2H the body of L1H, which would mean an
     extra block; a deeper cut of the same network moves the first block to the client instead, and so do
     we unless `extra=True`. `depth=3` cuts after layer1, `depth=4` after layer2 (PRISM, SL-FC): 128x4x4, or
-    128x16x16 with the CIFAR stem. Parameters have torchvision's names.
+    128x16x16 with the CIFAR stem. `stem="fields"` is the ImageNet stem behind DISCO's spatial decoupler: its channels
+    are fields of the image. Parameters have torchvision's names.
     """
 
-    stem: Literal["imagenet", "cifar"] = "imagenet"
+    stem: Literal["imagenet", "cifar", "fields"] = "imagenet"
     depth: Literal[1, 2, 3, 4] = 1
     extra: bool = False
     norm: Literal["batch", "group"] = "batch"
@@ -32,7 +34,7 @@ class ResNet18(Net):
     tail_name: ClassVar[str | None] = "fc"
 
     def __post_init__(self) -> None:
-        check_choice("stem", self.stem, ("imagenet", "cifar"))
+        check_choice("stem", self.stem, ("imagenet", "cifar", "fields"))
         check_choice("depth", self.depth, tuple(AT_HOME))
         check_choice("norm", self.norm, ("batch", "group"))
         if self.extra and self.depth != 2:
@@ -40,12 +42,14 @@ class ResNet18(Net):
 
     def check(self, shape: Shape) -> None:
         check_image("ResNet18", shape, smallest=1, published=(3, 32, 32))
+        if self.stem == "fields":
+            check_fields(shape)
 
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        layers = (
-            imagenet_stem(shape[0], self.norm) if self.stem == "imagenet" else small_stem(shape[0], 64, self.norm)
-        )
+        layers = small_stem(shape[0], 64, self.norm) if self.stem == "cifar" else imagenet_stem(shape[0], self.norm)
+        if self.stem == "fields":
+            layers["conv1"] = FieldConvolution(shape[0], 64, 7, stride=2, padding=3, bias=False)
         if self.extra:
             layers["extra"] = nn.Sequential(self._block(64, 64, 1))
         layers |= residual_stages(self._block, STAGES, 64, range(self._at_home()))

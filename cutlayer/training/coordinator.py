@@ -88,6 +88,13 @@ class Coordinator:
         )
 
     @property
+    def keeps_networks(self) -> bool:
+        """Whether a client's network is now more than the shared weights, which come with its next order."""
+        roles = self.plan.roles
+        # Clients that all are frozen are not given the shared weights again.
+        return not self.shared or roles.keeps_heads or roles.phase(self.progress.epoch).frozen
+
+    @property
     def updates_held(self) -> int:
         """How many clients' updates lie in memory at the same time, at most: robust rules need a round's."""
         turns = max((len(one) for one in self.timetable.rounds(self.progress.epoch)), default=0)

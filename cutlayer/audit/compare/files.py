@@ -5,13 +5,13 @@ import csv
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from ... import __version__
+from ...core.files import write_together
 from ..report.plots import SOFT, heat, png, pyplot
 from ..split_buys import best_in_words
 from ..words import signed
@@ -61,12 +61,7 @@ def write(data: dict[str, Any], chosen: Sequence[Variant], folder: Path) -> None
         "report.html": html(data, pictures).encode(),
         **pictures,
     }
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        for name, content in files.items():
-            (Path(beside) / name).write_bytes(content)
-        folder.mkdir(exist_ok=True)
-        for name in files:
-            (Path(beside) / name).replace(folder / name)
+    write_together(folder, files)
 
 
 def table(rows: Sequence[Row]) -> bytes:

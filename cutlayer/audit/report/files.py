@@ -3,7 +3,6 @@
 import base64
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ... import __version__
+from ...core.files import write_together
 from ...training.facts.compression import RATES, compared, crossing
 from ...training.facts.privacy import lines
 from ..floors import blind_guess
@@ -57,12 +57,7 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
         "report.html": html(audit, pictures, command).encode(),
         **pictures,
     }
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        for name, content in files.items():
-            (Path(beside) / name).write_bytes(content)
-        folder.mkdir(exist_ok=True)
-        for name in files:
-            (Path(beside) / name).replace(folder / name)
+    write_together(folder, files)
 
 
 def rebuilt_pictures(audit: Audit) -> dict[str, bytes]:

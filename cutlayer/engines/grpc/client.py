@@ -13,7 +13,7 @@ import torch
 
 from ... import __version__
 from ...core.batch import Task
-from ...core.errors import Halt, Interrupted, NonFinite, ProtocolError
+from ...core.errors import DiskFull, Halt, Interrupted, NonFinite, ProtocolError
 from ...core.message import Kind, Message
 from ...core.state import State
 from ...data.base import Parts
@@ -123,6 +123,7 @@ class DeployedClient:
             "task": [*task[:2], dict(task.attributes), task.vocabulary],
             **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }
+        self.snapshots.set_aside_damaged()
         if not self.snapshots.numbers():
             self._write(0)
 
@@ -166,6 +167,10 @@ class DeployedClient:
                 log.info("new session", extra={"facts": {"step": self._party.network.steps}})
             except Halt as halt:
                 raise self._halted(halt) from halt
+            except DiskFull:  # as if its machine were off, until there is room
+                self.channel.close()
+                self._put_down()
+                raise
 
     def status(self) -> dict[str, Any]:
         """How it is, for whoever asks on this client's own machine."""

@@ -19,6 +19,7 @@ from typing import Any
 from ... import __version__
 from ...core.batch import Task
 from ...core.errors import Interrupted
+from ...core.files import WRITING, tidy
 from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
@@ -28,7 +29,7 @@ from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
-from ..folder import LOCK, SCALE, FolderLock, keep_scale, keep_words, known_scale
+from ..folder import LOCK, SCALE, SECRET, FolderLock, keep_scale, keep_words, known_scale, known_secret
 from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
@@ -169,6 +170,7 @@ class Service:
     def _remember(self) -> None:
         """What clients said of their data before a restart: the run need not wait for all of them to say it again."""
         snapshots = checkpoint.Snapshots(self.folder / "snapshots")
+        snapshots.set_aside_damaged()
         if numbers := snapshots.numbers():
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
@@ -284,27 +286,50 @@ def _begin(folder: Path, plan: Plan) -> FolderLock:
     """A new folder, or one that was left by the same plan; it is this process's now."""
     plan.refuse_nameless()
     path = folder / "plan.json"
-    if not path.exists() and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
+    if not path.exists() and folder.exists() and any(not _is_nothing(one) for one in folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
     if path.exists():
-        before = json.loads(path.read_text())
-        checkpoint.refuse_other_version(before.get("version"), folder)
+        before = _begun(path)
+        checkpoint.refuse_other_version(before["version"], folder)
         if before["fingerprint"] != plan.fingerprint():
             raise ValueError(f"{folder} belongs to another plan: {before['plan']}. Choose another --out")
-        return FolderLock(folder)
+        return _locked(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder)
+    lock = _locked(folder)
     facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(path, json.dumps(facts, indent=1))
     return lock
 
 
+def _is_nothing(path: Path) -> bool:
+    """What a process leaves in a folder that it could not begin."""
+    return path.name == LOCK or path.name.endswith(WRITING)
+
+
+def _locked(folder: Path) -> FolderLock:
+    """It is this process's, and so is what others left there half written."""
+    lock = FolderLock(folder)
+    for place in (folder, folder / "snapshots"):
+        tidy(place)
+    return lock
+
+
+def _begun(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text())
+        return {"version": told.get("version"), "fingerprint": told["fingerprint"], "plan": told["plan"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is empty or damaged: put back a copy of it, or begin anew with another --out"
+        ) from error
+
+
 def _with_secret(plan: Plan, folder: Path) -> tuple[Plan, FolderLock]:
     """The plan with this client's own private seed, drawn once and kept: a replayed step must be the same step."""
     lock = _begin(folder, plan)
-    path = folder / "private.json"
+    path = folder / SECRET
     if path.exists():
-        kept = json.loads(path.read_text())["private_seed"]
+        kept = known_secret(folder)
         if plan.private_seed not in (None, kept):
             raise ValueError(f"{folder} was started with another private seed")
         return replace(plan, private_seed=kept), lock

@@ -131,13 +131,17 @@ def test_a_training_that_loses_its_numbers_says_so(here):
         fleet.train(ours, Fleet(crews=1))
 
 
+EITHER = "leave out either them or --engine ray"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--engine", "spark"], "--engine is local (this process) or ray; got 'spark'"),
         (["--crews", "2"], "--cluster and --crews belong to --engine ray"),
         (["--engine", "ray", "--crews", "0"], "--crews is at least 1; got 0"),
-        (["--engine", "ray", "--record", "1"], "--record and --link listen to the server in this process"),
+        (["--engine", "ray", "--record", "1"], f"--record and --link listen to a server in this process: {EITHER}"),
+        (["--engine", "ray", "--precision", "bf16"], f"bf16: faster ways are those of one process: {EITHER}"),
         (["--engine", "ray", "--cluster", "127.0.0.1:9"], "no cluster answers at 127.0.0.1:9"),
     ],
 )

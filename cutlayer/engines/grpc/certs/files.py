@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from ....core.errors import DiskFull
+from ....core.files import sync, write_bytes
 from .base import CertificateError
 
 MAKING, OLD = ".making-", ".old-"  # what an interrupted run may leave behind, before the name of the party
@@ -17,6 +19,8 @@ def trouble_told() -> Iterator[None]:
     """What the disk refuses, as an error of ours; used as a decorator."""
     try:
         yield
+    except DiskFull:
+        raise
     except OSError as error:
         raise CertificateError(f"cannot use {error.filename or 'the disk'}: {error.strerror}") from error
 
@@ -60,6 +64,7 @@ def new_folder(folder: Path, name: str) -> Iterator[Path]:
         if home.exists():
             home.rename(old)
         beside.rename(home)
+        sync(folder)
     except BaseException:
         _tidy(folder)
         raise
@@ -79,10 +84,7 @@ def write(path: Path, data: bytes, mode: int) -> None:
 
 def replace(path: Path, data: bytes, mode: int) -> None:
     """A reader sees the old file or the new one, never half of one."""
-    beside = path.with_name(path.name + WRITING)
-    beside.unlink(missing_ok=True)
-    write(beside, data, mode)
-    os.replace(beside, path)
+    write_bytes(path, data, mode)
 
 
 def listed(folder: Path) -> list[Path]:
