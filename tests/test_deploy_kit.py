@@ -11,7 +11,7 @@ from pages import ROOT
 from typer.main import get_command
 
 from cutlayer.cli import app as cli
-from cutlayer.core.errors import BUDGET_NOT_KEPT, Halt, Interrupted, OffPlan
+from cutlayer.core.errors import BUDGET_NOT_KEPT, DiskFull, Halt, Interrupted, OffPlan
 from cutlayer.engines.grpc.channel import GaveUp
 from cutlayer.engines.grpc.prometheus import exposition
 from cutlayer.engines.grpc.session import Refused
@@ -21,7 +21,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 MANIFESTS = {path.stem: list(yaml.safe_load_all(path.read_text())) for path in DEPLOY.glob("kubernetes/*.yaml")}
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
-WORTH_A_RESTART = {4}  # no server for too long: it may be back
+WORTH_A_RESTART = {4, 8}  # no server for too long: it may be back; a full disk: there may be room again
 
 
 def unit(path):
@@ -149,7 +149,7 @@ def documented():
 
 
 def test_the_table_has_the_exit_codes_that_there_are():
-    raised = {error.exit_code for error in (Refused, GaveUp, Halt, OffPlan, Interrupted)}
+    raised = {error.exit_code for error in (Refused, GaveUp, Halt, OffPlan, DiskFull, Interrupted)}
     assert documented() == {0, 1, 2, BUDGET_NOT_KEPT, *raised}
 
 

@@ -31,7 +31,7 @@ PLAN = tiny_plan(epochs=2, batch_size=8, clients=2)
 
 
 def audited(folder):
-    return [json.loads(line) for line in (folder / AUDIT_LOG).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / AUDIT_LOG).read_text().splitlines() if line]
 
 
 # ------------------------------------------------------------------------- one run, looked at from all sides
@@ -168,7 +168,7 @@ def test_a_full_disk_takes_the_audit_log_and_not_the_run(tmp_path, capsys, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(audit_log.os, "write", full)
+        patched.setattr(audit_log.files, "write_all", full)
         log.warning("one")
         log.warning("two")
     log.warning("three")
