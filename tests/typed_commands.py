@@ -27,7 +27,12 @@ class Shell:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "NO_COLOR": "1"},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}",
+                "NO_COLOR": "1",
+            },
         )
         self._ended: dict[int, int] = {}
         self._pids: dict[int, int] = {}
@@ -48,15 +53,15 @@ class Shell:
         """From here on written ports stand for others: what ran before may not have left its own yet."""
         self._ports.clear()
 
-    def start(self, words: list[str], folder: Path | None = None) -> "Typed":
+    def start(self, words: list[str], folder: Path | None = None, room: int | None = None) -> "Typed":
+        """`room`: so many operations on snapshots find room on its disk, and then no more."""
         assert words[0] == "cutlayer"
         for written in ("7443", "9100", "9101"):
             words = [word.replace(f":{written}", f":{self.port(written)}") for word in words]
         self._count += 1
         typed = Typed(self, self._count, words)
-        self._tell(
-            {"run": self._count, "words": words[1:], "folder": str(folder or self.folder), "said": str(typed.path)}
-        )
+        where = {"folder": str(folder or self.folder), "said": str(typed.path)}
+        self._tell({"run": self._count, "words": words[1:], **where, "room": room})
         return typed
 
     def run(self, words: list[str], seconds: float = 60.0, folder: Path | None = None) -> "Typed":
@@ -163,6 +168,11 @@ def _be(order: dict) -> None:
     os.dup2(said, 2)
     os.chdir(order["folder"])
     _hosts_are_here()
+    if order["room"] is not None:
+        from full_disk import FullDisk, use
+
+        disk = FullDisk(order["room"], "snapshot-")
+        use(disk, disk.save_file)
     sys.argv = ["cutlayer", *order["words"]]
     code: object = 0
     try:
