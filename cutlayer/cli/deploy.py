@@ -152,7 +152,7 @@ def serve(
     if metrics is not None:
         try:
             start_health(metrics, service.status)
-        except OSError:
+        except (OSError, ValueError):
             service.close()
             raise
     say(f"listening on {listen.rsplit(':', 1)[0]}:{service.network.port}, plan {chosen.fingerprint()}")

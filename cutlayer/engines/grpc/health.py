@@ -31,6 +31,8 @@ def refuse_no_place(listen: str | None) -> None:
     host, _, port = (listen or "any:0").rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"--metrics is HOST:PORT; got {listen!r}")
+    if listen is not None:
+        from . import prometheus  # noqa: F401 - if its package is missing, say so now
 
 
 def start_health(listen: str, status: Status) -> ThreadingHTTPServer:
