@@ -127,6 +127,7 @@ def serve(
     prepare(threads, device)
     from ..engines.grpc.admission import Limits
     from ..engines.grpc.deploy import Service
+    from ..engines.grpc.health import refuse_no_place, start_health
     from ..engines.grpc.logs import start_logs
     from ..engines.grpc.native_lines import native_lines
     from ..engines.grpc.pulse import Pulse
@@ -135,6 +136,7 @@ def serve(
     chosen = _plan(plan, changes, guard)
     identity = identity_of(certs, insecure)
     policy, pulse = VersionPolicy.parse(versions or []), Pulse(stalled_after)
+    refuse_no_place(metrics)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
     if deadline <= 0 or min(every, max_message, max_batches, connections) < 1 or visitors < 0:
@@ -148,9 +150,11 @@ def serve(
         pulse=pulse,
     )  # fmt: skip
     if metrics is not None:
-        from ..engines.grpc.health import start_health
-
-        start_health(metrics, service.status)
+        try:
+            start_health(metrics, service.status)
+        except (OSError, ValueError):
+            service.close()
+            raise
     say(f"listening on {listen.rsplit(':', 1)[0]}:{service.network.port}, plan {chosen.fingerprint()}")
     shown: list[list[str]] = []
 
@@ -209,7 +213,6 @@ def join(
     ] = 86400.0,
     max_message: Message = 256,
     metrics: Metrics = None,
-    stalled_after: StalledAfter = 20.0,
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
@@ -231,17 +234,16 @@ def join(
     from ..engines.grpc import deploy
     from ..engines.grpc.channel import Address
     from ..engines.grpc.client import DeployedClient
-    from ..engines.grpc.health import start_health
+    from ..engines.grpc.health import refuse_no_place, start_health
     from ..engines.grpc.logs import start_logs
     from ..engines.grpc.native_lines import native_lines
-    from ..engines.grpc.pulse import Pulse
 
     own = changes.pop("data", None)
     if private_seed is not None:
         changes["private_seed"] = private_seed
     chosen = _plan(plan, changes, guard)
     start_logs(log)
-    pulse = Pulse(stalled_after)
+    refuse_no_place(metrics)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
     stop = OrderlyStop()
     with native_lines(), stop, Bar(estimates=True) as bar, halt_told(as_json, folder):
@@ -250,7 +252,6 @@ def join(
         address = Address(server, known, give_up=give_up, silence=silence, message=max_message << 20)
 
         def opened(site: DeployedClient) -> None:
-            site.pulse = pulse
             if metrics is not None:
                 start_health(metrics, site.status)
 
@@ -323,7 +324,7 @@ def predict(
 ) -> None:
     """Split inference: the head here, the body on a server (or in this process), guards as in training.
 
-    [bold]cutlayer predict runs/join-a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
+    [bold]cutlayer predict runs/a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
     [bold]cutlayer predict runs/a --stream[/bold] sends one sample at a time and says how long each takes.
     """
     prepare(threads, device)

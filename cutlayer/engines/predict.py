@@ -32,9 +32,6 @@ from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
 from .folder import known_scale, load_plan, with_words
-from .grpc import certs
-from .grpc.channel import Address
-from .grpc.client import PredictOnlyClient
 from .local import start
 
 
@@ -261,6 +258,10 @@ def network_there(
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
     state, facts = checkpoint.load(path)
+    from .grpc import certs  # grpcio is needed for this alone
+    from .grpc.channel import Address
+    from .grpc.client import PredictOnlyClient
+
     identity = certs.read_identity(over.identity, "client") if over.identity else None
     address = Address(over.server, identity, give_up=60.0)
     with PredictOnlyClient(plan, task, over.name, address, ledger) as visitor:

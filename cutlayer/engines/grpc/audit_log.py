@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from pathlib import Path
 
+from ...core import files
 from .logs import Facts, facts_of
 
 AUDIT_LOG = "audit.jsonl"
@@ -26,10 +27,11 @@ class AuditLog(logging.Handler):
         super().__init__(logging.INFO)
         self.setFormatter(Facts("json"))
         self._path, self._party, self._thin = folder / AUDIT_LOG, party, Thinned()
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")  # a process was killed in the middle of a line
+        with files.room_for(self._path):
+            self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            size = os.fstat(self._file).st_size
+            if size and os.pread(self._file, 1, size - 1) != b"\n":
+                os.write(self._file, b"\n")  # a process was killed, or the disk full, in the middle of a line
         self._failed = False
         logger = logging.getLogger("cutlayer")
         logger.addHandler(self)
@@ -45,7 +47,7 @@ class AuditLog(logging.Handler):
         if left_out:
             record = logging.makeLogRecord({**record.__dict__, "facts": {**facts_of(record), "left_out": left_out}})
         try:
-            os.write(self._file, (self.format(record) + "\n").encode())
+            files.write_all(self._file, ("\n" * self._failed + self.format(record) + "\n").encode())
             self._failed = False
         except OSError as error:
             if not self._failed:  # once, until it works again; the run itself does not depend on it

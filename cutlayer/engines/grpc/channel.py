@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import grpc
-
 from ...core.errors import ProtocolError
 from . import certs
 from .credentials import Credentials
+from .grpcio import grpc
 from .handshake import refuse_unlike
 from .limits import QUIET
 from .service import CONVERSE, STATUS, transport
@@ -93,17 +92,17 @@ def call(address: Address, method: str, request: bytes, timeout: float) -> bytes
     """One question, one answer. A server that can never be ours is refused at once; any other is waited for."""
     until = time.monotonic() + timeout
     while True:
-        left = max(0.1, until - time.monotonic())
+        left, hint = max(0.1, until - time.monotonic()), ""
         with address.channel() as channel:
             try:
                 return bytes(channel.unary_unary(method)(request, timeout=left))
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    refuse_unlike(address.target, address.identity)
+                    hint = refuse_unlike(address.target, address.identity, until - time.monotonic())
                     if time.monotonic() + NEXT < until:
                         time.sleep(NEXT)
                         continue
-                raise GaveUp(f"no answer from {address.target}: {_why(error)}") from error
+                raise GaveUp(f"no answer from {address.target}: {hint or _why(error)}") from error
 
 
 def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:

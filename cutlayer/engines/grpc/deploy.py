@@ -236,8 +236,8 @@ def join(
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(plan, name, address, folder, device)
     site.lock, site.audit = lock, AuditLog(folder, "cutlayer.join")
-    on_open(site)
     try:
+        on_open(site)
         number = site.enrol()
         task, own = own_parts(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None

@@ -26,13 +26,21 @@ def unready(facts: Mapping[str, Any]) -> str:
     return "" if facts["state"] == "training" else f"it is {facts['state']}"
 
 
+def refuse_no_place(listen: str | None) -> None:
+    """Before anything is begun."""
+    host, _, port = (listen or "any:0").rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"--metrics is HOST:PORT; got {listen!r}")
+    if listen is not None:
+        from . import prometheus  # noqa: F401 - if its package is missing, say so now
+
+
 def start_health(listen: str, status: Status) -> ThreadingHTTPServer:
     """Answer from threads of their own until the server is shut down; its port is `server_port`."""
     from .prometheus import exposition
 
+    refuse_no_place(listen)
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"--metrics is HOST:PORT; got {listen!r}")
 
     class Handler(BaseHTTPRequestHandler):
         timeout = SLOW

@@ -4,12 +4,18 @@ import json
 import logging
 import socket
 import ssl
+import threading
 import time
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from toys import tiny_plan
 
 from cutlayer.engines.grpc import certs, handshake
+from cutlayer.engines.grpc.certs import files
+from cutlayer.engines.grpc.certs.authority import _load_authority, issue
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
 from cutlayer.engines.grpc.credentials import Expiry
 from cutlayer.engines.grpc.deploy import Service, join
@@ -132,3 +138,66 @@ def test_the_end_of_a_certificate_is_said_weeks_ahead_and_once_a_day(tmp_path, c
     (line,) = [record.facts for record in caplog.records if record.getMessage() == "certificate ends soon"]
     assert line["whose"] == "server" and line["days"] == 19 and "--renew" in line["way_out"]
     assert set(expiry.facts()) == {"server", "authority"}
+
+
+def test_a_server_whose_certificate_has_ended_is_waited_for_and_it_is_said(folders, tmp_path):
+    """It can be renewed without a restart: whoever waits goes on then."""
+    home = tmp_path / "certs"
+    certs.make(home, ["localhost"], ["ward-a"])
+    own = identity(home / "ward-a")
+    with ended_server(home) as port, pytest.raises(GaveUp, match="its certificate has expired") as found:
+        status(Address(f"localhost:{port}", own), timeout=1.0)
+    assert found.value.exit_code == 4
+
+
+@contextmanager
+def ended_server(home):
+    """Something that shakes hands with a certificate of yesterday."""
+    authority = _load_authority(home)
+    issue(home, authority, "server", timedelta(days=-1), ["localhost"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(home / "server" / "cert.pem", home / "server" / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_server(("localhost", 0)) as door:
+        ended = threading.Event()
+
+        def answer():
+            while not ended.is_set():
+                with suppress(OSError):
+                    line, _ = door.accept()
+                    with line, suppress(OSError):
+                        context.wrap_socket(line, server_side=True).close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield door.getsockname()[1]
+        ended.set()
+        door.shutdown(socket.SHUT_RDWR)
+
+
+def test_names_and_folders_of_operators(folders, tmp_path):
+    with pytest.raises(certs.CertificateError, match="named as a client and as an operator"):
+        certs.make(tmp_path / "c", ["localhost"], ["ward-a"], operators=["Ward-A"])
+    with pytest.raises(certs.CertificateError, match="--operator '-x'"):
+        certs.make(tmp_path / "c", ["localhost"], [], operators=["-x"])
+    with pytest.raises(certs.CertificateError, match="not one of a client; --renew"):
+        certs.make(folders / "ours", [], ["ops"])
+    with pytest.raises(certs.CertificateError, match="not one of an operator; --renew"):
+        certs.make(folders / "ours", [], [], operators=["ward-a"])
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_secret_that_root_hands_to_our_group_alone_is_taken(tmp_path, monkeypatch):
+    """So orchestrators mount them; what anybody else may read is refused all the same."""
+    path, about = tmp_path / "key.pem", SimpleNamespace(st_uid=0, st_mode=0o100440)
+    path.write_bytes(b"key")
+    monkeypatch.setattr(files.os, "geteuid", lambda: 10001)
+    assert not files._open_to_others(about)
+    for other in (
+        SimpleNamespace(st_uid=10001, st_mode=0o100440),
+        SimpleNamespace(st_uid=0, st_mode=0o100444),
+        SimpleNamespace(st_uid=0, st_mode=0o100460),
+    ):
+        assert files._open_to_others(other)
+    monkeypatch.setattr(files.os, "geteuid", lambda: 0)
+    assert files._open_to_others(about), "root itself needs no group"

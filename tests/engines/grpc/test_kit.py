@@ -1,5 +1,6 @@
 """What an operator sees and does: the audit log, /readyz, versions at the door, and an orderly stop."""
 
+import importlib.util
 import json
 import logging
 import subprocess
@@ -9,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -31,7 +33,7 @@ PLAN = tiny_plan(epochs=2, batch_size=8, clients=2)
 
 
 def audited(folder):
-    return [json.loads(line) for line in (folder / AUDIT_LOG).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / AUDIT_LOG).read_text().splitlines() if line]
 
 
 # ------------------------------------------------------------------------- one run, looked at from all sides
@@ -168,7 +170,7 @@ def test_a_full_disk_takes_the_audit_log_and_not_the_run(tmp_path, capsys, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(audit_log.os, "write", full)
+        patched.setattr(audit_log.files, "write_all", full)
         log.warning("one")
         log.warning("two")
     log.warning("three")
@@ -303,3 +305,11 @@ def test_a_port_for_metrics_that_is_taken_or_none():
         taken.server_close()
     with pytest.raises(ValueError, match="--metrics is HOST:PORT"):
         start_health("9100", dict)
+
+
+def test_without_grpcio_one_sentence_says_what_to_install(monkeypatch):
+    source = Path(native_lines.__file__).with_name("grpcio.py")
+    spec = importlib.util.spec_from_file_location("grpcio_again", source)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ValueError, match=r"pip install 'cutlayer\[deploy\]'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
