@@ -147,10 +147,18 @@ def be(order: dict[str, Any]) -> None:
         import traceback
 
         traceback.print_exc()
-        code = getattr(error, "exit_code", 1)
+        code = code_of(error)
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code that the command would end with."""
+    from cutlayer.core.errors import DiskFull
+    from cutlayer.core.files import is_full
+
+    return DiskFull.exit_code if is_full(error) else getattr(error, "exit_code", 1)
 
 
 class Doom:
@@ -286,7 +294,7 @@ def serve(order: dict[str, Any], folder: Path) -> int:
             import traceback
 
             traceback.print_exc()
-            ended.append(getattr(error, "exit_code", 1))
+            ended.append(code_of(error))
 
     thread = threading.Thread(target=work)
     thread.start()
