@@ -56,7 +56,7 @@ class Nursery:
         """A party; another process of one that is there already goes by an `alias`."""
         with self._news:
             self._tell({"start": name, "alias": alias or name, **facts})
-            assert self._news.wait_for(lambda: (alias or name) in self.alive, 60), f"{name} did not start"
+            assert self._news.wait_for(lambda: (alias or name) in self.alive, 300), f"{name} did not start"
 
     def signal(self, name: str, number: int) -> None:
         self._tell({"signal": number, "name": name})
@@ -335,7 +335,7 @@ def join(order: dict[str, Any], folder: Path) -> int:
     address = Address(f"localhost:{order['port']}", identity, quiet=order.get("quiet", 20.0))
     _mortal_files(doom)
     lock = deploy._begin(folder / name, plan)  # as `deploy.join` does
-    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 60.0))
+    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 300.0))
     site.lock = lock
 
     def stepped(epoch: int, steps: int, terms: Any) -> None:
