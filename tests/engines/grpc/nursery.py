@@ -71,7 +71,7 @@ class Nursery:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(120)
 
     def _tell(self, order: dict[str, Any]) -> None:
         self._process.stdin.write(json.dumps(order) + "\n")
