@@ -12,11 +12,13 @@ from .base import overlap as overlap
 from .base import parts as parts
 from .cifar10 import CIFAR10
 from .cifar100 import CIFAR100
+from .coco import COCO
 from .digits import Digits
 from .faces import Faces
 from .fashion_mnist import FashionMNIST
 from .gtsrb import GTSRB
 from .image_folder import ImageFolder
+from .imagenet import ImageNet
 from .imdb import IMDB
 from .mnist import MNIST
 from .npz import Npz
@@ -35,18 +37,22 @@ from .table import Table
 from .texts import Texts
 from .tiny_imagenet import TinyImageNet
 from .utkface import UTKFace
+from .voc import VOC
 
 __all__ = [
     "CIFAR10",
     "CIFAR100",
+    "COCO",
     "GTSRB",
     "IMDB",
     "MNIST",
     "SVHN",
+    "VOC",
     "Digits",
     "Faces",
     "FashionMNIST",
     "ImageFolder",
+    "ImageNet",
     "Npz",
     "Reviews",
     "Scenes",
