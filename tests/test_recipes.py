@@ -15,13 +15,16 @@ import pytest
 from cutlayer.cli.demo import demo_guards, demo_plan
 from cutlayer.data import (
     CIFAR10,
+    COCO,
     IMDB,
     MNIST,
     SVHN,
+    VOC,
     CelebA,
     Digits,
     FairFace,
     FashionMNIST,
+    ImageNet,
     Reviews,
     Scenes,
     TinyImageNet,
@@ -56,6 +59,9 @@ TASKS: dict[type[Source], Task] = {
     TinyImageNet: Task((3, 32, 32), 200),
     Reviews: Task((2048,), 2),
     Scenes: Task((3, 64, 64), 11),
+    ImageNet: Task((3, 224, 224), 1000),
+    COCO: Task((3, 513, 513), 21),
+    VOC: Task((3, 513, 513), 21),
 }
 
 
@@ -106,6 +112,7 @@ def test_there_are_recipes_of_every_file():
         "seal.py",
         "segmentation.py",
         "sl_fc.py",
+        "split_inference.py",
     }
 
 
