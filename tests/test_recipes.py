@@ -262,8 +262,9 @@ def test_sl_fc_is_set_up_as_in_the_thesis():
 
 def test_fedmuon_has_the_rates_of_table_5_2():
     plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("fedmuon.py:")}
-    for plan in plans.values():
-        assert (plan.clients, repr(plan.partition), plan.clients_per_round) == (10, "Dirichlet(alpha=0.1)", None)
+    for name, plan in plans.items():
+        shares = "Dirichlet(alpha=0.1, minimum=4500, refill=True)" if "_full" in name else "Dirichlet(alpha=0.1)"
+        assert (plan.clients, repr(plan.partition), plan.clients_per_round) == (10, shares, None)
         assert (plan.client_optimizer.lr, plan.client_optimizer.momentum) == (0.015, 0.85)
     rules = {"cifar10": "FedMuon", "avgm": "FedAvgM", "adagrad": "FedAdagrad", "adam": "FedAdam", "yogi": "FedYogi"}
     rates = {"cifar10": 0.05, "avgm": 0.3, "adagrad": 0.007, "adam": 0.003, "yogi": 0.002}
