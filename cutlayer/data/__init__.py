@@ -14,6 +14,7 @@ from .cifar10 import CIFAR10
 from .cifar100 import CIFAR100
 from .digits import Digits
 from .faces import Faces
+from .fashion import Fashion
 from .fashion_mnist import FashionMNIST
 from .gtsrb import GTSRB
 from .image_folder import ImageFolder
@@ -45,6 +46,7 @@ __all__ = [
     "SVHN",
     "Digits",
     "Faces",
+    "Fashion",
     "FashionMNIST",
     "ImageFolder",
     "Npz",

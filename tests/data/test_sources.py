@@ -20,6 +20,7 @@ from cutlayer.data import (
     SVHN,
     Digits,
     Faces,
+    Fashion,
     FashionMNIST,
     ImageFolder,
     Npz,
@@ -35,6 +36,7 @@ from cutlayer.data.base import MissingData, Source, overlap, parts
 SOURCES = [
     Digits(),
     Digits(limit=100),
+    Fashion(limit=20),
     MNIST(),
     FashionMNIST(limit=7),
     CIFAR10(),
