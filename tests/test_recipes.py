@@ -23,6 +23,7 @@ from cutlayer.data import (
     CelebA,
     Digits,
     FairFace,
+    Fashion,
     FashionMNIST,
     ImageNet,
     Reviews,
@@ -49,6 +50,7 @@ ROOT = Path(__file__).parents[1]
 # The shapes are known without the files, so recipes are checked where the data is not.
 TASKS: dict[type[Source], Task] = {
     Digits: Task((1, 28, 28), 10),
+    Fashion: Task((1, 28, 28), 10),
     MNIST: Task((1, 28, 28), 10),
     FashionMNIST: Task((1, 28, 28), 10),
     CIFAR10: Task((3, 32, 32), 10, {"living": 2}),
@@ -332,7 +334,7 @@ def test_the_demos_plan_is_a_recipe_too():
 
 def test_a_recipe_runs_from_the_command_line(tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/digits.py:quick", "--out", str(out)]
+    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/fashion.py:quick", "--out", str(out)]
     done = subprocess.run(
         [*command, "--threads", "1", "--json"],
         cwd=ROOT,

@@ -25,6 +25,7 @@ from cutlayer.data import (
     Digits,
     Faces,
     FairFace,
+    Fashion,
     FashionMNIST,
     ImageFolder,
     ImageNet,
@@ -42,6 +43,7 @@ from cutlayer.data.base import MissingData, Source, overlap, parts
 SOURCES = [
     Digits(),
     Digits(limit=100),
+    Fashion(limit=20),
     MNIST(),
     FashionMNIST(limit=7),
     CIFAR10(),
