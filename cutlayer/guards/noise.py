@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Bound, Guard, Release
 from .parts.claims import Claim, Sent
 from .parts.noise import SPREAD, draw
@@ -29,6 +30,7 @@ class Gaussian(Guard):
     delta: float = 1e-5
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.05, 5.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
@@ -79,6 +81,7 @@ class Laplace(Guard):
     epsilon: float | None = None
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.05, 5.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
@@ -134,6 +137,7 @@ class Noise(Guard):
     scale: float = 1.0
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.1, 10.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_number(self, "scale", self.scale)
