@@ -16,6 +16,7 @@ from . import deploy as cli_deploy
 from . import generate as cli_generate
 from . import layers as cli_layers
 from . import new as cli_new
+from . import tune as cli_tune
 from .extras import extra_of
 from .options import (
     AsJson,
@@ -340,6 +341,7 @@ cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 cli_generate.register(app)
+cli_tune.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")
