@@ -20,7 +20,6 @@ from . import tune as cli_tune
 from .extras import extra_of
 from .options import (
     AsJson,
-    Autotune,
     ChannelsLast,
     Code,
     Compiled,
@@ -86,7 +85,6 @@ def train(
     precision: Precision = "",
     channels_last: ChannelsLast = False,
     compile: Compiled = False,
-    autotune: Autotune = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Out = None,
@@ -164,7 +162,7 @@ def train(
             device=device if engine == "local" else "cpu",
             resume=resume is not None,
             follow=follow,
-            faster=Faster(precision, channels_last, compile, autotune),
+            faster=Faster(precision, channels_last, compile),
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
@@ -196,7 +194,7 @@ def train(
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
-FASTER = ("precision", "channels_last", "compile", "autotune")
+FASTER = ("precision", "channels_last", "compile")
 app.command()(resumable(train, only=frozenset({"record", "link", "device", *FASTER})))
 
 
