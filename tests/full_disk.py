@@ -32,17 +32,14 @@ class FullDisk:
 
         def tried(first: Any, *rest: Any, **named: Any) -> Any:
             path = self._paths.get(first, "") if isinstance(first, int) else str(first)
-            if name == "open" and not rest[0] & os.O_CREAT:
-                return real(first, *rest, **named)
-            if not self.where.search(path):
-                return real(first, *rest, **named)
-            if not self._has_room():
+            new = name != "open" or rest[0] & os.O_CREAT
+            if new and self.where.search(path) and not self._has_room():
                 if name == "write":
                     real(first, rest[0][: len(rest[0]) // 2])
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             made = real(first, *rest, **named)
             if name == "open":
-                self._paths[made] = path
+                self._paths[made] = path  # over that of a closed file of the same number
             return made
 
         return tried

@@ -15,13 +15,17 @@ import pytest
 from cutlayer.cli.demo import demo_guards, demo_plan
 from cutlayer.data import (
     CIFAR10,
+    COCO,
     IMDB,
     MNIST,
     SVHN,
+    VOC,
     CelebA,
     Digits,
     FairFace,
+    Fashion,
     FashionMNIST,
+    ImageNet,
     Reviews,
     Scenes,
     TinyImageNet,
@@ -46,6 +50,7 @@ ROOT = Path(__file__).parents[1]
 # The shapes are known without the files, so recipes are checked where the data is not.
 TASKS: dict[type[Source], Task] = {
     Digits: Task((1, 28, 28), 10),
+    Fashion: Task((1, 28, 28), 10),
     MNIST: Task((1, 28, 28), 10),
     FashionMNIST: Task((1, 28, 28), 10),
     CIFAR10: Task((3, 32, 32), 10, {"living": 2}),
@@ -56,6 +61,9 @@ TASKS: dict[type[Source], Task] = {
     TinyImageNet: Task((3, 32, 32), 200),
     Reviews: Task((2048,), 2),
     Scenes: Task((3, 64, 64), 11),
+    ImageNet: Task((3, 224, 224), 1000),
+    COCO: Task((3, 513, 513), 21),
+    VOC: Task((3, 513, 513), 21),
 }
 
 
@@ -106,6 +114,7 @@ def test_there_are_recipes_of_every_file():
         "seal.py",
         "segmentation.py",
         "sl_fc.py",
+        "split_inference.py",
     }
 
 
@@ -255,8 +264,9 @@ def test_sl_fc_is_set_up_as_in_the_thesis():
 
 def test_fedmuon_has_the_rates_of_table_5_2():
     plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("fedmuon.py:")}
-    for plan in plans.values():
-        assert (plan.clients, repr(plan.partition), plan.clients_per_round) == (10, "Dirichlet(alpha=0.1)", None)
+    for name, plan in plans.items():
+        shares = "Dirichlet(alpha=0.1, minimum=4500, refill=True)" if "_full" in name else "Dirichlet(alpha=0.1)"
+        assert (plan.clients, repr(plan.partition), plan.clients_per_round) == (10, shares, None)
         assert (plan.client_optimizer.lr, plan.client_optimizer.momentum) == (0.015, 0.85)
     rules = {"cifar10": "FedMuon", "avgm": "FedAvgM", "adagrad": "FedAdagrad", "adam": "FedAdam", "yogi": "FedYogi"}
     rates = {"cifar10": 0.05, "avgm": 0.3, "adagrad": 0.007, "adam": 0.003, "yogi": 0.002}
@@ -324,7 +334,7 @@ def test_the_demos_plan_is_a_recipe_too():
 
 def test_a_recipe_runs_from_the_command_line(tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/digits.py:quick", "--out", str(out)]
+    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/fashion.py:quick", "--out", str(out)]
     done = subprocess.run(
         [*command, "--threads", "1", "--json"],
         cwd=ROOT,

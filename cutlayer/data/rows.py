@@ -30,6 +30,12 @@ class Store(ABC):
         """These will be read next, in these pieces; a store that can get ready for it does."""
         return
 
+    def streamed(self, memory: int, workers: int) -> "Store":
+        """The same with `memory` bytes of rows kept, and made by so many processes."""
+        from .streamed import Streamed
+
+        return Streamed(self, memory, workers)
+
     @property
     def row_bytes(self) -> int:
         return torch.Size(self.shape).numel() * self.dtype.itemsize

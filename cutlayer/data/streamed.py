@@ -30,7 +30,7 @@ def in_memory_or_not(*stores: Store) -> list[Tensor]:
         return [store.read(torch.arange(len(store))) for store in stores]
     workers = decoders()
     shares = [room * len(store) * store.row_bytes // whole for store in stores]
-    return [as_tensor(Rows(Streamed(store, share, workers))) for store, share in zip(stores, shares, strict=True)]
+    return [as_tensor(Rows(store.streamed(share, workers))) for store, share in zip(stores, shares, strict=True)]
 
 
 class Streamed(Store):
@@ -106,8 +106,8 @@ class Streamed(Store):
     def _asked(self, which: Tensor) -> "list[Future[np.ndarray]]":
         pieces = which.tensor_split(max(1, min(self.workers, len(which) // LEAST)))
         try:
-            pool = _pool(self.workers, os.getpid())
-            return [pool.submit(_array, self.store.task(piece)) for piece in pieces]
+            workers = pool(self.workers, os.getpid())
+            return [workers.submit(_array, self.store.task(piece)) for piece in pieces]
         except (BrokenProcessPool, RuntimeError):
             self._alone()
             return []
@@ -141,7 +141,7 @@ def _array(task: Callable[[], Tensor]) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
-def _pool(workers: int, process: int) -> ProcessPoolExecutor:
+def pool(workers: int, process: int) -> ProcessPoolExecutor:
     """One for all sets of this process. Its workers come from a server that was started clean: a copy of this
     process would have the threads of gRPC and of CUDA half."""
     clean = "forkserver" in multiprocessing.get_all_start_methods()

@@ -48,8 +48,9 @@ class Books:
         self._folder, self._tapes = folder, folder / TAPES
         self._tapes.mkdir(parents=True, exist_ok=True)
         self._read(folder / JOURNAL)
-        self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        sync(folder)
+        with room_for(folder / JOURNAL):
+            self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            sync(folder)
         self._kept, self._tape, self._file = 0, 0, -1
         self._began: dict[int, int] = {}  # by number of a snapshot: the tape of what was sent after it
         self._paths = {_numbers(path)[0]: path for path in self._tapes.glob("*.frames")}
@@ -172,10 +173,12 @@ class Books:
     # ----------------------------------------------------------------------- the tapes
     def _open_tape(self, tape: int, snapshot: int) -> None:
         """From here on messages go to this tape, until there is another snapshot."""
+        path = self._paths.get(tape, self._tapes / f"{tape}-{snapshot}.frames")
+        with room_for(path):
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if self._file >= 0:
             os.close(self._file)
-        path = self._paths.setdefault(tape, self._tapes / f"{tape}-{snapshot}.frames")
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file, self._paths[tape] = opened, path
         self._tape, self._end, self._began[snapshot] = tape, os.fstat(self._file).st_size, tape
 
     def _keep(self, key: Key, frame: Frame) -> _Place:

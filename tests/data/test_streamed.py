@@ -148,7 +148,7 @@ def test_a_run_whose_decoders_died_decodes_by_itself(both, monkeypatch):
     def dead(*given):
         raise BrokenProcessPool
 
-    monkeypatch.setattr("cutlayer.data.streamed._pool", dead)
+    monkeypatch.setattr("cutlayer.data.streamed.pool", dead)
     rows = Streamed(both[1].train.x.store.store, 0, 2)
     with pytest.warns(UserWarning, match="have ended, so this one decodes: .*__main__"):
         assert torch.equal(rows.read(torch.arange(9)), both[0].train.x[:9])

@@ -22,7 +22,7 @@ from cutlayer.training import checkpoint
 from cutlayer.training.checkpoint import Snapshots
 from cutlayer.training.step import export
 
-PATIENCE = 600.0
+PATIENCE = 1800.0  # a machine may be busy with other things
 TWIN = " once more"  # another process of a party that lives
 DISK_FULL = DiskFull.exit_code
 FROM_OUTSIDE = ("any", "any", "truncated snapshot", "double start")
@@ -71,7 +71,7 @@ def play(
     draw, story, began = random.Random(seed), Story(plan, seed), time.monotonic()
     dooms: dict[str, str] = {}  # who will die where
     facts: dict[str, Any] = {"plan": plan, "folder": str(folder), "pace": pace, "quiet": 1.0}
-    facts |= {"limits": {"every": every, "deadline": 30.0, "quiet": 1.0}}
+    facts |= {"limits": {"every": every, "deadline": 300.0, "quiet": 1.0}}
     facts |= {"identities": str(identities)} if identities else {}
 
     def start(name: str) -> None:
@@ -85,7 +85,7 @@ def play(
     with Relay(lambda: _port(folder), faults or ()) as relay:
         over: set[str] = set()
         nursery.start("server", port=relay.port, **facts)
-        wait_for(lambda: _port(folder), 60, "the server's port")
+        wait_for(lambda: _port(folder), 300, "the server's port")
         for name in NAMES:
             start(name)
         while len(over) < 1 + len(NAMES):

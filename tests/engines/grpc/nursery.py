@@ -56,7 +56,7 @@ class Nursery:
         """A party; another process of one that is there already goes by an `alias`."""
         with self._news:
             self._tell({"start": name, "alias": alias or name, **facts})
-            assert self._news.wait_for(lambda: (alias or name) in self.alive, 60), f"{name} did not start"
+            assert self._news.wait_for(lambda: (alias or name) in self.alive, 300), f"{name} did not start"
 
     def signal(self, name: str, number: int) -> None:
         self._tell({"signal": number, "name": name})
@@ -71,7 +71,7 @@ class Nursery:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(120)
 
     def _tell(self, order: dict[str, Any]) -> None:
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -147,10 +147,18 @@ def be(order: dict[str, Any]) -> None:
         import traceback
 
         traceback.print_exc()
-        code = getattr(error, "exit_code", 1)
+        code = code_of(error)
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code that the command would end with."""
+    from cutlayer.core.errors import DiskFull
+    from cutlayer.core.files import is_full
+
+    return DiskFull.exit_code if is_full(error) else getattr(error, "exit_code", 1)
 
 
 class Doom:
@@ -286,7 +294,7 @@ def serve(order: dict[str, Any], folder: Path) -> int:
             import traceback
 
             traceback.print_exc()
-            ended.append(getattr(error, "exit_code", 1))
+            ended.append(code_of(error))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -327,7 +335,7 @@ def join(order: dict[str, Any], folder: Path) -> int:
     address = Address(f"localhost:{order['port']}", identity, quiet=order.get("quiet", 20.0))
     _mortal_files(doom)
     lock = deploy._begin(folder / name, plan)  # as `deploy.join` does
-    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 60.0))
+    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 300.0))
     site.lock = lock
 
     def stepped(epoch: int, steps: int, terms: Any) -> None:

@@ -8,7 +8,6 @@ import socket
 import threading
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -164,7 +163,7 @@ def story_of(part, nursery, identities, folder):
         faults=faults(kinds, len(kinds), seed), identities=identities if secure else None,
     )  # fmt: skip
     shutil.rmtree(folder / part)
-    return {**asdict(found), "TLS": bool(secure), "commit": commit()}
+    return {**vars(found), "TLS": bool(secure), "commit": commit()}
 
 
 def in_all(stories, kind):

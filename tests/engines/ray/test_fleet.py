@@ -81,19 +81,23 @@ def test_a_node_that_goes_takes_nothing_along():
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     second = nodes.add_node(num_cpus=2)
     ray.init(address=nodes.address, log_to_driver=False)
-    gone = []
+    gone, begun = [], threading.Event()
 
     def going(server, crews):
         def work():
             ray.get([crew.pid.remote() for crew in crews])
-            time.sleep(2)
+            begun.wait(60)
             nodes.remove_node(second, allow_graceful=False)
             gone.append(second)
 
         threading.Thread(target=work, daemon=True).start()
 
+    def stepped(event):
+        if event.step:
+            begun.set()
+
     try:
-        assert fleet.train(ours, Fleet(crews=2), on_start=going, on_step=lambda event: time.sleep(0.2))
+        assert fleet.train(ours, Fleet(crews=2), on_start=going, on_step=stepped)
     finally:
         ray.shutdown()
         nodes.shutdown()
