@@ -65,8 +65,8 @@ def commonest(y: Tensor) -> float:
 
 
 def epsilon_asked(guard: Guard) -> float | None:
-    """The ε that was typed, the smallest of a chain's."""
-    typed = (getattr(part, "epsilon", None) for part in guard.stages())
+    """The ε of what leaves that was typed, the smallest of a chain's."""
+    typed = (getattr(part, "epsilon", None) for part in guard.stages() if not part.client_only)
     return min((epsilon for epsilon in typed if epsilon is not None), default=None)
 
 

@@ -17,6 +17,7 @@ from . import generate as cli_generate
 from . import layers as cli_layers
 from .options import (
     AsJson,
+    Autotune,
     ChannelsLast,
     Code,
     Compiled,
@@ -67,6 +68,7 @@ def train(
     precision: Precision = "",
     channels_last: ChannelsLast = False,
     compile: Compiled = False,
+    autotune: Autotune = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Out = None,
@@ -144,7 +146,7 @@ def train(
             device=device if engine == "local" else "cpu",
             resume=resume is not None,
             follow=follow,
-            faster=Faster(precision, channels_last, compile),
+            faster=Faster(precision, channels_last, compile, autotune),
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
@@ -176,7 +178,8 @@ def train(
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
-app.command()(resumable(train, only=frozenset({"record", "link", "device", "precision", "channels_last", "compile"})))
+FASTER = ("precision", "channels_last", "compile", "autotune")
+app.command()(resumable(train, only=frozenset({"record", "link", "device", *FASTER})))
 
 
 @app.command()
@@ -355,6 +358,7 @@ def data_check(
 def main() -> None:
     """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
     from ..core.errors import USER_ERRORS, Halt
+    from ..core.files import is_full, no_room
 
     try:
         refuse_old_options(sys.argv[1:])
@@ -363,5 +367,6 @@ def main() -> None:
         say("interrupted; nothing was left half-written")
         sys.exit(130)
     except USER_ERRORS as error:
-        (warn if isinstance(error, Halt) else say)(f"error: {error}")
-        sys.exit(getattr(error, "exit_code", 1))
+        told = no_room(error.filename) if is_full(error) else error
+        (warn if isinstance(told, Halt) else say)(f"error: {told}")
+        sys.exit(getattr(told, "exit_code", 1))

@@ -10,11 +10,13 @@ from .base import Source as Source
 from .base import distinct as distinct
 from .base import overlap as overlap
 from .base import parts as parts
+from .celeba import CelebA
 from .cifar10 import CIFAR10
 from .cifar100 import CIFAR100
 from .coco import COCO
 from .digits import Digits
 from .faces import Faces
+from .fairface import FairFace
 from .fashion_mnist import FashionMNIST
 from .gtsrb import GTSRB
 from .image_folder import ImageFolder
@@ -27,6 +29,7 @@ from .partitions import ByIdentity as ByIdentity
 from .partitions import Dirichlet as Dirichlet
 from .partitions import Labels as Labels
 from .partitions import Partition as Partition
+from .pictures import FFHQ, Pictures
 from .poisons import BadNets as BadNets
 from .poisons import LabelFlip as LabelFlip
 from .poisons import Poison as Poison
@@ -43,17 +46,21 @@ __all__ = [
     "CIFAR10",
     "CIFAR100",
     "COCO",
+    "FFHQ",
     "GTSRB",
     "IMDB",
     "MNIST",
     "SVHN",
     "VOC",
+    "CelebA",
     "Digits",
     "Faces",
+    "FairFace",
     "FashionMNIST",
     "ImageFolder",
     "ImageNet",
     "Npz",
+    "Pictures",
     "Reviews",
     "Scenes",
     "Table",

@@ -12,6 +12,8 @@ from .rows import at
 from .samples import Loaded, Samples
 from .scaling import Scale
 
+UNLABELLED = ("unlabelled",)  # the classes of pictures that have none: an attacker's, and nobody's to learn
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -27,6 +29,11 @@ class Parts:
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
     """Set `aux` training samples aside for an attacker and a share `val` of the rest for validation."""
+    if loaded.classes == UNLABELLED:
+        raise ValueError(
+            "these pictures have no classes, so there is nothing to learn: they are an attacker's (--aux-data); "
+            "ImageFolder reads pictures in a folder for each class"
+        )
     total = len(loaded.train)
     if not 0 <= aux < total:
         raise ValueError(

@@ -27,6 +27,7 @@ FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")  # not every format Pillow has: 
 GREY = ("1", "L", "LA")
 COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 SHOWN = 3  # sizes or files that an error names
+Size = int | tuple[int, int]  # pixels a side, or (height, width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Frame(NamedTuple):
     rim: float = 0.0  # share of each side that is cut off before a picture is resized
 
 
-class Pictures(Store):
+class PictureRows(Store):
     """The pixels of picture files, decoded when they are read."""
 
     def __init__(self, paths: Sequence[Path], frame: Frame):
@@ -70,20 +71,24 @@ class Pictures(Store):
         return partial(_pixels, list(self.paths.at(which)), self.frame)
 
 
-def decode(train: Listing, test: Listing, size: int | None) -> tuple[Samples, Samples]:
-    """The pictures of both, all in one shape: theirs, or a square of `size` pixels."""
+def decode(train: Listing, test: Listing, size: Size | None) -> tuple[Samples, Samples]:
+    """The pictures of both, all in one shape: theirs, or a square or rectangle of `size` pixels."""
     return framed(train, test, _frame([train.paths, test.paths], size))
 
 
 def framed(train: Listing, test: Listing, frame: Frame) -> tuple[Samples, Samples]:
     """The pictures of both; where they are too many for the memory they are decoded as they are asked for."""
-    x, x_test = in_memory_or_not(Pictures(train.paths, frame), Pictures(test.paths, frame))
+    x, x_test = in_memory_or_not(PictureRows(train.paths, frame), PictureRows(test.paths, frame))
     return Samples(x, train.y, train.s, train.identity), Samples(x_test, test.y, test.s, test.identity)
 
 
-def check_size(size: int | None) -> None:
-    if size is not None and (type(size) is not int or size < 1):
-        raise ValueError(f"size is the width and height that pictures get, at least 1; got {size!r}")
+def check_size(size: Size | None) -> None:
+    sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
+    if size is not None and any(type(side) is not int or side < 1 for side in sides):
+        raise ValueError(
+            f"size is the width and height that pictures get, at least 1; got {size!r}: "
+            "give a number, or (height, width)"
+        )
 
 
 @contextmanager
@@ -99,7 +104,7 @@ def opened(path: Path) -> Iterator["Image"]:
         raise CorruptData(path, f"not a picture that can be read ({error})") from error
 
 
-def _frame(listed: Sequence[Sequence[Path]], size: int | None) -> Frame:
+def _frame(listed: Sequence[Sequence[Path]], size: Size | None) -> Frame:
     """Read off the headers of all files, before any is decoded."""
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
@@ -116,7 +121,10 @@ def _frame(listed: Sequence[Sequence[Path]], size: int | None) -> Frame:
             f"give size={min(min(pair) for pair in sizes)} (or another number) to cut each to its central square of "
             "that many pixels, or resize the files"
         )
-    width, height = (size, size) if size else next(iter(sizes))
+    if size is None:
+        width, height = next(iter(sizes))
+    else:
+        height, width = size if isinstance(size, tuple) else (size, size)
     return Frame("L" if grey else "RGB", width, height)
 
 

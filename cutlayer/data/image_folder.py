@@ -12,7 +12,7 @@ from ..core.seeds import derive
 from .base import About, Loaded, Source, carve
 from .broken import sound
 from .files import own_folder
-from .image_files import SUFFIXES, Listing, check_size, decode
+from .image_files import SUFFIXES, Listing, Size, check_size, decode
 from .paths import Paths
 
 
@@ -33,7 +33,7 @@ class ImageFolder(Source):
     )
 
     path: str
-    size: int | None = None
+    size: Size | None = None
     skip_broken: bool = False
     limit: int | None = None
 
@@ -67,7 +67,10 @@ def by_folder(root: Path, classes: Sequence[str] | None = None) -> tuple[Listing
     """The pictures below `root`, labelled by its folders; `classes` are those there may be, where they are known."""
     found = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not found:
-        raise ValueError(f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png")
+        raise ValueError(
+            f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png; an "
+            f"attacker's need no classes: Pictures({str(root)!r})"
+        )
     classes = tuple(found) if classes is None else tuple(classes)
     if unknown := sorted(set(found) - set(classes)):
         raise ValueError(f"{root} has a folder {unknown[0]!r}, which is none of the classes {', '.join(classes)}")

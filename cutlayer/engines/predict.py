@@ -32,9 +32,6 @@ from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
 from .folder import known_scale, load_plan, with_words
-from .grpc import certs
-from .grpc.channel import Address
-from .grpc.client import PredictOnlyClient
 from .local import start
 
 
@@ -248,9 +245,7 @@ def network_here(
     run = start.ready(plan, data_dir, device)
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
     run.restore(*checkpoint.load(which))
-    client = run.networks[0]
-    if run.coordinator.shared:
-        load(client, run.coordinator.shared)
+    client = run.newest(0)
     yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
 
 
@@ -263,6 +258,10 @@ def network_there(
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
     state, facts = checkpoint.load(path)
+    from .grpc import certs  # grpcio is needed for this alone
+    from .grpc.channel import Address
+    from .grpc.client import PredictOnlyClient
+
     identity = certs.read_identity(over.identity, "client") if over.identity else None
     address = Address(over.server, identity, give_up=60.0)
     with PredictOnlyClient(plan, task, over.name, address, ledger) as visitor:

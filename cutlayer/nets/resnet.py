@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from .base import Net, Shape, check_choice, check_image, normalise
+from .decoupler import FieldConvolution, check_fields
 from .initial import initialised
 from .inputs import ImageNetScale
 
@@ -24,10 +25,11 @@ class ResNet18(Net):
     we unless `extra=True`. `depth=3` cuts after layer1, `depth=4` after layer2 (PRISM, SL-FC): 128x4x4, or
     128x16x16 with the CIFAR stem; `depth=5` after layer3 (256x2x2: FORA's last split point), `depth=6` after layer4
     (512x1x1). LFQ's Fig. 2.8 counts these as layers 5 to 8. `blocks` cuts behind any of the 8 blocks instead.
+    `stem="fields"` is the ImageNet stem behind DISCO's spatial decoupler: its channels are fields of the image.
     Parameters have torchvision's names; `scale="imagenet"` puts inputs on the scale of its weights.
     """
 
-    stem: Literal["imagenet", "cifar"] = "imagenet"
+    stem: Literal["imagenet", "cifar", "fields"] = "imagenet"
     depth: Literal[1, 2, 3, 4, 5, 6] = 1
     extra: bool = False
     norm: Literal["batch", "group"] = "batch"
@@ -37,7 +39,7 @@ class ResNet18(Net):
     tail_name: ClassVar[str | None] = "fc"
 
     def __post_init__(self) -> None:
-        check_choice("stem", self.stem, ("imagenet", "cifar"))
+        check_choice("stem", self.stem, ("imagenet", "cifar", "fields"))
         check_choice("depth", self.depth, tuple(AT_HOME))
         check_choice("norm", self.norm, ("batch", "group"))
         if self.extra and self.depth != 2:
@@ -48,11 +50,15 @@ class ResNet18(Net):
     def check(self, shape: Shape) -> None:
         check_image("ResNet18", shape, smallest=1, published=(3, 32, 32))
         check_colours(self, self.scale, shape)
+        if self.stem == "fields":
+            check_fields(shape)
 
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        channels, large = shape[0], self.stem == "imagenet"
-        stem = imagenet_stem(channels, self.norm) if large else small_stem(channels, 64, self.norm)
+        channels, small = shape[0], self.stem == "cifar"
+        stem = small_stem(channels, 64, self.norm) if small else imagenet_stem(channels, self.norm)
+        if self.stem == "fields":
+            stem["conv1"] = FieldConvolution(channels, 64, 7, stride=2, padding=3, bias=False)
         layers = scaled(self.scale) | stem
         if self.extra:
             layers["extra"] = nn.Sequential(self._block(64, 64, 1))

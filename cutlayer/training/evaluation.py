@@ -28,6 +28,7 @@ class Score(NamedTuple):
     by_class: Tensor | None = None  # right and all samples of each class, where a sample has one
     confusion: Tensor | None = None  # where every pixel has a class
     surprise: float | None = None  # of next tokens: the sum of -log of the probability that each was given
+    loss: float | None = None  # where a sample has one class: the sum of its cross-entropy
 
 
 def evaluated(
@@ -38,7 +39,8 @@ def evaluated(
         return _next_tokens(network, plan, samples, seed)
     if samples.y.dim() > 1:
         return _maps(network, plan, samples, classes, seed)
-    return score(classes_of(network, plan, samples, seed), samples.y, classes)
+    found, loss = classes_of(network, plan, samples, seed)
+    return score(found, samples.y, classes)._replace(loss=loss)
 
 
 def _batches(plan: Plan, samples: Samples, seed: Callable[[int], int], size: int) -> Iterator[tuple[Tensor, Batch]]:
@@ -60,14 +62,19 @@ def _batches(plan: Plan, samples: Samples, seed: Callable[[int], int], size: int
         yield index, as_batch(samples, index, seed(number))
 
 
-def classes_of(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Tensor:
-    """What a client's network takes each sample for."""
-    order, found = list[Tensor](), list[Tensor]()
+def classes_of(
+    network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]
+) -> tuple[Tensor, float]:
+    """What a client's network takes each sample for, and their cross-entropy together."""
+    order, found, losses = list[Tensor](), list[Tensor](), list[Tensor]()
     for index, batch in _batches(plan, samples, seed, EVALUATION_BATCH):
+        scores = predict(network, [batch])
         order.append(index)
-        found.append(predict(network, [batch]).argmax(1))
+        found.append(scores.argmax(1))
+        losses.append(cross_entropy(scores, batch.y.to(scores.device), reduction="sum").double())
     every = torch.cat(found)
-    return torch.empty_like(every).index_copy_(0, torch.cat(order).to(every.device), every)
+    placed = torch.empty_like(every).index_copy_(0, torch.cat(order).to(every.device), every)
+    return placed, float(torch.stack(losses).sum())
 
 
 def _maps(network: ClientNetwork, plan: Plan, samples: Samples, classes: int, seed: Callable[[int], int]) -> Score:
@@ -93,6 +100,13 @@ def _next_tokens(network: ClientNetwork, plan: Plan, samples: Samples, seed: Cal
 def surprise_of_each(scores: Tensor, y: Tensor) -> Tensor:
     """-log of the probability that each next token was given, summed over the places of every text."""
     return cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none").double().sum(1)
+
+
+def mean_loss(scores: Iterable[Score | None]) -> dict[str, float]:
+    """`loss`: cross-entropy a sample, over all networks that were evaluated; nothing where it is not known."""
+    known = [one for one in scores if one is not None and one.loss is not None and one.samples]
+    total, samples = sum(one.loss or 0.0 for one in known), sum(one.samples for one in known)
+    return {"loss": total / samples} if samples else {}
 
 
 def figures(scores: Iterable[Score | None]) -> dict[str, float]:

@@ -35,6 +35,7 @@ from cutlayer.nets import (
 )
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Task
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn, predict
 
@@ -162,6 +163,12 @@ def test_other_protocols_and_shapes(net, task, protocol):
 @pytest.mark.parametrize(("net", "task"), [(SignalNet(), SIGNAL), (MLP(), TABLE), (Segmenter(), SCENE)], ids=repr)
 def test_a_projection_at_cuts_that_are_no_images(net, task):
     check(net, task, guard=LightSplit(ratio=4))
+
+
+@pytest.mark.parametrize(("net", "task"), [case for case in EVERY if case[1].vocabulary], ids=repr)
+def test_of_texts_a_bypass_keeps_features_home_and_never_tokens(net, task):
+    cut = cut_shapes(tiny_plan(net=net, protocol=Bypass(home=0.25)), task)
+    assert cut.z == (*task.shape, 8) and cut.shared == (*task.shape, 6)
 
 
 def test_the_table_has_every_network_and_both_norms():

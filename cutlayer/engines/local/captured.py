@@ -4,12 +4,12 @@ A step is captured whole, both sides of the cut and both optimizers, once it has
 shapes, rates and tensors. It computes what the plain step computes; what cannot be captured runs as always.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...core.batch import Batch
@@ -33,6 +33,7 @@ class CapturedSteps:
         self._looked = False  # at a plain step, for what a graph would repeat
         self._stands: dict[int, tuple[float, ...]] = {}  # by client, what the graphs below were captured with
         self._kept: dict[int, dict[Any, _Captured]] = {}
+        self._walked: dict[int, tuple[tuple[nn.Module, ...], list[Mapping[str, Tensor | None]]]] = {}
         self._pool: Any = None
 
     def __call__(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
@@ -60,6 +61,7 @@ class CapturedSteps:
         while len(self._kept) >= MOST_KEPT:
             oldest = next(iter(self._kept))
             del self._kept[oldest], self._stands[oldest]
+            self._walked.pop(oldest, None)
         self._stands[number], self._kept[number] = stands, {}
 
     def _look(self, client: ClientNetwork, batch: Batch) -> dict[str, float]:
@@ -125,12 +127,22 @@ class CapturedSteps:
 
     def _tensors(self, client: ClientNetwork) -> tuple[int, ...]:
         """Where everything lies that a step reads or writes beside its batch."""
-        modules = (client.split, self.server.bodies.of(client.number))
-        places = [t.data_ptr() for module in modules for t in (*module.parameters(), *module.buffers())]
+        places = [t.data_ptr() for held in self._held(client) for t in held.values() if t is not None]
         for optimizer in (client.optimizer, self.server.optimizer):
             for entries in optimizer.state.values() if optimizer is not None else ():
                 places += [value.data_ptr() for value in entries.values() if isinstance(value, Tensor)]
         return tuple(places)
+
+    def _held(self, client: ClientNetwork) -> list[Mapping[str, Tensor | None]]:
+        """Where modules of both sides keep their tensors. Walking through them takes longer than a small step."""
+        body = self.server.bodies.of(client.number)
+        parts = (body, client.split, *client.split.children())
+        known = self._walked.get(client.number)
+        if known is None or known[0] != parts:
+            inside = [part for side in parts[:2] for part in side.modules()]
+            found: list[Mapping[str, Tensor | None]] = [part._parameters for part in inside]
+            known = self._walked[client.number] = (parts, found + [part._buffers for part in inside])
+        return known[1]
 
     def _rates(self, client: ClientNetwork) -> Iterator[float]:
         for optimizer in (client.optimizer, self.server.optimizer):

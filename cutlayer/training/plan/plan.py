@@ -99,6 +99,7 @@ class Plan(Spec):
         self._refuse_numbers_out_of_range()
         if self.rounds.merges and not self.rule.merges:
             object.__setattr__(self, "rule", FedAvg())
+        object.__setattr__(self, "guard", self.guard.over(self.epochs))
         for part in self.parts():
             part.refuse_unfit_plan(self)
         if self.adapters is not None:
