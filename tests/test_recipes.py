@@ -23,6 +23,7 @@ from cutlayer.data import (
     CelebA,
     Digits,
     FairFace,
+    Fashion,
     FashionMNIST,
     ImageNet,
     Reviews,
@@ -49,6 +50,7 @@ ROOT = Path(__file__).parents[1]
 # The shapes are known without the files, so recipes are checked where the data is not.
 TASKS: dict[type[Source], Task] = {
     Digits: Task((1, 28, 28), 10),
+    Fashion: Task((1, 28, 28), 10),
     MNIST: Task((1, 28, 28), 10),
     FashionMNIST: Task((1, 28, 28), 10),
     CIFAR10: Task((3, 32, 32), 10, {"living": 2}),
@@ -262,8 +264,9 @@ def test_sl_fc_is_set_up_as_in_the_thesis():
 
 def test_fedmuon_has_the_rates_of_table_5_2():
     plans = {name.partition(":")[2]: plan_of(name) for name in RECIPES if name.startswith("fedmuon.py:")}
-    for plan in plans.values():
-        assert (plan.clients, repr(plan.partition), plan.clients_per_round) == (10, "Dirichlet(alpha=0.1)", None)
+    for name, plan in plans.items():
+        shares = "Dirichlet(alpha=0.1, minimum=4500, refill=True)" if "_full" in name else "Dirichlet(alpha=0.1)"
+        assert (plan.clients, repr(plan.partition), plan.clients_per_round) == (10, shares, None)
         assert (plan.client_optimizer.lr, plan.client_optimizer.momentum) == (0.015, 0.85)
     rules = {"cifar10": "FedMuon", "avgm": "FedAvgM", "adagrad": "FedAdagrad", "adam": "FedAdam", "yogi": "FedYogi"}
     rates = {"cifar10": 0.05, "avgm": 0.3, "adagrad": 0.007, "adam": 0.003, "yogi": 0.002}
@@ -331,7 +334,7 @@ def test_the_demos_plan_is_a_recipe_too():
 
 def test_a_recipe_runs_from_the_command_line(tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/digits.py:quick", "--out", str(out)]
+    command = [sys.executable, "-m", "cutlayer.cli", "train", "recipes/fashion.py:quick", "--out", str(out)]
     done = subprocess.run(
         [*command, "--threads", "1", "--json"],
         cwd=ROOT,

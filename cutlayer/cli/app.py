@@ -4,7 +4,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from . import compare as cli_compare
 from . import deploy as cli_deploy
 from . import generate as cli_generate
 from . import layers as cli_layers
+from . import new as cli_new
+from . import tune as cli_tune
+from .extras import extra_of
 from .options import (
     AsJson,
     Autotune,
@@ -41,9 +44,6 @@ from .options import (
 from .resumable import Asked, resumable
 from .terminal import Bar, Stop, end_if_not_kept, figures, halt_told, say, warn
 
-if TYPE_CHECKING:
-    pass
-
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -55,7 +55,25 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        print(f"cutlayer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
 cli_audit.register(app)
+cli_new.register(app)
 
 
 @plan_options
@@ -323,6 +341,7 @@ cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 cli_generate.register(app)
+cli_tune.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")
@@ -366,6 +385,11 @@ def main() -> None:
     except KeyboardInterrupt:
         say("interrupted; nothing was left half-written")
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        if (extra := extra_of(error)) is None:
+            raise
+        say(f"error: this needs the package {error.name}, which is not installed: pip install 'cutlayer[{extra}]'")
+        sys.exit(1)
     except USER_ERRORS as error:
         told = no_room(error.filename) if is_full(error) else error
         (warn if isinstance(told, Halt) else say)(f"error: {told}")

@@ -17,6 +17,7 @@ from .coco import COCO
 from .digits import Digits
 from .faces import Faces
 from .fairface import FairFace
+from .fashion import Fashion
 from .fashion_mnist import FashionMNIST
 from .gtsrb import GTSRB
 from .image_folder import ImageFolder
@@ -56,6 +57,7 @@ __all__ = [
     "Digits",
     "Faces",
     "FairFace",
+    "Fashion",
     "FashionMNIST",
     "ImageFolder",
     "ImageNet",

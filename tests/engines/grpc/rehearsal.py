@@ -70,7 +70,7 @@ FAULTED = {
         roles=SendOnce(split=2, views=2),  # all epochs with the server: its table of steps has each
     ),
     "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
-    "sent once": tiny_plan(
+    "learnt at home, sent once": tiny_plan(
         **_LONG, guard=Gate(numbers=6, bits=1, hidden=8, home=1.0), roles=SendOnce(home=1, split=1, views=1)
     ),
     "a fused wave": tiny_plan(**_LONG, rounds=Wave(fused=True), net=TinyNet(norm="group"), guard=LightSplit(ratio=4)),
