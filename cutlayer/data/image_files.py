@@ -57,7 +57,7 @@ class Frame(NamedTuple):
     rim: float = 0.0  # share of each side that is cut off before a picture is resized
 
 
-class Pictures(Store):
+class PictureRows(Store):
     """The pixels of picture files, decoded when they are read."""
 
     def __init__(self, paths: Sequence[Path], frame: Frame):
@@ -78,7 +78,7 @@ def decode(train: Listing, test: Listing, size: Size | None) -> tuple[Samples, S
 
 def framed(train: Listing, test: Listing, frame: Frame) -> tuple[Samples, Samples]:
     """The pictures of both; where they are too many for the memory they are decoded as they are asked for."""
-    x, x_test = in_memory_or_not(Pictures(train.paths, frame), Pictures(test.paths, frame))
+    x, x_test = in_memory_or_not(PictureRows(train.paths, frame), PictureRows(test.paths, frame))
     return Samples(x, train.y, train.s, train.identity), Samples(x_test, test.y, test.s, test.identity)
 
 

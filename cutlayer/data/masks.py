@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.batch import NO_LABEL
 from .files import CorruptData
-from .image_files import Frame, Pictures, opened
+from .image_files import Frame, PictureRows, opened
 from .paths import Paths
 from .rows import Store
 from .streamed import in_memory_or_not
@@ -77,7 +77,7 @@ class Labels(Store):
 
 def with_maps(sets: Sequence[tuple[Sequence[Path], Maps]], frame: Frame) -> list[tuple[Tensor, Tensor]]:
     """The pictures and label maps of several parts of a set, in memory if all of them fit."""
-    stores = [store for pictures, maps in sets for store in (Pictures(pictures, frame), Labels(maps))]
+    stores = [store for pictures, maps in sets for store in (PictureRows(pictures, frame), Labels(maps))]
     found = in_memory_or_not(*stores)
     return list(zip(found[::2], found[1::2], strict=True))
 
