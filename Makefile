@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types unit campaign mutants bench docs clean
+.PHONY: setup demo test lint types unit docs-test campaign mutants bench docs clean
 
 setup: $(VENV)/.ready
 
@@ -31,6 +31,14 @@ types: setup
 # file prepares is prepared once. The longest ones come first.
 unit: setup
 	$(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
+
+# What people look at: the report in a browser, the docs, notebooks, the wheel. Needs the extra `docs` and Chromium.
+docs-test: $(VENV)/.docs
+	$(BIN)/python -m pytest -m docs tests/site
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	@touch $@
 
 # Full counts of what the tests show a slice of; the figures go to docs/evidence.
 campaign: setup

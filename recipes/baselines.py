@@ -11,7 +11,7 @@ is in its result, and is less (docs/privacy.md).
 From the thesis on PRISM: ResNet-18 cut after its 6th layer (layer2), the attribute `living`, SGD at 0.015 with
 momentum 0.9 and weight decay 1e-4, batches of 128, 50 epochs, DISCO with eight patches a side and without ("Off").
 Not in it, so ours: the CIFAR stem (accuracies above 90 % need it), DISCO's pruning ratio and alpha. Its decoupler
-cuts up the input; ours divides the 16x16 maps at the cut, so "(8)" has other units than theirs.
+cuts up the input (recipes/faces.py has it); here the 16x16 maps at the cut are divided, so "(8)" has other units.
 
 Neither paper runs `Adversarial` or `Shredder`; their settings are ours.
 """

@@ -1,5 +1,6 @@
 """One thread everywhere: bit equality holds only for equal thread counts, and busy cores punish spinning."""
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from cutlayer.attacks import Decoder
 from cutlayer.audit import floors
 
 torch.set_num_threads(1)
+os.fsync = os.fdatasync = lambda number: None  # nobody pulls a plug here, and disks are slow
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

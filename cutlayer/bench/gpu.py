@@ -58,6 +58,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "gpu.resnet18.tf32": partial(step, NoGuard(), faster=Faster(precision="tf32")),
     "gpu.resnet18.bf16": partial(step, NoGuard(), faster=Faster(precision="bf16", channels_last=True)),
     "gpu.resnet18.channels_last": partial(step, NoGuard(), faster=Faster(precision="float32", channels_last=True)),
+    "gpu.resnet18.autotune": partial(step, NoGuard(), faster=Faster(precision="float32", autotune=True)),
     "gpu.lightsplit": partial(step, LightSplit(ratio=8)),
     "gpu.quantize": partial(step, Quantize(bits=4)),
     "gpu.seal": partial(step, SEAL(energy=0.7)),
@@ -142,7 +143,8 @@ def _captured_loop(samples: Samples) -> Epoch:
     with torch.cuda.graph(graph):
         loss = one()
 
-    def epoch() -> None:
+    def epoch(held: tuple[object, ...] = (whole, optimizer)) -> None:
+        """A graph knows addresses alone: whose they are has to live as long as it does."""
         for index in epoch_batches(len(x), BATCH, 0):
             here = index.cuda()
             images.copy_(x[here])

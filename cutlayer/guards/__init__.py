@@ -6,6 +6,10 @@ An import line here is all that registers one: `__all__`, and with it every name
 from ..core.guard import Guarded as Guarded
 from ..core.guard import GuardModule as GuardModule
 from ..core.guard import Shape as Shape
+from ..core.search import Between as Between
+from ..core.search import Fixed as Fixed
+from ..core.search import OneOf as OneOf
+from ..core.search import Search as Search
 from ..core.seeds import derive as derive
 from ..core.seeds import generator as generator
 from ..core.spec import plug_ins

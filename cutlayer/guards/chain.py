@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Fixed, Search
 from ..core.seeds import derive
 from .base import Bound, Guard, NoGuard, Release, behind
 
@@ -25,6 +26,7 @@ class Chain(Guard):
 
     parts: tuple[Guard, ...]
     in_suite: ClassVar[bool] = False  # it has no usual parts
+    search: ClassVar[Search] = Fixed("its parts are searched")
 
     def __init__(self, *parts: Guard):
         strange = [part for part in parts if not isinstance(part, Guard)]

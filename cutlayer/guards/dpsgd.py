@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Guard, Release
 from .parts.calibration import gaussian_multiplier, in_run, sampled_multiplier
 from .parts.noise import draw
@@ -46,6 +47,7 @@ class DPSGD(Guard):
     no_claim: ClassVar[str] = (
         "none for what leaves: only the client's weights are learnt with clipped and noised gradients"
     )
+    search: ClassVar[Search] = {"clip": Between(0.1, 10.0, log=True), "noise": Between(0.1, 4.0, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, int | float) or not 0 < self.clip < float("inf"):

@@ -12,6 +12,7 @@ from torch.nn.functional import mse_loss, softplus
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, OneOf, Search
 from ..core.seeds import derive, seeded
 from ..wire.codecs.entropy import Coded
 from ..wire.codecs.parts.gridded import Gridded
@@ -68,6 +69,7 @@ class LFQ(Guard):
     fills_zeros: ClassVar[bool] = True
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"groups": OneOf(1, 2, 4), "bits": Between(2, 16)}
 
     def __post_init__(self) -> None:
         for name, least in {"groups": 1, "bits": 1, "quantizers": 1, "depth": 1, "freq": 1, "pre": 0}.items():

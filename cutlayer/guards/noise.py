@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Bound, Guard, Release
 from .parts.calibration import gaussian_multiplier, in_run
 from .parts.claims import Claim, Sent
@@ -32,6 +33,7 @@ class Gaussian(Guard):
     epochs: int | None = field(default=None, init=False, repr=False, compare=False)  # of the plan it stands in
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.05, 5.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
@@ -89,6 +91,7 @@ class Laplace(Guard):
     epsilon: float | None = None
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.05, 5.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
@@ -144,6 +147,7 @@ class Noise(Guard):
     scale: float = 1.0
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.1, 10.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_number(self, "scale", self.scale)

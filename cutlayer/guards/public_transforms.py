@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Bound, Guard, Support
 from .parts.claims import Claim
 from .parts.periodic import Transform, check_energy, dct_basis, kept_by_energy, prefix, sides, stays_similar
@@ -28,6 +29,7 @@ class _PublicTransform(Guard):
     energy: float = 0.7
     makes_zeros: ClassVar[bool] = True
     fills_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"energy": Between(0.1, 0.95)}
 
     def __post_init__(self) -> None:
         check_energy(self, self.energy)

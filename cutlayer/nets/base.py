@@ -29,6 +29,9 @@ class Net(Spec, ABC):
     # Where head and body have the parameter names of a published checkpoint: the name of the tail in it ("" if the
     # tail's own names are the published ones, too). None: there is no such checkpoint.
     tail_name: ClassVar[str | None] = None
+    unread: ClassVar[tuple[str, ...]] = ()  # beginnings of names in that checkpoint which no part here has
+    # Where a published network is part of this one: what its names begin with here. Its own file fills it alone.
+    backbone: ClassVar[str] = ""
 
     @abstractmethod
     def head(self, shape: Shape) -> nn.Module:

@@ -306,7 +306,7 @@ def test_a_comparison_becomes_files(chosen, rows, tmp_path):
     )
     page = (tmp_path / "a" / "report.html").read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", page), "nothing is loaded from elsewhere"
-    assert "<script>" not in page and "<b>)" not in page
+    assert "compare <script>" not in page and "<b>)" not in page
     for line in summaries(rows):
         assert line["variant"] in page and f"{line['accuracy']:.4f}" in page
     lines = list(csv.DictReader(io.StringIO((tmp_path / "a" / "compare.csv").read_text())))

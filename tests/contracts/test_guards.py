@@ -50,6 +50,7 @@ LAWS = (
     laws.says_what_may_be_claimed,
     laws.hands_on,
     laws.refuses_in_words,
+    laws.names_what_may_be_tried,
 )
 
 

@@ -5,14 +5,16 @@ import csv
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from ... import __version__
+from ...core.files import write_together
+from ...training.facts.made import made
 from ..report.plots import SOFT, heat, png, pyplot
+from ..report.tidy import without_empty_columns
 from ..split_buys import best_in_words
 from ..words import signed
 from .run import SCHEMA, summaries
@@ -61,12 +63,7 @@ def write(data: dict[str, Any], chosen: Sequence[Variant], folder: Path) -> None
         "report.html": html(data, pictures).encode(),
         **pictures,
     }
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        for name, content in files.items():
-            (Path(beside) / name).write_bytes(content)
-        folder.mkdir(exist_ok=True)
-        for name in files:
-            (Path(beside) / name).replace(folder / name)
+    write_together(folder, files)
 
 
 def table(rows: Sequence[Row]) -> bytes:
@@ -91,8 +88,9 @@ def html(data: dict[str, Any], pictures: dict[str, bytes]) -> str:
         loader=PackageLoader("cutlayer.audit.report", "templates"), autoescape=True, undefined=StrictUndefined
     )
     images = {name.removesuffix(".png"): base64.b64encode(one).decode() for name, one in pictures.items()}
-    return environment.get_template("compare.html.j2").render(
+    page = environment.get_template("compare.html.j2").render(
         data=data,
+        made=made(sum(row["seconds"] for row in data["rows"])),
         lines=data["variants"],
         images=images,
         client_images=[image for name, image in images.items() if name.startswith("clients")],
@@ -103,6 +101,7 @@ def html(data: dict[str, Any], pictures: dict[str, bytes]) -> str:
         size=size,
         over_alone=over_alone,
     )
+    return without_empty_columns(page)
 
 
 def size(count: float) -> str:

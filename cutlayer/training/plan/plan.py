@@ -11,7 +11,7 @@ from ...core.compressor import Compression
 from ...core.outside import plain_names
 from ...core.spec import Spec
 from ...data.base import Source
-from ...data.digits import Digits
+from ...data.fashion import Fashion
 from ...data.partitions import IID, Partition
 from ...data.poisons import Poison
 from ...detectors import Detector, ServerDetector
@@ -60,7 +60,7 @@ class Plan(Spec):
     """
 
     net: Net = SimpleCNN()
-    data: Source = Digits()
+    data: Source = Fashion()
     protocol: Protocol = UShaped()
     guard: Guard = NoGuard()
     guarded_clients: int | None = None  # how many clients use the guard, the first ones; None: all of them
