@@ -13,6 +13,7 @@ from . import audit as cli_audit
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
+from . import estimates as cli_estimates
 from . import generate as cli_generate
 from . import layers as cli_layers
 from . import new as cli_new
@@ -339,6 +340,7 @@ cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 cli_generate.register(app)
+cli_estimates.register(app)
 cli_tune.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
