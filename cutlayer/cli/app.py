@@ -15,6 +15,7 @@ from . import compare as cli_compare
 from . import deploy as cli_deploy
 from . import generate as cli_generate
 from . import layers as cli_layers
+from . import reproduce as cli_reproduce
 from . import tune as cli_tune
 from .options import (
     AsJson,
@@ -322,6 +323,7 @@ cli_compare.register(app)
 cli_deploy.register(app)
 cli_generate.register(app)
 cli_tune.register(app)
+cli_reproduce.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")
