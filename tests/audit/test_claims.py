@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from toys import samples
+from toys import TinyNet, samples
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -187,7 +187,8 @@ def test_reproduce_runs_commands_and_judges_their_json_and_goes_on(tmp_path, mon
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(Digits, "read", lambda self, folder: Loaded(samples(48, 0), samples(24, 1), ("a", "b", "c")))
-    command = "compare --net 'MLP(widths=(8, 8))' --batch-size 16 --with 'epochs={1,2}' --seeds 2 --no-alone"
+    monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
+    command = "compare --net SimpleCNN --batch-size 16 --with 'epochs={1,2}' --seeds 2 --no-alone"
 
     def judge(results):
         return Finding(
