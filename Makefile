@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types unit docs-test campaign mutants bench docs clean
+.PHONY: setup demo test lint types unit docs-test campaign mutants bench docs evidence clean
 
 setup: $(VENV)/.ready
 
@@ -55,6 +55,10 @@ bench: setup
 # Tables of plug-ins follow from their docstrings; a test says when they do not.
 docs: setup
 	$(BIN)/python tools/tables.py
+
+# EVIDENCE.md and its figure follow from the JSON in docs/evidence; a test says when they do not.
+evidence: setup
+	$(BIN)/python tools/evidence.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -17,6 +17,7 @@ from . import estimates as cli_estimates
 from . import generate as cli_generate
 from . import layers as cli_layers
 from . import new as cli_new
+from . import reproduce as cli_reproduce
 from . import tune as cli_tune
 from .extras import extra_of
 from .options import (
@@ -342,6 +343,7 @@ cli_deploy.register(app)
 cli_generate.register(app)
 cli_estimates.register(app)
 cli_tune.register(app)
+cli_reproduce.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")
