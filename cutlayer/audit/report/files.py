@@ -26,6 +26,7 @@ from ..split_buys import in_words as buys_in_words
 from ..split_buys import over_seeds as alone_over_seeds
 from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_bytes
 from ..words import floor_name, percents, secret_name, signed
+from ..words_told import in_words as words_told
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .row_plots import best_records, column_chart, column_table, curves
@@ -173,6 +174,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         crossing=crossing,
         compared=compared,
         in_units=in_units,
+        words_told=words_told,
         measured=audit.rows[0]["rates"]["total ratio"] is not None,
     )
     return without_empty_columns(page)
