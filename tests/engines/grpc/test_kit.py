@@ -75,7 +75,7 @@ def story(tmp_path_factory):
     until(lambda: site.party.network.steps >= 2)
     answers["training"], answers["client"] = get(health, "/readyz"), site.status()
     site.stop()
-    thread.join(20)
+    thread.join(60)
     until(lambda: not run.host.connections[0].connected)
     answers["away"] = get(health, "/readyz")
     certs.make(folder / "authority", [], ["ward-b"], renew=True)
@@ -91,7 +91,7 @@ def story(tmp_path_factory):
     return Story(run, answers, ended[0], site.party.network.steps)
 
 
-def until(what, seconds=20):
+def until(what, seconds=60):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
