@@ -34,6 +34,22 @@ def commit() -> str:
     return f"{found}, changed since" if git("status", "--porcelain", "cutlayer") else found
 
 
+class Passed:
+    """Tests of a campaign that have passed, by name: `--go-on` leaves them out."""
+
+    def __init__(self, folder: Path | None = None):
+        folder = FOLDER if folder is None else folder
+        folder.mkdir(exist_ok=True)
+        self._path = folder / f"passed-{package()}.txt"
+
+    def names(self) -> set[str]:
+        return set(self._path.read_text().splitlines()) if self._path.exists() else set()
+
+    def add(self, name: str) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{name}\n")
+
+
 class Progress:
     """The finished parts of one campaign."""
 

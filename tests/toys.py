@@ -118,6 +118,7 @@ GUARDS: list[Guard] = [
     LFQ(bits=3, freq=1000),
     LFQ(groups=2, bits=2, quantizers=2, levels="learned", scale="client", freq=1000),
     LFQ(bits=2, depth=2, decoder="client", freq=1000),
+    LFQ(bits=3, values=5, coded=True, scale="affine", freq=1000),
     Chain(LFQ(bits=4, stride=1, freq=1000), WCC(weight=0.001)),
     RateBottleneck(channels=3, width=4),
     RateBottleneck(channels=2, stride=1, hyper=0, weight=0.5, per="pixel", width=4),

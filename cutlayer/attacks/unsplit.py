@@ -15,6 +15,7 @@ from ..core.message import Message
 from ..core.seeds import derive, seeded
 from ..guards.base import Guard
 from ..metrics.images import minmax
+from ..nets.base import check_choice
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.view import View
 from .parts.viewing import Viewing
@@ -66,6 +67,7 @@ class UnSplit(Viewing):
     @classmethod
     def sized(cls, budget: str) -> Self:
         """A first look, a report, or the steps of the paper (five minutes an image on one core)."""
+        check_choice("budget", budget, ("quick", "standard", "paper"))
         if budget == "quick":
             return cls(rounds=20, most_images=16)
         if budget == "standard":

@@ -58,7 +58,6 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "gpu.resnet18.tf32": partial(step, NoGuard(), faster=Faster(precision="tf32")),
     "gpu.resnet18.bf16": partial(step, NoGuard(), faster=Faster(precision="bf16", channels_last=True)),
     "gpu.resnet18.channels_last": partial(step, NoGuard(), faster=Faster(precision="float32", channels_last=True)),
-    "gpu.resnet18.autotune": partial(step, NoGuard(), faster=Faster(precision="float32", autotune=True)),
     "gpu.lightsplit": partial(step, LightSplit(ratio=8)),
     "gpu.quantize": partial(step, Quantize(bits=4)),
     "gpu.seal": partial(step, SEAL(energy=0.7)),

@@ -13,14 +13,15 @@ from . import audit as cli_audit
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
+from . import estimates as cli_estimates
 from . import generate as cli_generate
 from . import layers as cli_layers
 from . import new as cli_new
+from . import reproduce as cli_reproduce
 from . import tune as cli_tune
 from .extras import extra_of
 from .options import (
     AsJson,
-    Autotune,
     ChannelsLast,
     Code,
     Compiled,
@@ -86,7 +87,6 @@ def train(
     precision: Precision = "",
     channels_last: ChannelsLast = False,
     compile: Compiled = False,
-    autotune: Autotune = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Out = None,
@@ -164,7 +164,7 @@ def train(
             device=device if engine == "local" else "cpu",
             resume=resume is not None,
             follow=follow,
-            faster=Faster(precision, channels_last, compile, autotune),
+            faster=Faster(precision, channels_last, compile),
         )
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
@@ -196,7 +196,7 @@ def train(
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
-FASTER = ("precision", "channels_last", "compile", "autotune")
+FASTER = ("precision", "channels_last", "compile")
 app.command()(resumable(train, only=frozenset({"record", "link", "device", *FASTER})))
 
 
@@ -341,7 +341,9 @@ cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 cli_generate.register(app)
+cli_estimates.register(app)
 cli_tune.register(app)
+cli_reproduce.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")

@@ -47,9 +47,6 @@ Precision = Annotated[
 ]
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Another order in memory: other bits.")]
 Compiled = Annotated[bool, typer.Option("--compile", help="torch.compile: a slow start, other bits.")]
-Autotune = Annotated[
-    bool, typer.Option("--autotune", help="cuDNN tries its kernels and keeps the fastest: other bits at every start.")
-]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: $OMP_NUM_THREADS, else all cores.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data sets; else $CUTLAYER_DATA, else ./data.")]
 Out = Annotated[Path | None, typer.Option(help="A new folder for the results. Default: runs/<command>-<time>.")]

@@ -14,6 +14,7 @@ from ..core.state import fix
 from ..core.state import freeze as freeze
 from ..nets.server_network import ServerNetwork
 from .bodies import RoundBodies
+from .growing_text import keeping_texts
 from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
 from .plan.shapes import cut_shapes
@@ -44,6 +45,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
             *keeping(plan),
             *compressing(plan.seed, plan.compression),
+            *keeping_texts(plan, task),
             *bodies.watchers(),
         ],
     )

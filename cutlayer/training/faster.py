@@ -12,7 +12,7 @@ from torch import nn
 
 PRECISIONS = ("float32", "tf32", "bf16")
 # How far weights may be from those of the plain way after an epoch, as a share of how far training moved them.
-BANDS = {"tf32": 0.05, "bf16": 0.3, "channels_last": 0.001, "compile": 0.01, "autotune": 0.001}
+BANDS = {"tf32": 0.05, "bf16": 0.3, "channels_last": 0.001, "compile": 0.01}
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class Faster:
     precision: str = ""  # empty: as torch is set
     channels_last: bool = False
     compiled: bool = False
-    autotune: bool = False  # cuDNN tries its kernels for every shape: which one wins may differ at every start
 
     def __post_init__(self) -> None:
         if self.precision and self.precision not in PRECISIONS:
@@ -31,16 +30,12 @@ class Faster:
     def refuse_unfit(self, device: torch.device) -> None:
         if self.precision == "tf32" and device.type != "cuda":
             raise ValueError("--precision tf32 is how NVIDIA's GPUs multiply: take --device cuda, or leave it out")
-        if self.autotune and device.type != "cuda":
-            raise ValueError("--autotune has cuDNN choose among its kernels: take --device cuda, or leave it out")
 
     def begin(self) -> None:
         """What is set for the whole process."""
         if self.precision in ("float32", "tf32"):
             allowed = self.precision == "tf32"
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-        if self != AS_ALWAYS:
-            torch.backends.cudnn.benchmark = self.autotune
 
     def prepare(self, *parts: nn.Module) -> None:
         """Have these parts of a network compute so. In place: names and optimizers stay as they are."""
@@ -57,7 +52,7 @@ class Faster:
                 part.compile()
 
     def __str__(self) -> str:
-        ways = {"channels-last": self.channels_last, "compiled": self.compiled, "autotuned": self.autotune}
+        ways = {"channels-last": self.channels_last, "compiled": self.compiled}
         asked = [self.precision, *(way for way, wanted in ways.items() if wanted)]
         return ", ".join(one for one in asked if one)
 

@@ -302,8 +302,8 @@ def test_the_command_searches_checks_under_other_seeds_and_writes_a_plan(tmp_pat
     words = [
         "tune", "--net", "SimpleCNN", "--leak", "0.999", "--loss", "90", "--guard", "Quantize", "--guard", "Subset",
         "--epochs", "1", "--batch-size", "16", "--aux-samples", "32", "--images", "24", "--trials", "3",
-        "--no-chains",        "--attack", "Decoder(steps=5, hidden=16, readers=('ridge', 'mlp'))", "--check-seeds", "1", "--json",
-        "--out", str(tmp_path / "found"),
+        "--no-chains", "--attack", "Decoder(steps=5, hidden=16, readers=('ridge', 'mlp'))", "--check-seeds", "1",
+        "--json", "--out", str(tmp_path / "found"),
     ]  # fmt: skip
     done = CliRunner().invoke(cli.app, words, catch_exceptions=False)
     data = json.loads(done.stdout)

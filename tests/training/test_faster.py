@@ -68,18 +68,3 @@ def test_what_cannot_be_asked_for():
         Faster(precision="fp8")
     with pytest.raises(ValueError, match="--device cuda"):
         LocalRun(tiny_plan(), tiny_parts(), classes=TASK.classes, faster=Faster(precision="tf32"))
-    with pytest.raises(ValueError, match=r"--autotune .* --device cuda"):
-        LocalRun(tiny_plan(), tiny_parts(), classes=TASK.classes, faster=Faster(autotune=True))
-
-
-def test_kernels_are_chosen_by_trial_only_where_that_was_asked_for():
-    before = torch.backends.cudnn.benchmark
-    try:
-        Faster(autotune=True).begin()
-        assert torch.backends.cudnn.benchmark
-        Faster().begin()
-        assert torch.backends.cudnn.benchmark, "as torch is set"
-        Faster(precision="float32").begin()
-        assert not torch.backends.cudnn.benchmark
-    finally:
-        torch.backends.cudnn.benchmark = before

@@ -58,9 +58,11 @@ class AuditLog(logging.Handler):
 
     def close(self) -> None:
         logging.getLogger("cutlayer").removeHandler(self)
+        self.acquire()  # whoever writes just now is done first: the number may be another file's next
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        self.release()
         super().close()
 
 

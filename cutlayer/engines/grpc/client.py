@@ -26,6 +26,7 @@ from ...training.client import Client
 from ...training.evaluation import figures
 from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
+from ...training.growing_text import GROWS
 from ...training.loop import BEST
 from ...training.orders import PURPOSES, numbers, weights_in
 from ...training.own_data import OwnData, Uplink
@@ -552,6 +553,10 @@ def refuse_wrong_answer(
         # To a reference the rows come back that were referred to: the labels they are compared with have as many.
         rows = len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
         name, shape = "u", (rows, *row)
+        if GROWS in asked.tensors:
+            if not reply.tensors:  # the server has this text no longer
+                return
+            shape = (rows, asked["z"].shape[1], *row[1:])
     if set(reply.tensors) != {name}:
         raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
     tensor = reply[name]

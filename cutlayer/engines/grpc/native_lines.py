@@ -1,6 +1,7 @@
 """What gRPC's core writes to standard error, past Python, made into events of our log like all others."""
 
 import contextlib
+import faulthandler
 import logging
 import os
 import re
@@ -29,6 +30,7 @@ def native_lines() -> Iterator[None]:
     real, before = os.dup(2), sys.stderr
     reader, writer = os.pipe()
     sys.stderr = open(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    faulthandler.enable(sys.stderr)  # a crash must not end in the pipe, where nobody reads it any more
     os.dup2(writer, 2)
     os.close(writer)
     thread = threading.Thread(target=_hear, args=(reader, real), name="native lines", daemon=True)
@@ -37,6 +39,7 @@ def native_lines() -> Iterator[None]:
         yield
     finally:
         sys.stderr.flush()
+        faulthandler.disable()
         os.dup2(real, 2)  # the pipe has no other end now: the thread reads what is left, and ends
         sys.stderr = before
         thread.join(2)

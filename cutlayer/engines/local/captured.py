@@ -33,6 +33,7 @@ class CapturedSteps:
         self._looked = False  # at a plain step, for what a graph would repeat
         self._stands: dict[int, tuple[float, ...]] = {}  # by client, what the graphs below were captured with
         self._kept: dict[int, dict[Any, _Captured]] = {}
+        self._plain = set[Any]()  # shapes that a plain step had
         self._walked: dict[int, tuple[tuple[nn.Module, ...], list[Mapping[str, Tensor | None]]]] = {}
         self._pool: Any = None
 
@@ -41,13 +42,18 @@ class CapturedSteps:
             return learn(client, batch, hooks=hooks)
         exchange_lift(client)  # between two steps, captured or not
         stands = (*self._rates(client), *self._tensors(client))
+        shapes = batch.x.shape, batch.y.shape, tuple(batch.s)
         if self._stands.get(client.number) != stands:
             # Tensors were replaced, a rate is another or momentum is still to be made: a plain step, and look again.
             self._start_anew(client.number, stands)
+            self._plain.add(shapes)
             return learn(client, batch)
         if not self._looked:
             return self._look(client, batch)
-        kept, shapes = self._kept[client.number], (batch.x.shape, batch.y.shape, tuple(batch.s))
+        if shapes not in self._plain:  # kernels are loaded and chosen when a shape is new, and not while capturing
+            self._plain.add(shapes)
+            return learn(client, batch)
+        kept = self._kept[client.number]
         if shapes not in kept:
             captured = self._capture(client, batch)
             if captured is None:
@@ -81,6 +87,7 @@ class CapturedSteps:
         updates = self.server.bodies.version(client.number)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         client.remote.continue_at(step)
+        drawn = torch.cuda.get_rng_state(batch.x.device)
         try:
             with self.ledger.recording() as crossed, torch.cuda.graph(graph, pool=self._pool):
                 terms = client.split.terms(still, client.remote)
@@ -94,6 +101,7 @@ class CapturedSteps:
         except RuntimeError as error:
             self.why_not = f"this step cannot be captured: {str(error).splitlines()[0]}"
             torch.cuda.synchronize()
+            _draw_again_from(drawn, batch.x.device)
             self.server.forget(client.number)
             client.split.zero_grad()  # what was captured of them was never computed
             client.remote.continue_at(step)
@@ -148,6 +156,14 @@ class CapturedSteps:
         for optimizer in (client.optimizer, self.server.optimizer):
             for group in optimizer.param_groups if optimizer is not None else ():
                 yield group["lr"]
+
+
+def _draw_again_from(state: Tensor, device: torch.device) -> None:
+    """A capture that fails leaves the device's generator waiting for its end, and dropout is refused from then on."""
+    fresh = torch.Generator(device)
+    fresh.set_state(state)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 class _Captured(NamedTuple):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from rehearsal import Rehearsal, open_site, refuse_other_weights, undisturbed
 from toys import tiny_plan
 
 from cutlayer.core.errors import Interrupted
-from cutlayer.engines.grpc import audit_log, native_lines
+from cutlayer.engines.grpc import audit_log, certs, native_lines
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.audit_log import AUDIT_LOG, AuditLog, Thinned
 from cutlayer.engines.grpc.deploy import Service
@@ -47,17 +48,21 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    """Somebody is refused; a client is stopped in the middle and comes back; the run ends as if undisturbed."""
+    """Somebody is refused; one client is stopped in the middle and comes back, the other's certificate is replaced
+    while its connection is open; the run ends as if undisturbed."""
     folder = tmp_path_factory.mktemp("story")
+    certs.make(folder / "authority", ["localhost"], [*NAMES, "mallory"])
+    shutil.copytree(folder / "authority", folder / "certs")  # what the parties have of it
 
     def slow(message, handle):
         time.sleep(0.01)
         return handle(message)
 
-    run = Rehearsal(PLAN, folder, names=NAMES, limits=Limits(every=2, deadline=20.0), watchers=(slow,))
+    limits = Limits(every=2, deadline=20.0, review=0.05)
+    run = Rehearsal(PLAN, folder, names=NAMES, limits=limits, watchers=(slow,), identities=folder / "certs")
     health = start_health("127.0.0.1:0", run.service.status)
     answers = {"waiting": get(health, "/readyz"), "elsewhere": get(health, "/")}
-    with Peer(run.address("ward-a")) as stranger:
+    with Peer(run.address("mallory")) as stranger:
         stranger.send(note(Type.HELLO, hello(PLAN, "mallory")))
         assert stranger.refusal() == "unknown client"
     run.join("ward-b")
@@ -73,6 +78,10 @@ def story(tmp_path_factory):
     thread.join(20)
     until(lambda: not run.host.connections[0].connected)
     answers["away"] = get(health, "/readyz")
+    certs.make(folder / "authority", [], ["ward-b"], renew=True)
+    shutil.copytree(folder / "authority/ward-b", folder / "certs/ward-b", dirs_exist_ok=True)
+    shutil.copy2(folder / "authority/server/revoked.txt", folder / "certs/server/revoked.txt")
+    until(lambda: run.service.network.refused["revoked"])
     run.join("ward-a")
     serving.join(60)
     run.end()
@@ -111,6 +120,12 @@ def test_a_client_that_is_asked_to_end_goes_on_later_as_if_nothing_had_been(stor
     refuse_other_weights(undisturbed(PLAN), story.run)
 
 
+def test_a_client_whose_certificate_was_replaced_comes_back_with_the_new_one(story):
+    """It is cut off for the old one, which is revoked."""
+    assert story.run.results["server"]["refused"] == {"unknown client": 1, "revoked": 1}
+    assert story.run.results["ward-b"]["exact"] and story.run.results["ward-b"]["connections"] >= 2
+
+
 def test_readyz_follows_the_run(story):
     told = {when: (code, json.loads(text)["why"]) for when, (code, text) in list(story.answers.items())[:2]}
     assert told["waiting"] == (503, "ward-a, ward-b never came") and told["elsewhere"][0] == 404
@@ -124,8 +139,12 @@ def test_the_audit_log_tells_the_whole_story_and_no_contents(story):
     server, client = audited(story.run.folder / "server"), audited(story.run.folder / "ward-a")
     events = [line["event"] for line in server]
     assert events[0] == "started" and "finished" in events
-    (refused,) = [line for line in server if line["event"] == "refused"]
-    assert refused["error"] == "unknown client" and "mallory" in refused["text"] and refused["from"]
+    refused = [line for line in server if line["event"] == "refused"]
+    assert [(line["client"], line["error"]) for line in refused] == [
+        ("mallory", "unknown client"),
+        ("ward-b", "revoked"),
+    ]
+    assert "'mallory' is none of the clients" in refused[0]["text"] and refused[0]["from"]
     came = [line["client"] for line in server if line["event"] == "joined"]
     assert came.count("ward-a") >= 2 and came.count("ward-b") >= 1
     assert {line["plan"] for line in server if line["event"] == "plan agreed"} == {PLAN.fingerprint()}
