@@ -55,7 +55,7 @@ def before_training(plan: Plan, task: Task, data: Parts, device: torch.device | 
     return Knowledge(
         task=task,
         aux=data.aux.images().to(device),
-        aux_labels=data.aux.y.to(device),
+        aux_labels=data.aux.y[:].to(device),
         aux_attributes={name: values.to(device) for name, values in data.aux.s.items()} or None,
         net=plan.net,
         guard=KnownGuard(public, cut.shared, seed, task, true_key),

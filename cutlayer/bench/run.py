@@ -39,6 +39,7 @@ from . import deploy as bench_deploy
 from . import gpu as bench_gpu
 from . import leak as bench_leak
 from . import link as bench_link
+from . import stream as bench_stream
 from .measurement import Measured
 
 BATCH = 64
@@ -115,6 +116,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     **bench_deploy.ENTRIES,
     **bench_link.ENTRIES,
     **bench_leak.ENTRIES,
+    **bench_stream.ENTRIES,
     **bench_decoupler.ENTRIES,
     "codec.cost": codec_cost,
 }

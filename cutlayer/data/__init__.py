@@ -13,12 +13,15 @@ from .base import parts as parts
 from .celeba import CelebA
 from .cifar10 import CIFAR10
 from .cifar100 import CIFAR100
+from .coco import COCO
 from .digits import Digits
 from .faces import Faces
 from .fairface import FairFace
+from .fashion import Fashion
 from .fashion_mnist import FashionMNIST
 from .gtsrb import GTSRB
 from .image_folder import ImageFolder
+from .imagenet import ImageNet
 from .imdb import IMDB
 from .mnist import MNIST
 from .npz import Npz
@@ -38,21 +41,26 @@ from .table import Table
 from .texts import Texts
 from .tiny_imagenet import TinyImageNet
 from .utkface import UTKFace
+from .voc import VOC
 
 __all__ = [
     "CIFAR10",
     "CIFAR100",
+    "COCO",
     "FFHQ",
     "GTSRB",
     "IMDB",
     "MNIST",
     "SVHN",
+    "VOC",
     "CelebA",
     "Digits",
     "Faces",
     "FairFace",
+    "Fashion",
     "FashionMNIST",
     "ImageFolder",
+    "ImageNet",
     "Npz",
     "Pictures",
     "Reviews",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import seeded
 from .base import Guard, Support, need_maps
 from .parts.adversary import Opponent, check_opponent, opponent
@@ -37,6 +38,7 @@ class Disco(Guard):
     width: int = 32
     reads_samples: ClassVar[bool] = True
     makes_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": Between(0.1, 0.95), "alpha": Between(0.1, 0.9)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratio, int | float) or not 0 <= self.ratio < 1:

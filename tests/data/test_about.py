@@ -9,7 +9,7 @@ from cutlayer.data.base import About
 
 KINDS = names("data")
 OWN = {"Faces", "ImageFolder", "Npz", "Pictures", "Table", "Texts"}  # what they hold is the user's
-SHIPPED = {"Digits", "Scenes"}  # comes with a package: no file to look for
+SHIPPED = {"Digits", "Fashion", "Scenes"}  # comes with a package: no file to look for
 
 
 @pytest.mark.parametrize("name", KINDS)
