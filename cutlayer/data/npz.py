@@ -104,6 +104,9 @@ def _refuse_table(path: Path) -> None:
 
 
 def _samples(path: Path, arrays: Arrays, end: str, reader: Callable[[Path, np.ndarray], Tensor]) -> Samples:
+    if len(arrays[f"x{end}"]) != len(arrays[f"y{end}"]):
+        rows = f"x{end} has {len(arrays[f'x{end}'])} rows and y{end} has {len(arrays[f'y{end}'])}"
+        raise CorruptData(path, f"{rows}: there is one label for every sample")
     attributes = {name for name in arrays if name.startswith("s_") and name.endswith("_test") == bool(end)}
     return Samples(
         reader(path, arrays[f"x{end}"]),
