@@ -217,6 +217,10 @@ class Guard(Spec):
         """This guard with every number settled: noise that was asked for as an ε gets its scale here."""
         return self
 
+    def over(self, epochs: int) -> "Guard":
+        """This guard in a run of so many epochs: noise that was asked for as an ε of the run follows from them."""
+        return self
+
     def public_part(self) -> "Guard":
         """What the server may know of this guard."""
         return NoGuard() if self.client_only else self

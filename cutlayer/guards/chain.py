@@ -166,6 +166,10 @@ class Chain(Guard):
             found = found if step.part.client_only else step.part.message_bits(step.before)
         return found
 
+    def over(self, epochs: int) -> Guard:
+        parts = [part.over(epochs) for part in self.parts]
+        return self if all(new is old for new, old in zip(parts, self.parts, strict=True)) else Chain(*parts)
+
     def public_part(self) -> Guard:
         shown = [part.public_part() for part in self.parts if not part.client_only]
         return Chain(*shown) if len(shown) > 1 else shown[0] if shown else NoGuard()

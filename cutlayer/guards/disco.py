@@ -24,10 +24,11 @@ class Disco(Guard):
     becomes 0. Three disjoint updates in one backward pass: the head follows the server's gradient alone, the pruner
     (1-alpha) · task - alpha · reader's loss, the reader its loss. The reader guesses the input, or `attribute`.
 
-    `patches` = p prunes each channel in each field of a p x p grid on its own. The paper's spatial decoupler cuts the
-    *input* into patches and stacks them as channels; here the maps at the cut are divided, so that the head stays as
-    it is and nothing has to be trained anew. The paper scores with the remaining layers of a ResNet-18, as large as
-    the server's network; here two convolutions do, for a client that split its network because it is small.
+    `patches` = p prunes each channel in each field of a p x p grid on its own: the maps at the cut are divided, so
+    that the head stays as it is and nothing has to be trained anew. The paper's spatial decoupler cuts up the *input*
+    and makes its fields the channels: that is a network's business, `ResNet18(stem="fields")`. The paper scores with
+    the remaining layers of a ResNet-18, as large as the server's network; here two convolutions do, for a client that
+    split its network because it is small.
     """
 
     ratio: float = 0.6

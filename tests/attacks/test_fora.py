@@ -242,7 +242,7 @@ SHORT = replace(SMALL, steps=60, reader_steps=60)
     "attack",
     [
         SHORT,
-        replace(SHORT, prior=True),
+        replace(SHORT, prior=True, search_steps=20),
         *(
             pytest.param(replace(SHORT, **other), marks=pytest.mark.campaign)
             for other in ({"blocks": "resnet"}, {"blocks": "dense"}, {"mix": 0.8}, {"reader": "mlp"})
@@ -426,6 +426,17 @@ def test_a_prior_draws_what_it_learnt_and_stays_as_it_is():
     assert torch.equal(generator(code), generator(code)), "its noise is for learning only"
     assert not any(p.requires_grad for p in generator.parameters())
     assert ncc(x.mean(0).expand(2, *TASK.shape), generator(code)).mean() > 0.3
+
+
+def test_the_search_finds_a_code_that_explains_the_message_better():
+    """FORA-G: what the generator draws, sent once more by the substitute, comes nearer to what was observed."""
+    knowledge, _ = victim(count=24)
+    attacker = made(replace(SHORT, prior=True), knowledge)
+    seen, apart = attacker.read(knowledge.observed), []
+    for attacker.search_steps in (0, 40):
+        again = attacker.features(attacker.reconstruct(knowledge.observed))
+        apart.append(float((attacker.theirs(again) - attacker.theirs(seen)).square().mean()))
+    assert apart[1] < 0.9 * apart[0]
 
 
 @pytest.mark.parametrize("budget", ["quick", "standard", "paper"])

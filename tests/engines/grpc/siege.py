@@ -277,11 +277,16 @@ class Siege:
         dice, found = random.Random(self.seed + 2), Counter[str]()
         self.found["outsider"] = found
         whole = note(Type.HELLO, hello(self.plan, "ward-z"))
-        for _ in range(self.counts.outsider):
+
+        def drawn() -> bytes:
             text = greeting(dice, hello(self.plan, "ward-z", purpose=dice.choice(["train", "predict"])))
             packet = HEADER.pack(b"CP", Type.HELLO, 1, 0, 0, len(text)) + text
-            if dice.random() < 0.5:
-                packet = damaged(dice, whole, self.frames)
+            return damaged(dice, whole, self.frames) if dice.random() < 0.5 else packet
+
+        for _ in range(self.counts.outsider):
+            packet = drawn()
+            while takes_a_place(packet):
+                packet = drawn()
             with Peer(self.address) as peer:
                 answer = peer.send(packet).packet(30.0)
                 try:
@@ -309,6 +314,14 @@ class Siege:
                 kept.get().close()
         while not kept.empty():
             kept.get().close()
+
+
+def takes_a_place(packet: bytes) -> bool:
+    """A greeting in an honest client's name is no damage: without certificates whoever says a name has it."""
+    try:
+        return read_note(packet, Type.HELLO).get("name") in NAMES
+    except Refused:
+        return False
 
 
 def lying(dice: random.Random, packet: bytes) -> bytes:
