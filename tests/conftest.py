@@ -1,5 +1,6 @@
 """One thread everywhere: bit equality holds only for equal thread counts, and busy cores punish spinning."""
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -9,11 +10,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from progress import Passed
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit import floors
 
 torch.set_num_threads(1)
+os.fsync = os.fdatasync = lambda number: None  # nobody pulls a plug here, and disks are slow
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--go-on", action="store_true", help="leave out tests of a campaign that have passed already")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.go_on:
+        config.pluginmanager.register(GoingOn(Passed()))
+
+
+class GoingOn:
+    """A campaign that was killed goes on where it was, as long as the package is the same."""
+
+    def __init__(self, passed: Passed):
+        self._passed = passed
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        done = self._passed.names()
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+        items[:] = [item for item in items if item.nodeid not in done]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed and "campaign" in report.keywords:
+            self._passed.add(report.nodeid)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

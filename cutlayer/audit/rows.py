@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from ..guards import Guard, NoGuard
+from ..training.facts.made import Made
 
 SCHEMA = 2  # of audit.json, and of the cells an interrupted audit keeps
 
@@ -380,6 +381,7 @@ class AuditFile(AuditData):
     split_buys: list[Bought]
     split_buys_words: list[str]
     version: str
+    made: Made
     command: str
 
 

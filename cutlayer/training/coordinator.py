@@ -44,6 +44,7 @@ class Coordinator:
         self.memory: State = {}  # what the rule remembers; no client sees it
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
+        self.counting = threading.Lock()  # ledger and steps: who only counts does not wait for a body that computes
         self.watches = self._start_detectors()
         self._came: list[int] = []  # clients whose turn of this round counts
         self._last: tuple[Turn, Message] | None = None  # in a relay: what is handed on
@@ -140,8 +141,9 @@ class Coordinator:
     def order(self, turn: Turn) -> Message:
         """What a client is told to do, and the weights it starts from."""
         order = self._order(turn)
-        with self.lock:
+        with self.counting:
             self._count(order, DOWN)
+        with self.lock:
             if self.plan.rounds.merges and (before := self.bodies.before_turn()) is not None:
                 self._before[turn.client] = before
         return order
@@ -165,9 +167,10 @@ class Coordinator:
 
     def received(self, turn: Turn, done: Message) -> Message | None:
         """A client's answer to its order. Where several share a round, one whose numbers are gone is left out."""
-        with self.lock:
+        with self.counting:
             self._count(done, UP)
             self.progress.taken[turn.client] += turn.last - turn.first
+        with self.lock:
             before, lost = self._before.pop(turn.client, None), ""
             if before is not None:
                 lost = self.bodies.lost_numbers()

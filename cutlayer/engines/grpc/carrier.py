@@ -1,7 +1,8 @@
 """Orders to clients elsewhere: an order, the questions it leads to, and its answer, each checked before it counts."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import torch
@@ -21,6 +22,8 @@ from .pace import Pace, TurnClock
 from .replies import Replies
 from .session import Frame, Refused
 from .validation import MessageValidator, finite
+
+DISKS = 32  # clients that write or read their snapshots at a time
 
 
 class GrpcCarrier:
@@ -144,11 +147,13 @@ class GrpcCarrier:
         return Message(kind, client, self.coordinator.progress.taken[client], what)
 
     def _everybody(self, kind: Kind, number: int) -> None:
-        for connection in self.attendance.present():
+        def one(connection: ClientConnection) -> None:
             try:
                 self.ask(connection.number, self.order(kind, connection.number, number))
             except Absent:
                 self.attendance.lose(connection)
+
+        side_by_side(one, self.attendance.present())
 
     def ask(self, client: int, order: Message) -> Message:
         """Have a client follow an order, answer its questions, and return its own answer."""
@@ -175,7 +180,7 @@ class GrpcCarrier:
                         self._learnt(int(order["turn"][2] - order["turn"][1]))
                     return message
                 validator.check(message, client)
-                with coordinator.lock:
+                with coordinator.counting:
                     if message.kind is Kind.PREDICT:
                         coordinator.ledger.samples["predicting"] += len(message["z"])
                     coordinator.ledger.note(message, UP, len(frame))
@@ -190,7 +195,7 @@ class GrpcCarrier:
                 self._learnt(1)
 
     def _learnt(self, steps: int) -> None:
-        with self.coordinator.lock:
+        with self.coordinator.counting:
             for _ in range(steps):
                 self.coordinator.progress.learnt()
 
@@ -217,7 +222,7 @@ class GrpcCarrier:
     def _send(self, connection: ClientConnection, message: Message, counted: bool = False) -> None:
         frame = frames.encode(message)
         if counted:
-            with self.coordinator.lock:
+            with self.coordinator.counting:
                 self.coordinator.ledger.note(message, DOWN, len(frame))
         connection.send(frame)
 
@@ -250,6 +255,15 @@ class GrpcCarrier:
         shared = self.coordinator.shared
         if weights and shared and not self.coordinator.plan.rounds.merges and _form(weights) != _form(shared):
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
+
+
+def side_by_side(work: Callable[[ClientConnection], None], connections: Sequence[ClientConnection]) -> None:
+    """Each waits for its own disk: one after the other, a snapshot of hundreds takes as long as all of them together.
+
+    Everybody comes to an end before the first error is raised.
+    """
+    with ThreadPoolExecutor(max(1, min(DISKS, len(connections)))) as pool:
+        list(pool.map(work, connections))
 
 
 def serve_predictions(carrier: GrpcCarrier, connection: ClientConnection) -> None:

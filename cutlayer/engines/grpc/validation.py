@@ -6,7 +6,7 @@ from collections.abc import Set
 import torch
 from torch import Tensor
 
-from ...core.batch import Task
+from ...core.batch import NO_LABEL, Task
 from ...core.message import BESIDE, Kind, Message
 from ...training.growing_text import GROWS, grows
 from ...training.labels import label_shape
@@ -195,7 +195,8 @@ class MessageValidator:
             raise Refused("shape", f"{message}: y is one {each} for each row of z")
         if not 0 < len(y) <= self._rows:
             raise Refused("shape", f"{message}: y has {len(y)} labels, 1 to {self._rows} are allowed")
-        if not 0 <= int(y.min()) <= int(y.max()) < self._classes:
+        known = y[y != NO_LABEL] if self._label else y  # pixels may have none
+        if not known.numel() or not 0 <= int(known.min()) <= int(known.max()) < self._classes:
             raise Refused("range", f"{message}: y holds classes from 0 to {self._classes - 1}")
         if rows is not None:
             if rows.dtype != torch.int64 or rows.shape != y.shape[:1]:

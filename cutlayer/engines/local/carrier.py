@@ -11,7 +11,7 @@ from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.batches import on
 from ...training.coordinator import Coordinator
-from ...training.evaluation import figures
+from ...training.evaluation import figures, mean_loss
 from ...training.fused_wave import FUSED
 from ...training.loop import BEST
 from ...training.micro_batches import Ring
@@ -74,8 +74,8 @@ class LocalCarrier:
     def evaluate(self, purpose: str) -> list[float]:
         self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.coordinator.keeps_networks))
         found = self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
-        told = figures(client.scored for client in self.clients)
-        self.coordinator.progress.figures = {name: told[name] for name in told if name == "perplexity"}
+        told = figures(client.scored for client in self.clients) | mean_loss(client.scored for client in self.clients)
+        self.coordinator.progress.figures = {name: told[name] for name in told if name in ("perplexity", "loss")}
         return found
 
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:

@@ -51,7 +51,10 @@ def refuse_old_names(text: str) -> None:
 def _recipe(place: str, function: str) -> Plan:
     """Imported as a module is: what a recipe defines can be handed to other processes."""
     if place.endswith(".py") and not Path(place).expanduser().exists():
-        raise FileNotFoundError(f"there is no recipe {place}")
+        looked = Path(place).expanduser().resolve().parent
+        raise FileNotFoundError(
+            f"there is no recipe {place} (looked in {looked}); `cutlayer new` lists and copies those of the package"
+        )
     made = load_file(place) if place.endswith(".py") else load_module(place)
     own = {name for name, thing in vars(made).items() if isfunction(thing) and thing.__module__ == made.__name__}
     offers = sorted(name for name in own if not name.startswith("_"))

@@ -78,6 +78,10 @@ def here(plan):
     return LocalRun(plan, parts, classes=TASK.classes)
 
 
+# What only the engine that sees the clients is told.
+FACTS_OF_ONE_PROCESS = ("seconds", "val_loss")
+
+
 def carried(plan, lost=(), crews=2):
     run = here(plan)
     coordinator, setup = fleet_of(run)
@@ -86,7 +90,10 @@ def carried(plan, lost=(), crews=2):
 
 
 def told(coordinator, carrier):
-    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in coordinator.progress.history]
+    rows = [
+        {name: value for name, value in row.items() if name not in FACTS_OF_ONE_PROCESS}
+        for row in coordinator.progress.history
+    ]
     return coordinator.tensors(), (rows, coordinator.ledger.as_dict(), carrier.evaluate("test"))
 
 
