@@ -49,7 +49,7 @@ class GrpcCarrier:
         return [brought.get(turn.client) for turn in turns]
 
     def evaluate(self, purpose: str) -> list[float]:
-        """Of each client, in their order. Side by side, unless somebody at the server listens: it is to hear one after
+        """Of each client, in their order. Side by side, unless somebody at the server listens: that hears one after
         the other, as in one process."""
         present = self.attendance.present()
         asked = present[:1] if self.coordinator.alike and not self.attendance.own_data() else present
