@@ -156,7 +156,7 @@ def check(plan: str, folder: Path, sealed: bool = False) -> int:
 
 
 def _has_its_folder(folder: Path) -> bool:
-    """Whether a process holds the lock on it. Looked up where the system lists locks: to try it would be to hold it."""
+    """Whether a process holds its lock. Looked up where the system lists locks: to try it would be to hold it."""
     lock, listed = folder / LOCK, Path("/proc/locks")
     if not lock.exists() or not listed.exists():
         return False
