@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types unit campaign mutants bench docs clean
+.PHONY: setup demo test lint types unit docs-test campaign mutants bench docs evidence clean
 
 setup: $(VENV)/.ready
 
@@ -32,6 +32,14 @@ types: setup
 unit: setup
 	$(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
 
+# What people look at: the report in a browser, the docs, notebooks, the wheel. Needs the extra `docs` and Chromium.
+docs-test: $(VENV)/.docs
+	$(BIN)/python -m pytest -m docs tests/site
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	@touch $@
+
 # Full counts of what the tests show a slice of; the figures go to docs/evidence. Hours; a campaign that was killed goes
 # on where it was (.campaign/), until the package changes.
 campaign: setup
@@ -47,6 +55,10 @@ bench: setup
 # Tables of plug-ins follow from their docstrings; a test says when they do not.
 docs: setup
 	$(BIN)/python tools/tables.py
+
+# EVIDENCE.md and its figure follow from the JSON in docs/evidence; a test says when they do not.
+evidence: setup
+	$(BIN)/python tools/evidence.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

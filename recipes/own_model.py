@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from cutlayer import Plan
-from cutlayer.data import Digits
+from cutlayer.data import Fashion
 from cutlayer.guards import LightSplit
 from cutlayer.nets import Own
 
@@ -25,9 +25,9 @@ class MyNet(nn.Module):
 
 def ushaped() -> Plan:
     """The client keeps `stem` and `classify`; the rest is the server's. Your data: Npz(path="...")."""
-    return Plan(net=Own(MyNet, at="stem", back="classify"), data=Digits())
+    return Plan(net=Own(MyNet, at="stem", back="classify"), data=Fashion())
 
 
 def guarded() -> Plan:
     """The same cut behind a projection to an eighth."""
-    return Plan(net=Own(MyNet, at="stem", back="classify"), data=Digits(), guard=LightSplit(ratio=8))
+    return Plan(net=Own(MyNet, at="stem", back="classify"), data=Fashion(), guard=LightSplit(ratio=8))

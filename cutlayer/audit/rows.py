@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from ..guards import Guard, NoGuard
+from ..training.facts.made import Made
 
 SCHEMA = 2  # of audit.json, and of the cells an interrupted audit keeps
 
@@ -109,6 +110,7 @@ class RunFacts(TypedDict, total=False):
     bytes_up: float
     bytes_down: float
     bytes_weights: float
+    words_told: dict[str, float]
     sides: dict[str, Any]
     privacy: dict[str, Any]
     train_seconds: float
@@ -379,6 +381,7 @@ class AuditFile(AuditData):
     split_buys: list[Bought]
     split_buys_words: list[str]
     version: str
+    made: Made
     command: str
 
 

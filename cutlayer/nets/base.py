@@ -3,12 +3,14 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.features import Form, features
@@ -27,6 +29,9 @@ class Net(Spec, ABC):
     # Where head and body have the parameter names of a published checkpoint: the name of the tail in it ("" if the
     # tail's own names are the published ones, too). None: there is no such checkpoint.
     tail_name: ClassVar[str | None] = None
+    unread: ClassVar[tuple[str, ...]] = ()  # beginnings of names in that checkpoint which no part here has
+    # Where a published network is part of this one: what its names begin with here. Its own file fills it alone.
+    backbone: ClassVar[str] = ""
 
     @abstractmethod
     def head(self, shape: Shape) -> nn.Module:
@@ -128,9 +133,21 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+@contextmanager
+def counting() -> Iterator[FlopCounterMode]:
+    """Counts multiplications and additions. Attention is made of plain products here: torch counts no fused ones."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            yield counter
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
 def count_macs(module: nn.Module, shape: Shape, beside: Mapping[str, Form] = NOTHING) -> int:
     """Multiply-accumulates of one sample in convolutions and matrix products, written as modules or not."""
-    with FlopCounterMode(display=False) as counter:
+    with counting() as counter:
         _one_sample(module, shape, beside)
     return counter.get_total_flops() // 2  # torch counts the multiplication and the addition
 

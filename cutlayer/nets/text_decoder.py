@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from .base import Net, Shape
-from .text_blocks import Block, Memory, Positions, Words, check_length, check_sizes, check_words
+from .base import Shape
+from .text_blocks import Memory, Positions, Words
+from .text_transformer import TextTransformer
 
 
 @dataclass(frozen=True, repr=False)
-class TextDecoder(Net):
+class TextDecoder(TextTransformer):
     """A causal transformer for texts of token ids, from scratch: scores of every next token; cut at length x width.
 
     The client keeps `at` of the layers. A token looks at itself and those before it. Scores are (B, vocabulary, T):
@@ -18,28 +19,11 @@ class TextDecoder(Net):
     tail, which names words, stays with the client.
     """
 
-    layers: int = 2
-    width: int = 64
-    heads: int = 2
-    at: int = 1
-    vocabulary: int = 5000
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_sizes("TextDecoder", self.layers, self.width, self.heads, self.at, self.vocabulary)
-
-    def check(self, shape: Shape) -> None:
-        check_length("TextDecoder", shape)
-
-    def check_vocabulary(self, vocabulary: int) -> None:
-        check_words("TextDecoder", self.vocabulary, vocabulary)
-
-    def in_tokens(self, shape: Shape) -> bool:
-        return True
+    causal = True
 
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        return DecoderHead(Words(self.vocabulary, self.width), Positions(shape[0], self.width), self._blocks(self.at))
+        return DecoderHead(*self._embedding(shape), self._blocks(self.at))
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
@@ -48,9 +32,6 @@ class TextDecoder(Net):
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         self.check(shape)
         return NextToken(self.width, classes)
-
-    def _blocks(self, count: int) -> nn.ModuleList:
-        return nn.ModuleList(Block(self.width, self.heads, causal=True, dropout=self.dropout) for _ in range(count))
 
 
 class DecoderHead(nn.Module):

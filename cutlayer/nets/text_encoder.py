@@ -7,12 +7,13 @@ from torch import Tensor, nn
 
 from ..core.batch import PAD
 from ..core.features import Features
-from .base import Net, Shape, check_choice
-from .text_blocks import Block, Positions, Words, check_length, check_sizes, check_words
+from .base import Shape, check_choice
+from .text_blocks import Positions, Words
+from .text_transformer import TextTransformer
 
 
 @dataclass(frozen=True, repr=False)
-class TextEncoder(Net):
+class TextEncoder(TextTransformer):
     """A transformer for texts of token ids, from scratch: one class a text; cut at length x width.
 
     The client keeps `at` of the layers, 0: the embedding alone. Every token looks at every other; their mean is
@@ -21,28 +22,17 @@ class TextEncoder(Net):
     how many token ids there are, as in the data.
     """
 
-    layers: int = 2
-    width: int = 64
-    heads: int = 2
-    at: int = 1
-    vocabulary: int = 5000
-    dropout: float = 0.0
+    causal = False
+
     pad: Literal["fixed", "mask"] = "fixed"
 
     def __post_init__(self) -> None:
-        check_sizes("TextEncoder", self.layers, self.width, self.heads, self.at, self.vocabulary)
+        super().__post_init__()
         check_choice("TextEncoder: pad", self.pad, ("fixed", "mask"))
-
-    def check(self, shape: Shape) -> None:
-        check_length("TextEncoder", shape)
-
-    def check_vocabulary(self, vocabulary: int) -> None:
-        check_words("TextEncoder", self.vocabulary, vocabulary)
 
     def head(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        words, positions = Words(self.vocabulary, self.width), Positions(shape[0], self.width)
-        return EncoderHead(words, positions, self._blocks(self.at), masks=self.pad == "mask")
+        return EncoderHead(*self._embedding(shape), self._blocks(self.at), masks=self.pad == "mask")
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
@@ -51,9 +41,6 @@ class TextEncoder(Net):
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         self.check(shape)
         return MeanTail(self.width, classes)
-
-    def _blocks(self, count: int) -> nn.ModuleList:
-        return nn.ModuleList(Block(self.width, self.heads, dropout=self.dropout) for _ in range(count))
 
 
 class EncoderHead(nn.Module):

@@ -89,6 +89,13 @@ class Coordinator:
         )
 
     @property
+    def keeps_networks(self) -> bool:
+        """Whether a client's network is now more than the shared weights, which come with its next order."""
+        roles = self.plan.roles
+        # Clients that all are frozen are not given the shared weights again.
+        return not self.shared or roles.keeps_heads or roles.phase(self.progress.epoch).frozen
+
+    @property
     def updates_held(self) -> int:
         """How many clients' updates lie in memory at the same time, at most: robust rules need a round's."""
         turns = max((len(one) for one in self.timetable.rounds(self.progress.epoch)), default=0)
@@ -313,7 +320,13 @@ class Coordinator:
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go back to a snapshot, with all that is the server's."""
         self.load({name: tensor for name, tensor in tensors.items() if not name.startswith(("best/", "watch/"))})
-        for place, (watch, said) in enumerate(zip(self.watches, facts.get("watches", []), strict=False)):
+        told = facts.get("watches", [])
+        if len(told) != len(self.watches):
+            raise ValueError(
+                f"the snapshot is of {len(told)} server detectors and the plan has {len(self.watches)}: go on with "
+                "the plan it was begun with"
+            )
+        for place, (watch, said) in enumerate(zip(self.watches, told, strict=True)):
             watch.restore(_under(f"watch/{place}.", tensors), said)
         self.progress.restore(facts, _under("best/", tensors))
         self.rejected = list(facts.get("rejected", []))

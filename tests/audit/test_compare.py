@@ -287,7 +287,8 @@ def test_curves_average_the_seeds_that_got_so_far():
     rows[2]["history"] = rows[2]["history"][:1]
     first, second = compare_report.curves(rows)["a"]
     assert first == {
-        "epoch": 1, "accuracy": pytest.approx(0.3), "low": pytest.approx(0.2), "high": pytest.approx(0.4), "bytes": 50
+        "epoch": 1, "accuracy": pytest.approx(0.3), "low": pytest.approx(0.2), "high": pytest.approx(0.4),
+        "bytes": 50, "loss": None,
     }  # fmt: skip
     assert second["accuracy"] == pytest.approx(0.6) and (second["low"], second["high"]) == (0.4, 0.8)
 
@@ -305,7 +306,7 @@ def test_a_comparison_becomes_files(chosen, rows, tmp_path):
     )
     page = (tmp_path / "a" / "report.html").read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", page), "nothing is loaded from elsewhere"
-    assert "<script>" not in page and "<b>)" not in page
+    assert "compare <script>" not in page and "<b>)" not in page
     for line in summaries(rows):
         assert line["variant"] in page and f"{line['accuracy']:.4f}" in page
     lines = list(csv.DictReader(io.StringIO((tmp_path / "a" / "compare.csv").read_text())))

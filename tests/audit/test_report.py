@@ -11,6 +11,7 @@ from toys import samples, tiny_plan
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.report.tidy import without_empty_columns
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.data.base import Loaded
 from cutlayer.data.partitions import Dirichlet
@@ -57,7 +58,7 @@ def test_a_failed_attack_is_shown_as_failed(result, tmp_path):
 
 def test_text_from_outside_cannot_become_markup(result):
     page = report.html(result, {"tradeoff.png": b"", "reconstructions.png": b""}, "<script>alert(1)</script>")
-    assert "<script>" not in page
+    assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
 
 
 def test_the_first_pictures_show_every_class_once(result):
@@ -78,3 +79,40 @@ def test_clients_that_fare_differently_are_in_the_report(tmp_path):
 def test_one_client_is_nobody_to_compare(result):
     assert "fairness" not in result.rows[0]
     assert "<h2>Clients</h2>" not in report.html(result, {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
+
+
+def test_a_column_in_which_nothing_stands_is_left_out():
+    page = "<table>\n<tr><th>guard</th><th>LPIPS</th><th>NCC</th></tr>\n" + "".join(
+        f'<tr class="x"><td>{name}</td><td>–</td><td>0.5</td></tr>\n' for name in "ab"
+    )
+    tidied = without_empty_columns(page + "</table>")
+    assert "LPIPS" not in tidied and "–" not in tidied and tidied.count("0.5") == 2 and '<tr class="x">' in tidied
+
+
+def test_a_column_with_one_figure_stays_and_so_do_cells_over_several_columns():
+    some = "<table><tr><th>a</th><th>b</th></tr><tr><td>x</td><td>–</td></tr><tr><td>y</td><td>1</td></tr></table>"
+    over = '<table><tr><th>a</th><th colspan="2">b</th></tr><tr><td>x</td><td>–</td><td>–</td></tr></table>'
+    assert without_empty_columns(some + over) == some + over
+
+
+def test_no_column_of_the_report_is_only_dashes(result, tmp_path):
+    report.write(result, tmp_path / "a", "x")
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "<th>LPIPS</th>" not in page and "<th>NCC</th>" in page, "this audit has no LPIPS"
+
+
+def test_figures_are_said_in_words(result, tmp_path):
+    report.write(result, tmp_path / "a", "x")
+    page = (tmp_path / "a" / "report.html").read_text()
+    alts = re.findall(r'<img alt="([^"]*)"', page)
+    own = [row for row in result.rows if row["guard"] == "none"]
+    assert all(len(alt) > 20 for alt in alts) and any(f"no guard SSIM {own[0]['value']:.2f}" in alt for alt in alts)
+
+
+def test_it_says_where_when_and_how_long(result):
+    told = report.as_data(result, "x")["made"]
+    assert json.loads(json.dumps(told)) == told
+    page = report.html(result, {"tradeoff.png": b"", "reconstructions.png": b""}, "cutlayer audit")
+    assert told["date"][:10] in page and told["machine"] in page and f"torch {told['versions']['torch']}" in page
+    slowest = max(row["seconds"] for row in result.rows)
+    assert told["seconds"] >= slowest > 0

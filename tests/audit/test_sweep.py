@@ -100,11 +100,11 @@ def test_the_usual_sweep_can_be_read_and_has_what_its_help_says():
 
 
 def test_the_command(tmp_path, monkeypatch):
-    from cutlayer.data import Digits
+    from cutlayer.data import Fashion
 
     task = Task((1, 28, 28), 3)
     loaded = Loaded(samples(120, 1, task), samples(40, 2, task), ("a", "b", "c"))
-    monkeypatch.setattr(Digits, "load", lambda self, folder=None: loaded)
+    monkeypatch.setattr(Fashion, "load", lambda self, folder=None: loaded)
     words = [
         "sweep", "Plan(epochs=1, batch_size=16)", "--guard", "Quantize(bits={1,8})", "--images", "24", "--attack",
         "Decoder(steps=10, readers=('ridge',))", "--threads", "1", "--out", str(tmp_path / "a"), "--json",

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ... import __version__
 from ...core.files import write_together
-from ...training.facts.compression import RATES, compared, crossing
+from ...engines.tracking import Tracking
+from ...training.facts.compression import RATES, compared, crossing, in_units
+from ...training.facts.made import made
 from ...training.facts.privacy import lines
 from ..floors import blind_guess
 from ..grades import GRADES, OPEN, TASK_LOST, UNKNOWN, WIDE_GAP
@@ -25,11 +27,14 @@ from ..split_buys import in_words as buys_in_words
 from ..split_buys import over_seeds as alone_over_seeds
 from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_bytes
 from ..words import floor_name, percents, secret_name, signed
+from ..words_told import in_words as words_told
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .row_plots import best_records, column_chart, column_table, curves
+from .seen import Strip, alt_texts, strips
 from .sentences import sentences
 from .sweep import figure, points, table
+from .tidy import without_empty_columns
 
 SHOWN = 10  # pictures in a line of the grid
 FEW = 6  # guards that are shown as cards, in the order of the audit; more are ranked
@@ -58,6 +63,20 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
         **pictures,
     }
     write_together(folder, files)
+
+
+def track(audit: Audit, folder: Path, names: Sequence[str]) -> None:
+    """The rows and figures of an audit that was written, as events for whoever follows runs."""
+    told = Tracking(folder, names)
+    told("start", plan=repr(audit.plan))
+    for row in audit.rows:
+        figures = {name: row[name] for name in ("accuracy", "bytes_up", "bytes_down", "value", "seconds")}
+        told("row", guard=row["guard"], attack=row["attack"], seed=row["seed"], step=row["seed"], **figures)
+    for judged in audit.verdicts():
+        told("row", guard=judged.guard, grade=judged.graded, leak=judged.leak)
+    for path in sorted(folder.glob("*.png")):
+        told("picture", name=path.stem, path=path)
+    told("result", seconds=computing_seconds(audit))
 
 
 def rebuilt_pictures(audit: Audit) -> dict[str, bytes]:
@@ -93,6 +112,7 @@ def as_data(audit: Audit, command: str) -> AuditFile:
         "split_buys": split_buys(audit),
         "split_buys_words": buys_in_words(split_buys(audit), audit.alone),
         "version": __version__,
+        "made": made(computing_seconds(audit)),
         "command": command,
     }
 
@@ -118,7 +138,9 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
     best_rows = {name: row for name in names if (row := strongest(audit.rows, name)) is not None}
     verdicts = audit.verdicts()
     guards = [{"number": number, "guard": one.guard, "verdict": one} for number, one in enumerate(verdicts)]
-    return environment.get_template("report.html.j2").render(
+    counted = [row for name in names if (row := _counted(audit.rows, name)) is not None]
+    sliding = _strips(audit) if of_floors(audit.floors) is IMAGES else []
+    page = environment.get_template("report.html.j2").render(
         audit=audit,
         kind=(kind := of_floors(audit.floors)),
         columns=column_table(audit.rows, best_rows, audit.floors) if kind is RECORDS else None,
@@ -140,11 +162,13 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         signed=signed,
         images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
         command=command,
-        version=__version__,
-        torch_version=torch.__version__,
         total_bytes=total_bytes,
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
-        counted=[row for name in names if (row := _counted(audit.rows, name)) is not None],
+        counted=counted,
+        alt=alt_texts(counted, kind),
+        strips=sliding,
+        shown=SHOWN,
+        made=made(computing_seconds(audit)),
         pictured=[row for row in audit.rows if rebuilt(row)],
         watchdogs=watchdogs(audit.rows),
         missed=missed(audit.rows, audit.floors),
@@ -164,8 +188,26 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         rate_names=RATES,
         crossing=crossing,
         compared=compared,
+        in_units=in_units,
+        words_told=words_told,
         measured=audit.rows[0]["rates"]["total ratio"] is not None,
     )
+    return without_empty_columns(page)
+
+
+def computing_seconds(audit: Audit) -> float:
+    """What its trainings and attacks took together, wherever and however many at once."""
+    trainings = {(row["guard"], row["seed"]): row["train_seconds"] for row in audit.rows}
+    alone = sum(one["train_seconds"] or 0.0 for one in audit.alone)
+    return sum(trainings.values()) + sum(row["seconds"] for row in audit.rows) + alone
+
+
+def _strips(audit: Audit) -> list[Strip]:
+    """The pictures of the grid once more, to slide between original and reconstruction."""
+    rows = _shown_rows(audit)
+    rebuilt_of = {row["guard"]: audit.pictures[picture_key(row)] for row in rows}
+    fewest = min((len(pictures) for pictures in rebuilt_of.values()), default=0)
+    return strips(rows, audit.truth, rebuilt_of, _one_of_each(audit.labels[:fewest])[:SHOWN])
 
 
 def _counted(rows: list[Row], guard: str) -> Row | None:
@@ -175,10 +217,9 @@ def _counted(rows: list[Row], guard: str) -> Row | None:
 
 
 def _cost(rows: list[Row], guard: str) -> dict[str, float]:
-    """Accuracy, and how many times fewer bytes travel than unguarded: means over the seeds."""
-    own, unguarded = ([row for row in rows if row["guard"] == name] for name in (guard, rows[0]["guard"]))
-    ratio = over_seeds(unguarded, total_bytes) / over_seeds(own, total_bytes)
-    return {"accuracy": over_seeds(own, lambda row: row["accuracy"]), "ratio": ratio}
+    """Accuracy, and the bytes a sample costs: means over the seeds."""
+    own = [row for row in rows if row["guard"] == guard]
+    return {"accuracy": over_seeds(own, lambda row: row["accuracy"]), "bytes": over_seeds(own, total_bytes)}
 
 
 def _several_seeds(audit: Audit) -> bool:
@@ -437,15 +478,15 @@ def grid(lines: list[tuple[str, Tensor]], labels: Tensor) -> bytes:
     plt = pyplot()
     shown = min(len(images) for _, images in lines)
     chosen = _one_of_each(labels[:shown])[:SHOWN]
-    wide = len(chosen) * 0.85 + 2.2
+    wide = len(chosen) * 0.85 + 2.7
     figure, cells = plt.subplots(len(lines), len(chosen), figsize=(wide, len(lines) * 0.9), squeeze=False)
     for (label, images), line in zip(lines, cells, strict=True):
         for index, axes in zip(chosen, line, strict=True):
             picture = images[index].clamp(0, 1).permute(1, 2, 0).squeeze(-1)
             axes.imshow(picture, cmap="gray" if picture.dim() == 2 else None, vmin=0, vmax=1, interpolation="nearest")
             axes.set_axis_off()
-        line[0].text(-0.15, 0.5, label, transform=line[0].transAxes, ha="right", va="center", size=8, color=INK)
-    figure.subplots_adjust(left=2.1 / wide, right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.08)
+        line[0].text(-0.15, 0.5, label, transform=line[0].transAxes, ha="right", va="center", size=10, color=INK)
+    figure.subplots_adjust(left=2.6 / wide, right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.08)
     return png(figure, plt, tight=False)
 
 

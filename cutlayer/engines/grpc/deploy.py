@@ -1,11 +1,12 @@
 """A run between machines, on disk: one folder at the server, one at each client, each enough to go on after a crash.
 
-server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json
-client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json; halted.json
-         and halted.safetensors where its detectors stopped it
+server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json, audit.jsonl
+client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json;
+         audit.jsonl; halted.json and halted.safetensors where its detectors stopped it
 """
 
 import json
+import logging
 import secrets
 import threading
 import time
@@ -32,10 +33,15 @@ from ..folder import LOCK, SCALE, SECRET, FolderLock, keep_scale, keep_words, kn
 from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
+from .audit_log import AuditLog
 from .channel import Address, require_loopback
 from .client import DeployedClient
+from .pulse import Pulse
 from .server import GrpcServer
 from .service import Network
+from .versions import own_versions
+
+log = logging.getLogger("cutlayer.serve")
 
 
 class Service:
@@ -51,12 +57,14 @@ class Service:
         identity: Path | None,
         limits: Limits | None = None,
         at_server: Sequence[Watcher] = (),
+        pulse: Pulse | None = None,
     ):
         _refuse_alone(plan)
         if identity is None:
             require_loopback(listen)
-        self.folder, self.at_server = folder, at_server
+        self.folder, self.at_server, self.pulse = folder, at_server, pulse or Pulse()
         self._lock = _begin(folder, plan.public())
+        self._audit = AuditLog(folder, log.name)
         self.admission = Admission(plan, names, limits or Limits())
         self.host: GrpcServer | None = None
         self.stopping = threading.Event()
@@ -68,8 +76,14 @@ class Service:
             identity=certs.read_identity(identity, "server") if identity else None,
             revoked=certs.Revoked(identity / certs.REVOKED) if identity else None,
         )
-        self._remember()
-        self.network.start()
+        try:
+            self._remember()
+            self.network.start()
+        except BaseException:
+            self._audit.close()
+            self._lock.release()
+            raise
+        log.info("started", extra={"facts": {"plan": self.admission.fingerprint, **own_versions()}})
 
     def run(
         self,
@@ -88,9 +102,12 @@ class Service:
                 host.use_kept()
                 result: dict[str, Any] = json.loads(done.read_text())
             else:
-                if not host.run(on_step, lambda: self._epoch(host, on_epoch)):
+                if not host.run(lambda event: self._step(event, on_step), lambda: self._epoch(host, on_epoch)):
+                    log.info("stopped", extra={"facts": {"step": host.progress.step}})
                     raise Interrupted(f"stopped after step {host.progress.step}; the same command goes on")
                 result = self._result(host)
+                ended = {"step": host.progress.step, "exact": result["exact"]}
+                log.info("finished", extra={"facts": ended})
             host.part(lambda name: self._told(result, name), already=result["ended"])
             if stay:
                 self.stopping.wait()
@@ -100,6 +117,7 @@ class Service:
                 connection.goodbye()
             time.sleep(0.1)
             self.network.stop()
+            self._audit.close()
             self._lock.release()
 
     def stop(self) -> None:
@@ -112,6 +130,7 @@ class Service:
     def close(self) -> None:
         """Of a service that was never run: leave port and folder to another."""
         self.network.stop(grace=0.0)
+        self._audit.close()
         self._lock.release()
 
     def status(self) -> dict[str, Any]:
@@ -121,8 +140,18 @@ class Service:
             "state": "waiting" if self.host is None else "finished" if self._finished() else "training",
             "missing": self.admission.missing(),
             "refused": dict(self.network.refused),
+            "certificates": self.network.expiry.facts(),
         }
-        return facts | (self.host.status() if self.host is not None else {})
+        if self.host is None:
+            return facts
+        sign = max(one.moved_at for one in self.admission.connections)
+        told = self.host.status()
+        return facts | told | {
+            "away": [one["name"] for one in told["clients"] if not (one["connected"] or one["skipped"])],
+            "step_seconds": self.pulse.usual,
+            "since_step": round(self.pulse.since(sign), 3),
+            "stalled": self.pulse.stalled(sign),
+        }  # fmt: skip
 
     def _finished(self) -> bool:
         return (self.folder / "result.json").exists()
@@ -148,6 +177,10 @@ class Service:
                     shape, *rest = known["task"]
                     self.admission.task = Task(tuple(shape), *rest)
                     self.admission.known[client] = {**known, "task": self.admission.task}
+
+    def _step(self, event: StepEvent, on_step: Callable[[StepEvent], None]) -> None:
+        self.pulse.step()
+        on_step(event)
 
     def _epoch(self, host: GrpcServer, on_epoch: Callable[[dict[str, Any]], None]) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in host.progress.history)
@@ -191,6 +224,7 @@ def join(
     data: Source | None = None,
     data_dir: Path | None = None,
     device: str = "cpu",
+    on_open: Callable[[DeployedClient], None] = lambda site: None,
 ) -> DeployedClient:
     """Become `name` in a run, on this client's own `data` or on its share of the plan's: ready to `run()`."""
     _refuse_alone(plan)
@@ -201,8 +235,9 @@ def join(
     plan, lock = _with_secret(plan, folder)  # behind everything that can be wrong with the command: makes the folder
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(plan, name, address, folder, device)
-    site.lock = lock
+    site.lock, site.audit = lock, AuditLog(folder, "cutlayer.join")
     try:
+        on_open(site)
         number = site.enrol()
         task, own = own_parts(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
@@ -211,6 +246,7 @@ def join(
         keep_words(folder, own.private.tokenizer)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
+        site.audit.close()
         lock.release()
         raise
     return site

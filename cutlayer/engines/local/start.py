@@ -88,9 +88,11 @@ def train(
     """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
     follow = follow or Following()
     if follow.elsewhere is not None and (follow.record or follow.link is not None):
-        raise ValueError("--record and --link listen to the server in this process: leave them out, or --engine ray")
+        raise ValueError(
+            "--record and --link listen to a server in this process: leave out either them or --engine ray"
+        )
     if follow.elsewhere is not None and str(faster):
-        raise ValueError(f"{faster}: faster ways are those of one process: leave them out, or --engine ray")
+        raise ValueError(f"{faster}: faster ways are those of one process: leave out either them or --engine ray")
     folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if (link := follow.link) is not None:
         refuse_side_by_side(plan)

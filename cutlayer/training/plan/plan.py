@@ -11,7 +11,7 @@ from ...core.compressor import Compression
 from ...core.outside import plain_names
 from ...core.spec import Spec
 from ...data.base import Source
-from ...data.digits import Digits
+from ...data.fashion import Fashion
 from ...data.partitions import IID, Partition
 from ...data.poisons import Poison
 from ...detectors import Detector, ServerDetector
@@ -60,7 +60,7 @@ class Plan(Spec):
     """
 
     net: Net = SimpleCNN()
-    data: Source = Digits()
+    data: Source = Fashion()
     protocol: Protocol = UShaped()
     guard: Guard = NoGuard()
     guarded_clients: int | None = None  # how many clients use the guard, the first ones; None: all of them
@@ -99,6 +99,7 @@ class Plan(Spec):
         self._refuse_numbers_out_of_range()
         if self.rounds.merges and not self.rule.merges:
             object.__setattr__(self, "rule", FedAvg())
+        object.__setattr__(self, "guard", self.guard.over(self.epochs))
         for part in self.parts():
             part.refuse_unfit_plan(self)
         if self.adapters is not None:

@@ -61,8 +61,16 @@ FAULTED = {
     "adapters over a frozen base": tiny_plan(
         **_LONG, net=LinearNet(), adapters=LoRA(rank=2, at="query"), client_optimizer=Adam(), rounds=SplitFed()
     ),
-    "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
+    "adapters of unequal ranks": tiny_plan(
+        **_LONG, net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
+    ),
     "sent once": tiny_plan(
+        **{**_LONG, "batch_size": 8},
+        guard=Gate(numbers=6, bits=2, budget=2000, hidden=8),
+        roles=SendOnce(split=2, views=2),  # all epochs with the server: its table of steps has each
+    ),
+    "DP-SGD": tiny_plan(**_LONG, guard=DPSGD(), net=TinyNet(norm="group")),
+    "learnt at home, sent once": tiny_plan(
         **_LONG, guard=Gate(numbers=6, bits=1, hidden=8, home=1.0), roles=SendOnce(home=1, split=1, views=1)
     ),
     "a fused wave": tiny_plan(**_LONG, rounds=Wave(fused=True), net=TinyNet(norm="group"), guard=LightSplit(ratio=4)),

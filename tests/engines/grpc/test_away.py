@@ -108,7 +108,7 @@ def test_who_comes_back_before_the_deadline_changes_nothing(tmp_path):
         seen = slow.seen
         wait_for(lambda seen=seen: slow.seen > seen + 5)
         shut(relays[name])
-        time.sleep(0.4)
+        wait_for(lambda name=name: not run.host.connections[NAMES.index(name)].connected)
         reopen(relays[name], run)
     result = run.end()
     local = undisturbed(PLAN)

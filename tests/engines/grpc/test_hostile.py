@@ -295,8 +295,9 @@ def test_more_visitors_than_there_is_room_for(stage):
             visitors[-1].greet(stage.hello(purpose="predict", name=("ward-b", "ward-c")[number % 2]))
         with stage.peer() as late:
             assert late.send(note(Type.HELLO, stage.hello(purpose="predict"))).refusal() == "busy"
+        stage._wait(lambda: all(one.connected for one in stage.run.service.admission._visitors))
         visitors.pop().__exit__()
-        time.sleep(0.3)
+        stage._wait(lambda: not all(one.connected for one in stage.run.service.admission._visitors))
         with PredictOnlyClient(PLAN, TASK, "ward-a", stage.run.address("ward-a"), Ledger()) as welcome:
             answer = welcome.ask(Message(Kind.PREDICT, 0, 0, {"z": torch.zeros(2, 4, 5, 5)}))
             assert answer["u"].shape == (2, 7)

@@ -25,10 +25,11 @@ def plan(**changes):
 PLANS = {
     "U-shaped, guarded": plan(guard=LightSplit(ratio=4)),
     "a fused wave": plan(rounds=Wave(fused=True)),
+    "SplitFed": plan(rounds=SplitFed(version=2), epochs=1),
     "SplitFed, vanilla": plan(rounds=SplitFed(), protocol=Vanilla()),
     "bypass, in pieces": plan(protocol=Bypass(), micro_batches=2),
 }
-ALWAYS = ("a fused wave",)
+ALWAYS = ("a fused wave", "SplitFed")
 marked = [pytest.param(one, id=n, marks=() if n in ALWAYS else pytest.mark.campaign) for n, one in PLANS.items()]
 
 

@@ -1,21 +1,21 @@
-"""Digits in a minute: the plan of `cutlayer demo`, and smaller ones to start from."""
+"""Clothes in a minute: the plan of `cutlayer demo`, and smaller ones to start from."""
 
 from dataclasses import replace
 
 from cutlayer import Plan
-from cutlayer.data import Digits, Dirichlet
+from cutlayer.data import Dirichlet, Fashion
 from cutlayer.guards import WCC, Chain, LightSplit
 from cutlayer.nets import SimpleCNN
 
 
 def demo() -> Plan:
-    """What `cutlayer demo` trains, unguarded; 2,000 digits are set aside for the attacker."""
-    return Plan(net=SimpleCNN(), data=Digits(), epochs=10, aux_samples=2000)
+    """What `cutlayer demo` trains, unguarded; 2,000 images are set aside for the attacker."""
+    return Plan(net=SimpleCNN(), data=Fashion(), epochs=10, aux_samples=2000)
 
 
 def quick() -> Plan:
     """Seconds, not accuracy: to see that everything runs."""
-    return replace(demo(), data=Digits(limit=600), epochs=1, aux_samples=0)
+    return replace(demo(), data=Fashion(limit=600), epochs=1, aux_samples=0)
 
 
 def guarded() -> Plan:
