@@ -47,7 +47,7 @@ def measured(seed: int) -> dict[str, float]:
     bare = matrix.scene(seed, NoGuard(), shared)
     return {
         "projection": _read(scenes["projected"]) - _read(scenes["subset"]),
-        "key": _read(scenes["secret"], replace(READER, key="true")) - _read(scenes["public"]),
+        "key": _read(scenes["secret"], replace(READER, keys="true")) - _read(scenes["public"]),
         "groups": 100 * (_accuracy(bare) - _accuracy(scenes["groups"])),
     }
 
