@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from pages import ROOT, blocks, commands_of
-from typed_commands import Shell
+from typed_commands import PATIENCE, Shell
 
 PAGE = ROOT / "docs/deployment.md"
 
@@ -32,7 +32,7 @@ def furnished(folder):
     return folder
 
 
-def until(what, seconds=60):
+def until(what, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
@@ -141,6 +141,7 @@ def ask(port, path):
         return 0, {}
 
 
+@pytest.mark.campaign
 def test_the_commands_of_the_kit_run_to_the_end(kit):
     folder, done, answers = kit
     assert {name: one.code for name, one in done.items()} == {
@@ -153,6 +154,7 @@ def test_the_commands_of_the_kit_run_to_the_end(kit):
     assert len(list(folder.glob("runs/*/result.json"))) == 3
 
 
+@pytest.mark.campaign
 def test_a_stop_is_one_sentence_and_no_trace(kit):
     _, done, _ = kit
     assert done["early"].said.count("error: stopped before it took part; the same command goes on") == 1

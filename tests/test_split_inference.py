@@ -18,13 +18,13 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.training.plan.shapes import cut_shapes
 
 torch.set_num_threads(1)
-SIDE = 32
+SIDE = 16
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Twelve pictures of ImageNet and of COCO, a few in memory at a time."""
-    monkeypatch.setenv(MEMORY, "20KB")
+    """Six pictures of ImageNet and of COCO, one or two in memory at a time."""
+    monkeypatch.setenv(MEMORY, "3KB")
     monkeypatch.setenv(DECODERS, "0")
     random = np.random.default_rng(0)
 
@@ -33,17 +33,17 @@ def folder(tmp_path, monkeypatch):
         Image.fromarray(random.integers(0, 256, (SIDE, SIDE + 4, 3), dtype=np.uint8)).save(path)
 
     for part, count in (("train", 3), ("val", 1)):
-        for number in range(4 * count):
+        for number in range(2 * count):
             picture(tmp_path / f"imagenet/{part}/n{number % 2:08d}/{number}.JPEG")
             picture(tmp_path / f"coco/{part}2017/{number}.jpg")
         names = [{"id": label, "name": OTHER_NAMES.get(name, name)} for label, name in enumerate(CLASSES) if label]
         told = {
             "images": [
-                {"id": n, "file_name": f"{n}.jpg", "width": SIDE + 4, "height": SIDE} for n in range(4 * count)
+                {"id": n, "file_name": f"{n}.jpg", "width": SIDE + 4, "height": SIDE} for n in range(2 * count)
             ],
             "annotations": [
-                {"image_id": n, "category_id": 1 + n, "segmentation": [[4, 4, 28, 4, 28, 28, 4, 28]], "area": 2000}
-                for n in range(4 * count)
+                {"image_id": n, "category_id": 1 + n, "segmentation": [[4, 4, 14, 4, 14, 14, 4, 14]], "area": 2000}
+                for n in range(2 * count)
             ],
             "categories": names,
         }
@@ -55,7 +55,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["imagenet_lfq", "coco_lfq"])
 def test_a_recipe_learns_for_a_few_steps_from_disk(folder, name):
     plan = plan_of(f"split_inference.py:{name}")
-    plan = replace(plan, data=replace(plan.data, size=SIDE), epochs=1, batch_size=6, val_share=0.0, private_seed=1)
+    plan = replace(plan, data=replace(plan.data, size=SIDE), epochs=1, batch_size=3, val_share=0.0, private_seed=1)
     loaded = plan.data.load(folder)
     assert loaded.train.on_disk
     run = LocalRun(plan, parts(loaded, aux=0, val=0.0, seed=0), classes=len(loaded.classes))

@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+PATIENCE = 180.0  # seconds for a command: machines are sometimes busy with other things
 HOSTS = ("split.example.org", "new.example.org")
 
 
@@ -64,14 +65,14 @@ class Shell:
         self._tell({"run": self._count, "words": words[1:], **where, "room": room})
         return typed
 
-    def run(self, words: list[str], seconds: float = 60.0, folder: Path | None = None) -> "Typed":
+    def run(self, words: list[str], seconds: float = PATIENCE, folder: Path | None = None) -> "Typed":
         typed = self.start(words, folder)
         typed.wait(seconds)
         return typed
 
     def close(self) -> None:
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(60)
 
     def _tell(self, order: dict) -> None:
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -103,7 +104,7 @@ class Typed:
     def said(self) -> str:
         return self.path.read_text() if self.path.exists() else ""
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         with self.shell._news:
             done = self.shell._news.wait_for(lambda: self.number in self.shell._ended, seconds)
         assert done, f"not over after {seconds} s: {self.words}\n{self.said}"

@@ -50,7 +50,7 @@ ROUNDS: dict[str, Rounds] = {"splitfed": SplitFed(), "wave": Wave(), "fused": Wa
 def plan_of(members: int, training: int, rounds: str) -> Plan:
     plain = SGD(lr=0.01, momentum=0.0)
     return Plan(
-        net=LeNet(), clients=members, clients_per_round=training if training < members else None, epochs=10_000,
+        net=LeNet(), clients=members, clients_per_round=training if training < members else None, epochs=40,
         batch_size=BATCH, rounds=ROUNDS[rounds], val_share=0.0, client_optimizer=plain, server_optimizer=plain,
         private_seed=1,
     )  # fmt: skip

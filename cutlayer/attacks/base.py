@@ -19,7 +19,7 @@ FORMS = ("oblivious", "lift", "matched", "matched+lift")  # of knowing a guard, 
 # Fields by which an attack works longer or with larger networks.
 EFFORT = (
     "steps", "reader_steps", "rounds", "input_steps", "clone_steps", "warm", "starts", "restarts", "width", "hidden",
-    "reader_width", "readers", "epochs", "prior_steps", "search_steps",
+    "reader_width", "readers", "epochs", "prior_steps",
 )  # fmt: skip
 AMOUNTS = ("images", "records", "series")  # inputs whose numbers are amounts, not names of words
 ANY_INPUT = (*AMOUNTS, "texts")

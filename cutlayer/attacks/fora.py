@@ -43,7 +43,7 @@ class FORA(Viewing):
     default a fifth for coloured images where there are thousands of steps, else none. A reader trained on the
     substitute then reads the client's messages. The client has finished learning by then; `alongside` aligns the
     substitute while it learns, as published. `knows` says how the guard enters, `prior` (FORA-G) lets a generator
-    draw the picture, and searches for its code.
+    draw the picture, and `search_steps` look for its code.
     """
 
     knows: str = EVERY
@@ -63,7 +63,7 @@ class FORA(Viewing):
     blocks: str = "vgg"
     reader: str = "auto"  # "conv" for maps, "mlp" for anything else; behind a copy and a lift the better of the two
     prior: bool = False
-    search_steps: int = 200  # with a prior: that move the code until the substitute would send what was seen
+    search_steps: int = 0  # with a prior: that move its code until the substitute would send what was seen
     alongside: bool = False  # learn from the messages of the training in the order they came, not from a snapshot
     inputs: ClassVar[tuple[str, ...]] = AMOUNTS
 
@@ -147,10 +147,10 @@ class Impersonator(Attacker):
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         seen = self.read(messages)
-        rebuilt = self.reader(_rows(seen))
-        if isinstance(self.reader.network, Drawn):
+        if self.search_steps and isinstance(self.reader.network, Drawn):
             chunks = seen.tensor_split(max(1, len(seen) // self.batch))
             return torch.cat([self._searched(chunk, self.reader.network) for chunk in chunks])
+        rebuilt = self.reader(_rows(seen))
         return rebuilt.clamp(0, 1) if self.pictures else rebuilt
 
     @torch.no_grad()

@@ -242,7 +242,7 @@ SHORT = replace(SMALL, steps=60, reader_steps=60)
     "attack",
     [
         SHORT,
-        replace(SHORT, prior=True, search_steps=20),
+        replace(SHORT, prior=True),
         *(
             pytest.param(replace(SHORT, **other), marks=pytest.mark.campaign)
             for other in ({"blocks": "resnet"}, {"blocks": "dense"}, {"mix": 0.8}, {"reader": "mlp"})

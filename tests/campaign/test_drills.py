@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pages import ROOT, commands_of
-from typed_commands import Shell
+from typed_commands import PATIENCE, Shell
 
 PAGES = {name: commands_of(ROOT / "docs" / f"{name}.md", "console") for name in ("deployment", "drills")}
 LONG = 60  # epochs: long enough for something to happen on the way
@@ -28,7 +28,7 @@ JOIN = {name: written("deployment", "join", name, "split.example.org:7443") for 
 STATUS = written("drills", "status")
 
 
-def until(what, seconds=60):
+def until(what, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
@@ -89,7 +89,7 @@ class Hosts:
     def end(self, server=None) -> dict:
         """All clients to the end, the server stopped: its result."""
         for client in self.joined.values():
-            assert client.wait(120) == 0, client.said
+            assert client.wait() == 0, client.said
         server = server or self.server
         server.signal()
         assert server.wait() == 0, server.said

@@ -126,6 +126,7 @@ def test_other_processes_decode_the_same_and_are_asked_ahead(folder, both, monke
     order = torch.randperm(len(disk.train), generator=torch.Generator().manual_seed(0)).split(8)
     for place, index in enumerate(order):
         disk.train.soon(order[place : place + 3])
+        assert 1 <= len(disk.train.x.store._coming) <= 3
         assert torch.equal(disk.train.x[index], whole.train.x[index])
     assert not disk.train.x.store._coming  # all that was foretold was asked for
     # Told what never comes, it still gives what is asked.

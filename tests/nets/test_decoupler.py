@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, interpolate
 
+from cutlayer.bench.decoupler import Published
 from cutlayer.nets import ResNet18
 from cutlayer.nets.base import shapes
 from cutlayer.nets.decoupler import FieldConvolution
@@ -28,6 +29,7 @@ def test_it_is_the_published_loop_over_patches(layer):
     wanted = torch.stack(wanted).reshape(2, 64, 16, 12)
     found = layer(x)
     torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(Published.forward(layer, x), wanted)  # that it is measured against
     for one in (found, wanted):
         layer.zero_grad()
         one.square().sum().backward(retain_graph=True)

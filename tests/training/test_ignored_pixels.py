@@ -51,7 +51,7 @@ def trained(plan):
     return run, accuracy
 
 
-@pytest.mark.parametrize("protocol", [UShaped(), Vanilla()], ids=repr)
+@pytest.mark.parametrize("protocol", [UShaped(), pytest.param(Vanilla(), marks=pytest.mark.campaign)], ids=repr)
 def test_maps_with_a_rim_are_learnt_and_judged_within_it_from_memory_and_from_disk(path, protocol, monkeypatch):
     plan = plan_of(path, protocol)
     run, accuracy = trained(plan)

@@ -81,7 +81,7 @@ EXPERIMENTS = (
     Experiment(
         "prism-faces", PAPER, "On faces PRISM keeps the task and hides the attribute.",
         "Table 3.2, CelebA: accuracy 0.930 to 0.924, adversary 0.954 to 0.609, SSIM 0.874 to 0.170",
-        {"audit": f"audit recipes/prism.py:celeba {_ATTACKS.format('Male')} --aux-samples 10000 --images 512 --seeds 3 --no-alone --device cuda"},
+        {"audit": f"audit recipes/faces.py:prism_celeba {_ATTACKS.format('Male')} --aux-samples 10000 --images 512 --seeds 3 --no-alone --device cuda"},
         _judge((0.6, 0.609, 0.170)),
     ),
 )  # fmt: skip

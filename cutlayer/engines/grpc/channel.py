@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import grpc
+
 from ...core.errors import ProtocolError
 from . import certs
 from .credentials import Credentials
-from .grpcio import grpc
 from .handshake import refuse_unlike
 from .limits import QUIET
 from .service import CONVERSE, STATUS, transport

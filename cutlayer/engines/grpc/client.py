@@ -306,7 +306,8 @@ class DeployedClient:
         empty = not reply.tensors and message.kind in FUSED and not (frozen and message.kind is Kind.BACKWARD)
         if self.plan.rounds.merges and empty:
             raise NonFinite("the server could not compute this without NaN or infinity: the turn is given up")
-        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen)
+        fan_out = self.plan.guard.fan_out
+        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen, fan_out)
         return reply.to(self.device)
 
     def _decode(self, frame: Frame) -> Message:
@@ -511,7 +512,7 @@ class PredictOnlyClient:
                 continue
         reply = decoded(answer, self._channel.limit)
         self._ledger.note(reply, DOWN, len(answer))
-        refuse_wrong_answer(message, reply, self._u)
+        refuse_wrong_answer(message, reply, self._u, fan_out=self._site.plan.guard.fan_out)
         return reply
 
 
@@ -533,9 +534,17 @@ def decoded(frame: Frame, limit: int) -> Message:
 
 
 def refuse_wrong_answer(
-    asked: Message, reply: Message, row: tuple[int, ...], crossed: tuple[int, ...] = (), forward_only: bool = False
+    asked: Message,
+    reply: Message,
+    row: tuple[int, ...],
+    crossed: tuple[int, ...] = (),
+    forward_only: bool = False,
+    fan_out: int = 1,
 ) -> None:
-    """A server is not believed either: another step, another shape, or numbers that are none."""
+    """A server is not believed either: another step, another shape, or numbers that are none.
+
+    Its half of the guard makes `fan_out` rows of each that left.
+    """
     if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
         raise ProtocolError(f"the server answered {asked} with {reply}")
     if asked.kind is Kind.LIFT:
@@ -551,7 +560,7 @@ def refuse_wrong_answer(
         name, shape = "loss", ()
     else:
         # To a reference the rows come back that were referred to: the labels they are compared with have as many.
-        rows = len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
+        rows = fan_out * len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
         name, shape = "u", (rows, *row)
         if GROWS in asked.tensors:
             if not reply.tensors:  # the server has this text no longer

@@ -4,8 +4,9 @@ import logging
 import time
 from datetime import UTC, datetime, timedelta
 
+import grpc
+
 from . import certs
-from .grpcio import grpc
 
 SOON = timedelta(weeks=4)  # before the end of a certificate it is said,
 AGAIN = 86400.0  # and said again after so many seconds

@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from .health import unready
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-try:
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-except ImportError as error:
-    raise ValueError("--metrics needs the package prometheus-client: pip install 'cutlayer[deploy]'") from error
+from .health import unready
 
 Facts = Mapping[str, Any]
 # Name, what it is, and where it comes from: the plain figures.

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import grpc
+
 from . import certs
 from .admission import Admission
 from .connection import ClientConnection, Push
 from .credentials import Credentials, Expiry
-from .grpcio import grpc
 from .session import CHUNK, HEADER, Refused, Type, note, read_note
 
 CONVERSE, ENROLL, STATUS = "/cutlayer.Cut/Converse", "/cutlayer.Cut/Enroll", "/cutlayer.Cut/Status"

@@ -66,7 +66,7 @@ def test_what_no_waiting_helps_against_ends_at_once(serve, folders, tmp_path, ki
     began = time.monotonic()
     with pytest.raises(Refused, match=says) as found:
         join(PLAN, "ward-a", tmp_path / "a", address=address)
-    assert found.value.exit_code == 3 and time.monotonic() - began < 8
+    assert found.value.exit_code == 3 and time.monotonic() - began < 30
     with pytest.raises(Refused, match=says):
         status(address)
 

@@ -1,6 +1,5 @@
 """What an operator sees and does: the audit log, /readyz, versions at the door, and an orderly stop."""
 
-import importlib.util
 import json
 import logging
 import shutil
@@ -11,7 +10,6 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -75,7 +73,7 @@ def story(tmp_path_factory):
     until(lambda: site.party.network.steps >= 2)
     answers["training"], answers["client"] = get(health, "/readyz"), site.status()
     site.stop()
-    thread.join(20)
+    thread.join(60)
     until(lambda: not run.host.connections[0].connected)
     answers["away"] = get(health, "/readyz")
     certs.make(folder / "authority", [], ["ward-b"], renew=True)
@@ -91,7 +89,7 @@ def story(tmp_path_factory):
     return Story(run, answers, ended[0], site.party.network.steps)
 
 
-def until(what, seconds=20):
+def until(what, seconds=60):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
@@ -324,11 +322,3 @@ def test_a_port_for_metrics_that_is_taken_or_none():
         taken.server_close()
     with pytest.raises(ValueError, match="--metrics is HOST:PORT"):
         start_health("9100", dict)
-
-
-def test_without_grpcio_one_sentence_says_what_to_install(monkeypatch):
-    source = Path(native_lines.__file__).with_name("grpcio.py")
-    spec = importlib.util.spec_from_file_location("grpcio_again", source)
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(ValueError, match=r"pip install 'cutlayer\[deploy\]'"):
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
