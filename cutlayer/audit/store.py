@@ -26,10 +26,10 @@ class ResultStore:
         if folder is None:
             return
         self.identity, about = identity, folder / "about.json"
-        if about.exists() and json.loads(about.read_text()) != identity:
+        if about.exists() and (begun := json.loads(about.read_text())) != identity:
             raise ValueError(
-                f"{folder.parent} was started with other options, or with code that was another then: resume it "
-                "with those"
+                f"{folder.parent} was started with other options, or with code that was another then "
+                f"({first_difference(begun, identity)}): resume it with those"
             )
 
     def get(self, name: str) -> tuple[Any, dict[str, Tensor]] | None:
@@ -72,3 +72,12 @@ class ResultStore:
     def _path(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / f"{sha256(name.encode()).hexdigest()[:20]}.safetensors"
+
+
+def first_difference(before: str, now: str, most: int = 60) -> str:
+    """Where two texts part, from the beginning of the word there."""
+    same = next(
+        (at for at, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
+    )
+    begin = max(before.rfind(mark, 0, same) for mark in " ,([") + 1
+    return f"then {before[begin : begin + most]!r}, now {now[begin : begin + most]!r}"

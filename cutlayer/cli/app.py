@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,11 +40,14 @@ from .options import (
     Record,
     Resume,
     Threads,
+    Track,
     plan_options,
     refuse_old_options,
 )
 from .resumable import Asked, resumable
 from .terminal import Bar, Stop, end_if_not_kept, figures, halt_told, say, warn
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     add_completion=False,
@@ -97,6 +101,7 @@ def train(
     engine: Engine = "local",
     cluster: FleetCluster = None,
     crews: Crews = None,
+    track: Track = None,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -109,6 +114,8 @@ def train(
     """
     own = {"guard": guard, "private_seed": private_seed}
     changes |= {name: value for name, value in own.items() if value is not None}
+    if record < 0:
+        raise ValueError(f"--record is how many MiB to keep, from 0 (nothing) up; got {record}")
     if engine not in ("local", "ray"):
         raise ValueError(f"--engine is local (this process) or ray; got {engine!r}")
     if engine == "local" and (cluster is not None or crews is not None):
@@ -117,6 +124,7 @@ def train(
     from ..core.outside import load_named
     from ..engines.folder import load_plan, new_folder, scale_in_words
     from ..engines.local import start
+    from ..engines.tracking import refuse_unknown, tracked
     from ..training.facts import compression as rates
     from ..training.facts.forecast import in_words
     from ..training.facts.link import Link
@@ -125,6 +133,7 @@ def train(
     from ..training.plan.plan_text import change, read_plan
 
     over = Link.parse(link) if link is not None else None
+    refuse_unknown(track or [])
     load_named(code or [])
     if resume is not None:
         # Who watches the server is the client's own business: that alone may be another from here on.
@@ -157,6 +166,7 @@ def train(
             stop=stop,
             elsewhere=elsewhere,
         )
+        follow, tracking = tracked(follow, folder, track or [])
         result = start.train(
             chosen,
             folder,
@@ -166,6 +176,7 @@ def train(
             follow=follow,
             faster=Faster(precision, channels_last, compile),
         )
+        tracking.finished(result)
     if as_json:
         print(json.dumps({**result, "out": str(folder)}))
         end_if_not_kept(result.get("detectors", ()))
@@ -176,6 +187,8 @@ def train(
     if "perplexity" in result:
         what = f"test perplexity {result['perplexity']:.2f}, next-token accuracy"
     say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
+    if result["epochs"] == 0:
+        say("nothing was trained: the weights are those it began with; give --epochs 1 or more to train")
     say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
     if result["bytes_weights"]:
         say(f"weights that travel: {result['bytes_weights']:,.0f} bytes a sample")
@@ -321,7 +334,8 @@ def list_things(
     else:
         raise ValueError(f"there is no list of {kind!r}; there is {', '.join([*HOMES, 'bench'])}")
     rows = [
-        {"name": name, "summary": summary(thing), **({"origin": origins[name]} if name in origins else {})}
+        {"name": name, "summary": summary(thing), "arguments": _arguments(thing)}
+        | ({"origin": origins[name]} if name in origins else {})
         for name, thing in things.items()
     ]
     if as_json:
@@ -331,9 +345,18 @@ def list_things(
     for row in rows:
         origin = f" [{row['origin']}]" if "origin" in row else ""
         print(f"{row['name']:{width}}  {row['summary']}{origin}")
+        if row["arguments"]:
+            print(f"{'':{width}}    {row['name'].rpartition(':')[2]}({row['arguments']})")
         about = getattr(things[row["name"]], "about", None)
         for line in about.lines() if about is not None else ():
             print(f"{'':{width}}    {line}")
+
+
+def _arguments(thing: Any) -> str:
+    """What stands between the brackets of a spec, with defaults; nothing for what is no spec."""
+    from ..core.spec import signature
+
+    return signature(thing) if is_dataclass(thing) and isinstance(thing, type) else ""
 
 
 cli_check.register(app)
@@ -383,10 +406,13 @@ def main() -> None:
 
     try:
         refuse_old_options(sys.argv[1:])
-        app()
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # Ctrl-C where no command was listening for it
+            say("interrupted; nothing was left half-written")
+        sys.exit(code if isinstance(code, int) else 0)
     except KeyboardInterrupt:
         say("interrupted; nothing was left half-written")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
         if (extra := extra_of(error)) is None:
             raise
@@ -396,3 +422,17 @@ def main() -> None:
         told = no_room(error.filename) if is_full(error) else error
         (warn if isinstance(told, Halt) else say)(f"error: {told}")
         sys.exit(getattr(told, "exit_code", 1))
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        _tell_usage(error)
+        sys.exit(2)
+
+
+def _tell_usage(error: Any) -> None:
+    """What was typed wrongly, in one sentence. The class of such errors is Typer's own, or click's in older ones."""
+    if not (message := error.format_message()) or "\n" in message:
+        error.show()  # a command without its arguments: its help
+        return
+    path = error.ctx.command_path if error.ctx is not None else "cutlayer"
+    say(f"error: {message.rstrip('.?')}; `{path} --help` says what there is")

@@ -32,6 +32,7 @@ from .options import (
     Recipe,
     Secrets,
     Threads,
+    Track,
     WithAlone,
     options_of,
     plan_options,
@@ -87,6 +88,7 @@ def _typed_audit(
     gpus_each: GpusEach = None,
     link: LinkOption = None,
     alone: WithAlone = True,
+    track: Track = None,
     as_json: AsJson = False,
     *,
     asked: Asked,
@@ -121,7 +123,7 @@ def _typed_audit(
     _audit(
         wanted, asked, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,
         device=device, threads=threads, data_dir=data_dir, out=out, resume=resume, as_json=as_json,
-        where=Where(cluster, jobs, threads, cpus_each, gpus_each), secrets=read_secrets(secrets),
+        where=Where(cluster, jobs, threads, cpus_each, gpus_each), secrets=read_secrets(secrets), track=track or [],
     )  # fmt: skip
 
 
@@ -219,6 +221,7 @@ def _audit(
     resume: Path | None = None,
     where: "Where | None" = None,
     secrets: tuple[str, ...] = (),
+    track: Sequence[str] = (),
 ) -> None:
     """`more`: attacks of a suite for the task, beside those that were asked for by name."""
     away = where is not None and where.cluster is not None
@@ -233,10 +236,12 @@ def _audit(
     from ..audit.verdicts import refuse_secrets
     from ..engines.folder import new_folder
     from ..engines.local import start
+    from ..engines.tracking import refuse_unknown
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
     from ..training.batches import task_of
     from ..training.facts.forecast import in_words
 
+    refuse_unknown(track)
     if wanted.link is not None:
         start.refuse_side_by_side(wanted.plan)
     is_sweep, command = asked.command == "sweep", asked.typed
@@ -269,6 +274,7 @@ def _audit(
         say(interrupted(asked.command, folder))
         sys.exit(130)
     report.write(result, folder, command, sweep=is_sweep)
+    report.track(result, folder, track)
     if others := store.clear():
         say(f"{others} finished cells that are not in this result stay in {folder / CELLS}")
     if as_json:

@@ -90,6 +90,13 @@ Record = Annotated[
     int, typer.Option(help="Keep the newest MiB of what the server receives, for `cutlayer attack`. 0: nothing.")
 ]
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Also tell tensorboard, mlflow or wandb what happens (extras of these names). Repeatable. "
+        "events.jsonl in the folder has it in any case."
+    ),
+]
 AuxData = Annotated[
     str | None,
     typer.Option(help="The attacker's images come from another data set, e.g. FashionMNIST. See: cutlayer list data"),

@@ -21,6 +21,7 @@ from .terminal import as_typed
 FILE = "command.json"
 FREE = {
     "threads",
+    "track",
     "jobs",
     "cluster",
     "crews",

@@ -157,6 +157,15 @@ def summary(thing: Any) -> str:
     return (thing.__doc__ or "").strip().partition("\n")[0]
 
 
+def _does_not_take(thing: Any, keywords: list[str], text: str) -> str:
+    """Which argument is unknown, and what was meant; else all that there are."""
+    known = [field.name for field in _typed(thing)]
+    for name in keywords:
+        if name not in known and (near := difflib.get_close_matches(name, known, n=1)):
+            return f"{thing.__name__} has no {name!r}, did you mean {near[0]!r}? (got {text!r})"
+    return f"{thing.__name__} takes {signature(thing) or 'no arguments'}; got {text!r}"
+
+
 def signature(thing: Any) -> str:
     """The arguments that a spec of it takes, with their defaults."""
     return ", ".join(
@@ -182,8 +191,7 @@ class _Reader:
             try:
                 inspect.signature(thing).bind(*arguments, **keywords)
             except TypeError as error:
-                takes = signature(thing) or "no arguments"
-                raise ValueError(f"{thing.__name__} takes {takes}; got {text!r}") from error
+                raise ValueError(_does_not_take(thing, list(keywords), text)) from error
             try:
                 return thing(*arguments, **keywords)
             except TypeError as error:

@@ -147,6 +147,9 @@ def _files(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _samples(arrays: "_Arrays", end: str, reader: Reader, ignore: int | None) -> Samples:
+    if len(arrays[f"x{end}"]) != len(arrays[f"y{end}"]):
+        rows = f"x{end} has {len(arrays[f'x{end}'])} rows and y{end} has {len(arrays[f'y{end}'])}"
+        raise CorruptData(arrays.path, f"{rows}: there is one label for every sample")
     attributes = {name for name in arrays if name.startswith("s_") and name.endswith("_test") == bool(end)}
     x, y = arrays[f"x{end}"], arrays[f"y{end}"]
     pictures, maps = reader is _images and x.ndim > 2, y.ndim == 3

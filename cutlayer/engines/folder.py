@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -65,6 +65,10 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     """The plan a folder was started with, secrets included. A recipe's own network must be `given` again."""
     path = folder / "plan.json"
     if not path.exists():
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"there is no folder {folder} (looked for {folder.resolve()}): name that of a run"
+            )
         raise FileNotFoundError(
             f"{folder} is not a training run: there is no {path.name} in it. Name a folder that `cutlayer train` or "
             "`cutlayer join` has written"
@@ -78,7 +82,10 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     checkpoint.refuse_other_version(told.get("version"), folder)
     refuse_old_names(text)
     if given is not None and repr(given) != text and not _is_text_of(given, text):
-        raise ValueError(f"{folder} was started with another plan: {text}")
+        raise ValueError(
+            f"{folder} was started with another plan ({_differences(given, text)}): leave these options out to go "
+            "on, or begin anew without --resume"
+        )
     try:
         # Nobody typed this text here: it may name code outside the package, and imports none.
         plan = replace(given or spec(text, "plans", imports=False), private_seed=secret)
@@ -106,6 +113,17 @@ def known_secret(folder: Path) -> int | None:
             "another --out (the weights in this folder are whole, and can still be read)"
         ) from error
     return seed
+
+
+def _differences(given: Plan, text: str) -> str:
+    """The fields in which a plan is not the one that was written down."""
+    try:
+        begun = spec(text, "plans", imports=False)
+    except ValueError:
+        return f"it is {text}"
+    pairs = {one.name: (getattr(begun, one.name), getattr(given, one.name)) for one in fields(given)}
+    changed = [f"{name} was {old!r}, now {new!r}" for name, (old, new) in pairs.items() if old != new]
+    return "; ".join(one for one in changed if not one.startswith("private_seed")) or f"it is {text}"
 
 
 def _is_text_of(plan: Plan, text: str) -> bool:

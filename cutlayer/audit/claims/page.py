@@ -42,8 +42,8 @@ def judged(one: Experiment, root: Path) -> Judged:
 
 def _own(one: Experiment, data: Mapping[str, Any], source: str) -> Judged:
     about = f"{data['budget']} budget, commit {data['commit']}"
-    if data.get("not_measured"):
-        return Judged(one, Finding(NOT_MEASURED, data["not_measured"]), source, about)
+    if why := data.get("not_measured") or data.get("unfinished"):
+        return Judged(one, Finding(NOT_MEASURED, why), source, about)
     return Judged(one, one.judge(data["results"]), source, about)
 
 

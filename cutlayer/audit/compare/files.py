@@ -123,6 +123,7 @@ def print_table(rows: Sequence[Row]) -> None:
         "over alone",
         "best client",
         "worst client",
+        "steps",
         "crossed",
         "client MMAC",
         "seconds",
@@ -133,7 +134,7 @@ def print_table(rows: Sequence[Row]) -> None:
     for line in summaries(rows):
         shown.add_row(
             line["variant"], reached(line), over_alone(line), share(line["best_client"]), share(line["worst_client"]),
-            size(line["bytes"]), f"{line['client_macs'] / 1e6:.2f}", f"{line['seconds']:.1f}",
+            f"{line['steps']:,}", size(line["bytes"]), f"{line['client_macs'] / 1e6:.2f}", f"{line['seconds']:.1f}",
             size(line["rule_memory"]),
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.

@@ -274,7 +274,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "rule_memory": max(row["rule_memory"] for row in rows),
         "rejected": sum(row["rejected"] for row in rows),
         "accuracy_chance": mean(row["accuracy_chance"] for row in rows),
-        "steps": rows[0]["steps"],
+        "steps": round(mean(row["steps"] for row in rows)),  # of the server; clients differ in size from seed to seed
         "client_steps": rows[0]["client_steps"],
         "client_macs": rows[0]["client_macs"],
         "client_parameters": rows[0]["client_parameters"],

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ... import __version__
 from ...core.files import write_together
+from ...engines.tracking import Tracking
 from ...training.facts.compression import RATES, compared, crossing, in_units
 from ...training.facts.made import made
 from ...training.facts.privacy import lines
@@ -62,6 +63,20 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
         **pictures,
     }
     write_together(folder, files)
+
+
+def track(audit: Audit, folder: Path, names: Sequence[str]) -> None:
+    """The rows and figures of an audit that was written, as events for whoever follows runs."""
+    told = Tracking(folder, names)
+    told("start", plan=repr(audit.plan))
+    for row in audit.rows:
+        figures = {name: row[name] for name in ("accuracy", "bytes_up", "bytes_down", "value", "seconds")}
+        told("row", guard=row["guard"], attack=row["attack"], seed=row["seed"], step=row["seed"], **figures)
+    for judged in audit.verdicts():
+        told("row", guard=judged.guard, grade=judged.graded, leak=judged.leak)
+    for path in sorted(folder.glob("*.png")):
+        told("picture", name=path.stem, path=path)
+    told("result", seconds=computing_seconds(audit))
 
 
 def rebuilt_pictures(audit: Audit) -> dict[str, bytes]:

@@ -38,7 +38,7 @@ def load_file(typed: str) -> ModuleType:
     """The module in the file that a person has named. A file that was changed since is read again."""
     path = Path(typed).expanduser().resolve()
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {typed}")
+        raise FileNotFoundError(f"there is no file {typed} (looked in {path.parent})")
     content = path.read_bytes()
     stem, place = re.sub(r"\W", "_", path.stem), sha256(str(path).encode()).hexdigest()[:10]
     name = f"{PACKAGE}.{stem}_{place}"

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -9,6 +10,7 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
+from ...core.errors import USER_ERRORS
 from ...core.expand import expanded
 from ...core.outside import load_file, load_module
 from ...core.spec import parsed, spec
@@ -61,7 +63,16 @@ def _recipe(place: str, function: str) -> Plan:
     if function not in offers:
         asked = f"has no function {function!r}" if function else "needs a function's name behind it"
         raise ValueError(f"{place} {asked}; it has {', '.join(f'{place}:{name}' for name in offers) or 'none'}")
-    plan = getattr(made, function)()
+    try:
+        plan = getattr(made, function)()
+    except USER_ERRORS:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"the recipe {place}:{function} fails in {where.filename}, line {where.lineno}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     if not isinstance(plan, Plan):
         raise ValueError(f"{place}:{function} returned {type(plan).__name__}; a recipe returns a Plan")
     return plan

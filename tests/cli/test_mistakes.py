@@ -1,0 +1,189 @@
+"""Typical mistakes: each is answered in one sentence with the way out, never by a traceback."""
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from cutlayer.cli import app as cli
+
+RECIPES = {
+    "syntax": "def plan(:\n",
+    "raises": "from cutlayer import Plan\ndef plan():\n    return Plan(epochs=1 // 0)\n",
+    "imports": "import nosuchmodule\n",
+    "wrong": "def plan():\n    return 3\n",
+    "asks": "from cutlayer import Plan\ndef plan(size):\n    return Plan()\n",
+    "name": "from cutlayer import Plan\ndef plan():\n    return Plan(net=SimpleCNN())\n",
+    "model": "from torch.nn import Linear, Sequential\ndef Net():\n    return Sequential(Linear(3, 4), Linear(4, 2))",
+}
+
+# What is typed, and a part of the answer: what was wrong, or the way out.
+MISTAKES = [
+    # names
+    ("trian", "No such command 'trian'"),
+    ("train --epoch 3", "--epochs"),
+    ("train --guard LightSplitt", "did you mean LightSplit"),
+    ("train --guard Decoder", "there is no 'Decoder' among the guards"),
+    ("train --net SimpelCNN", "did you mean SimpleCNN"),
+    ("train --data Fashon", "did you mean Fashion"),
+    ("train --partition Dirichelt", "did you mean Dirichlet"),
+    ("train --protocol Ushaped", "did you mean UShaped"),
+    ("train --rounds Splitfed", "did you mean SplitFed"),
+    ("train --rule FedAvgg", "did you mean FedAvg"),
+    ("train --client-optimizer Adm", "did you mean Adam"),
+    ("train --client-detectors GradientScrutiniser", "did you mean GradientScrutinizer"),
+    ("train --poison BadNet", "did you mean BadNets"),
+    ("train --track tensorbord", "tensorboard, mlflow, wandb"),
+    ("audit --attack Decodr", "did you mean Decoder"),
+    ("audit --secrets pictures", "images"),
+    ("audit --budget huge", "quick, standard, paper"),
+    ("list gards", "there is guards"),
+    ("new fashon", "did you mean fashion"),
+    ("bench nosuch", "guard.lightsplit"),
+    # values and the form of specs
+    ("train --epochs three", "Invalid value for '--epochs'"),
+    ("train --epochs -1", "epochs is a whole number from 0 up"),
+    ("train --batch-size 0", "batch_size is a whole number from 2 up"),
+    ("train --clients 0", "clients is a whole number from 1 up"),
+    ("train --val-share 2", "in [0, 1)"),
+    ("train --threads 0", "--threads is a whole number from 1 up"),
+    ("train --record -1", "--record is how many MiB to keep"),
+    ("train --link fast", "written like 20mbit,40ms"),
+    ("train --partition 'Dirichlet(alpha=-1)'", "alpha is how even the shares are"),
+    ("train --guard 'LightSplit(ratios=8)'", "did you mean 'ratio'"),
+    ("train --guard 'LightSplit(ratio=8'", "Name(argument=value)"),
+    ("train 'Plan(epoch=3)'", "did you mean 'epochs'"),
+    ("train --data Npz", "Npz takes path"),
+    ("audit --images 1", "--images at least 2"),
+    ("audit --guard 'Quantize(bits={})'", "braces with nothing in them"),
+    ("sweep --guard 'Quantize(bits={1,99})'", "from 1 to 16"),
+    ("layers MnistNet --input 1,x", "whole numbers with commas"),
+    ("compare", "two variants or more"),
+    ("compare --with rule", "write field=value"),
+    # data that is missing, or of another shape
+    ("train --data MNIST", "--data-dir"),
+    ("train --data \"Npz(path='gone.npz')\"", "name the file by its path from here"),
+    ("train --data \"Npz(path='text.npz')\"", "not an .npz archive"),
+    ("train --data \"Npz(path='keys.npz')\"", "it has no array 'x'"),
+    ("train --data \"Npz(path='objects.npz')\"", "write arrays of numbers"),
+    ("train --data \"Npz(path='short.npz')\"", "one label for every sample"),
+    ("train --data \"Npz(path='one.npy')\"", "numpy.savez"),
+    ("train --data \"Table(path='empty.csv', target='y')\"", "a header and at least one row"),
+    ("train --data \"Table(path='a.csv', target='rsk')\"", "did you mean 'risk'"),
+    ("train --data \"ImageFolder(path='empty')\"", "put the pictures of each class"),
+    ("train --data 'Fashion(limit=99999)'", "lower it"),
+    ("data check gone", "there is no folder gone"),
+    # networks
+    ("train --net \"Own('model.py:Net', at='0')\"", "cannot take inputs of shape"),
+    ("train --net \"Own('model.py:Nett', at='0')\"", "it has Net"),
+    ("train --net \"Own('model.py:Net', at='stem')\"", "its children are"),
+    ("train --net \"Own('gone.py:Net', at='0')\"", "looked in"),
+    ("train --start gone.pt", "name a file that is there"),
+    ("memory --net 'SimpleCNN(depth=99)'", "depth is 1 or 2"),
+    # recipes
+    ("train gone.py:plan", "`cutlayer new` lists"),
+    ("train syntax.py:plan", "line 1: SyntaxError"),
+    ("train raises.py:plan", "line 3: ZeroDivisionError"),
+    ("train imports.py:plan", "No module named 'nosuchmodule'"),
+    ("train wrong.py:plan", "a recipe returns a Plan"),
+    ("train asks.py:plan", "missing 1 required positional argument"),
+    ("train name.py:plan", "line 3: NameError"),
+    ("train name.py", "it has name.py:plan"),
+    # folders
+    ("train --out full", "choose another --out"),
+    ("train --resume full", "there is no plan.json in it"),
+    ("train --resume gone", "there is no folder gone"),
+    ("audit --resume full", "was not begun by `cutlayer audit`"),
+    ("attack gone", "there is no folder gone (looked for"),
+    ("predict gone", "name that of a run"),
+    # the machine, and what is not installed
+    ("train --device gpu", "--device is cpu or cuda"),
+    ("train --engine spark", "--engine is local"),
+    ("join 'Plan()' far.example.org:1 --as a --insecure", "`cutlayer certs`"),
+    ("serve 'Plan()' --listen 0.0.0.0:0", "give --certs FOLDER"),
+]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A folder as a person's may look, with files that are wrong in the usual ways."""
+    folder = tmp_path_factory.mktemp("desk")
+    images, labels = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 4
+    np.savez(folder / "keys.npz", a=images)
+    np.savez(folder / "objects.npz", x=np.array([{}, 1], dtype=object), y=labels[:2])
+    np.savez(folder / "short.npz", x=images, y=labels[:30])
+    np.save(folder / "one.npy", images)
+    (folder / "text.npz").write_text("hello")
+    (folder / "empty.csv").write_text("")
+    (folder / "a.csv").write_text("age,risk\n1,0\n2,1\n")
+    (folder / "empty").mkdir()
+    (folder / "full").mkdir()
+    (folder / "full" / "note.txt").write_text("mine")
+    for name, text in RECIPES.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def at_desk(desk, monkeypatch):
+    monkeypatch.delenv("CUTLAYER_DATA", raising=False)
+    monkeypatch.chdir(desk)
+
+
+@pytest.mark.usefixtures("at_desk")
+@pytest.mark.parametrize(("typed", "said"), MISTAKES, ids=[typed for typed, _ in MISTAKES])
+def test_a_mistake_is_one_sentence_with_the_way_out(command, desk, typed, said):
+    before = set(os.listdir(desk))
+    code, out, err = command(*shlex.split(typed))
+    assert code in (1, 2) and out == ""
+    assert said in err and "Traceback" not in err
+    assert err.startswith("error: ") and err.count("\n") == 1, "one sentence on one line"
+    assert "allow_pickle" not in err
+    assert set(os.listdir(desk)) - before <= {"__pycache__"}, "nothing is left behind"
+
+
+@pytest.mark.usefixtures("at_desk")
+@pytest.mark.parametrize(
+    ("package", "typed", "extra"),
+    [
+        ("grpc", "serve 'Plan()' --listen 127.0.0.1:0 --insecure", "deploy"),
+        ("grpc", "join 'Plan()' 127.0.0.1:1 --as a --insecure", "deploy"),
+        ("tensorboard", "train --track tensorboard", "tensorboard"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_its_extra(command, monkeypatch, package, typed, extra):
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("cutlayer.engines.grpc")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, err = command(*shlex.split(typed))
+    assert code == 1 and f"pip install 'cutlayer[{extra}]'" in err and err.count("\n") == 1
+
+
+def test_without_a_gpu_one_hears_how_to_do_without(command, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = command("train", "--device", "cuda")
+    assert code == 1 and "leave the option out to use the CPU" in err
+
+
+@pytest.mark.parametrize("where", ["cutlayer.core.spec.names", "cutlayer.core.outside.announced.announced"])
+def test_ctrl_c_before_anything_runs_is_a_sentence(command, monkeypatch, where):
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(where, interrupted)
+    code, _, err = command("list", "guards")
+    assert code == cli.INTERRUPTED and "interrupted" in err and "Traceback" not in err
+
+
+def test_a_command_without_its_arguments_shows_its_help(command):
+    with contextlib.suppress(SystemExit):
+        code, out, err = command()
+        assert code in (0, 2) and "Usage" in out + err
