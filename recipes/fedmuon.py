@@ -76,6 +76,21 @@ def cifar10_yogi() -> Plan:
     return replace(cifar10(), rule=FedYogi(lr=0.002))
 
 
+def cifar10_full() -> Plan:
+    """FedMuon with everybody in every round: small clients are filled up from the largest, to 4,500 images each."""
+    return replace(cifar10(), partition=Dirichlet(alpha=0.1, minimum=4500, refill=True))
+
+
+def cifar10_full_avg() -> Plan:
+    """FedAvg with everybody in every round."""
+    return replace(cifar10_full(), rule=FedAvg())
+
+
+def cifar10_muon_adam() -> Plan:
+    """Muon as its author has it: Adam for what is no matrix; not run in the thesis."""
+    return replace(cifar10(), rule=FedMuon(lr=0.05, rest="adam"))
+
+
 def cifar10_diloco() -> Plan:
     """DiLoCo with the constants of its paper; not run in the thesis."""
     return replace(cifar10(), rule=DiLoCo(lr=0.7))

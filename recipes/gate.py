@@ -1,6 +1,6 @@
 """Gate between ten clients that have little data each: a code of few bits in every epoch, or sent once.
 
-The plans named `cifar10` are near those of docs/evidence/gate.md: ResNet-18 cut behind layer1[0], images moved and
+The plans named `cifar10` are those of docs/evidence/gate.md: ResNet-18 cut behind layer1[0], images moved and
 mirrored, and a tenth of the data for each of ten clients that take turns with one head. `digits` are the same idea
 for minutes on one core. An audit also trains the client alone.
 
@@ -50,8 +50,9 @@ def cifar10_gate_compact() -> Plan:
 
 
 def cifar10_once() -> Plan:
-    """Learnt at home, sent once: 64 bits a sample in the whole training."""
-    return replace(cifar10_gate(), roles=SendOnce(home=14, split=0, views=1))
+    """Learnt at home, sent once: 64 bits a sample in the whole training, and small answers and gradients."""
+    guard = Chain(Gate(numbers=32, bits=2, home=1.0), WCC(weight=0.0003))
+    return replace(cifar10(), guard=guard, roles=SendOnce(home=14, split=0, views=1), compression=SMALL)
 
 
 def digits() -> Plan:

@@ -6,13 +6,13 @@ PRISM (X) is read as: the share X stays home, so keep = 1 - X.
 
 Not in the thesis, so ours: the stem (torchvision's sixth child is the end of layer2; accuracies of 90 % need the stem
 for small images), rho = 0.5, gamma, the length of the annealing, the adversary, what is in the home stream before
-the fusion, the epoch that counts (chosen on a tenth of the training data), and for faces target, attribute and size.
+the fusion, and the epoch that counts (chosen on a tenth of the training data). Faces are in faces.py.
 """
 
 from dataclasses import replace
 
 from cutlayer import Bypass, Plan
-from cutlayer.data import CIFAR10, Faces
+from cutlayer.data import CIFAR10
 from cutlayer.guards import Prism
 from cutlayer.nets import ResNet18
 from cutlayer.training import SGD
@@ -54,13 +54,3 @@ def cifar10_home() -> Plan:
 def cifar10_images() -> Plan:
     """The adversary guesses the image instead of an attribute that follows from the label."""
     return replace(cifar10(), guard=replace(ROUTED, attribute=None))
-
-
-# ------------------------------------------------------------------ faces, 128x8x8 with the stem for large images
-def celeba() -> Plan:
-    """PRISM (0.9) on CelebA: smiling without the gender. The thesis: 0.924, adversary 0.609, SSIM 0.170."""
-    faces = Faces(
-        path="celeba/img_align_celeba", table="celeba/list_attr_celeba.csv", target="Smiling", attributes=("Male",)
-    )
-    guard = replace(ROUTED, attribute="Male", anneal=6000)
-    return replace(cifar10(), net=ResNet18(depth=4), data=faces, guard=guard, epochs=10)

@@ -1,5 +1,6 @@
 """One thread everywhere: bit equality holds only for equal thread counts, and busy cores punish spinning."""
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -9,11 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from progress import GoingOn, Passed
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit import floors
 
 torch.set_num_threads(1)
+os.fsync = os.fdatasync = lambda number: None  # nobody pulls a plug here, and disks are slow
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--go-on", action="store_true", help="leave out tests of a campaign that have passed already")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.go_on:
+        config.pluginmanager.register(GoingOn(Passed()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

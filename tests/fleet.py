@@ -1,5 +1,8 @@
 """Small runs of several clients, and what tests of rounds and roles compare of them."""
 
+from collections.abc import Callable
+from itertools import count
+
 import torch
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
@@ -28,6 +31,20 @@ def trained(plan: Plan, **options) -> LocalRun:
 def same(ours, theirs) -> None:
     assert ours.keys() == theirs.keys()
     assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+
+
+def refuse_other_end(run: LocalRun, again: Callable[[], LocalRun]) -> dict[str, torch.Tensor]:
+    """Train `run` with a stop after two rounds: whoever goes on from there ends the same. Returns what was kept."""
+    asked = count()
+    assert not run.train(stop=lambda: next(asked) == 2)
+    tensors, facts = run.snapshot()
+    kept = {name: t.clone() for name, t in tensors.items()}
+    resumed = again()
+    resumed.restore(kept, facts)
+    assert run.train() and resumed.train()
+    same(run.tensors(), resumed.tensors())
+    same(body_of(run), body_of(resumed))
+    return kept
 
 
 def body_of(run: LocalRun) -> dict[str, torch.Tensor]:

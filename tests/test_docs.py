@@ -4,7 +4,6 @@ import ast
 import contextlib
 import importlib
 import re
-import shlex
 from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
@@ -16,6 +15,7 @@ import pytest
 import tables
 import torch
 from named_files import nothing_named as nothing_named
+from pages import PAGES, ROOT, blocks, commands_of
 from typer.main import get_command
 
 import cutlayer
@@ -29,23 +29,11 @@ from cutlayer.guards import Guard
 from cutlayer.training.plan.fields import FIELDS
 from cutlayer.training.plan.plan_text import change, read_guards, read_plan
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
 torch.set_num_threads(1)
 
 
 def page_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def blocks(page: Path, *languages: str) -> Iterator[tuple[int, str]]:
-    """(line of the page, text) of each block in one of `languages`."""
-    text = page.read_text()
-    for found in BLOCK.finditer(text):
-        if found[1] in languages:
-            yield text.count("\n", 0, found.start(2)), found[2]
 
 
 @cache
@@ -60,15 +48,15 @@ def run_page(page: Path) -> dict[str, Any]:
     return made
 
 
+@cache
+def known() -> dict[str, Any]:
+    """Every command by its name. They are made of all their options, which takes a while."""
+    return get_command(cli.app).commands
+
+
 def commands() -> list[tuple[str, list[str]]]:
     """(page, words) of each line that starts with `cutlayer`."""
-    lines = [
-        (page_name(page), line.removeprefix("$ "))
-        for page in PAGES
-        for _, text in blocks(page, "console", "bash")
-        for line in text.splitlines()
-    ]
-    return [(page, shlex.split(line)) for page, line in lines if line.startswith("cutlayer ")]
+    return [(page_name(page), words) for page in PAGES for words in commands_of(page, "console", "bash")]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=page_name)
@@ -78,7 +66,7 @@ def test_the_python_of_a_page_runs(page):
 
 # What the docstring of `cutlayer` promises, and the sub-rooms whose names would clash in their room.
 PUBLIC = {"cutlayer", *(f"cutlayer.{name}" for name, home in cutlayer._HOMES.items() if not home)}
-BELOW = {"cutlayer.audit.compare", "cutlayer.rules.flower", "cutlayer.wire.codecs"}
+BELOW = {"cutlayer.audit.compare", "cutlayer.guards.flower", "cutlayer.rules.flower", "cutlayer.wire.codecs"}
 
 
 def imports(text: str) -> Iterator[tuple[str, str]]:
@@ -120,9 +108,8 @@ def typed_id(part: str | list[str]) -> str:
 def test_a_command_of_a_page_can_be_typed(page, words):
     """Options exist and take such values, specs can be read, recipes are there."""
     _, name, *rest = (of_the_package(page, word) for word in words)
-    known = get_command(cli.app).commands
-    assert name in known, f"{page}: there is no command {name}"
-    typed = known[name].make_context(name, rest).params  # refuses unknown options and wrong types
+    assert name in known(), f"{page}: there is no command {name}"
+    typed = known()[name].make_context(name, rest).params  # refuses unknown options and wrong types
     if name in ("train", "audit", "sweep"):
         with contextlib.chdir(ROOT):
             read_everything(typed)
@@ -147,7 +134,7 @@ def read_everything(typed: dict[str, Any]) -> None:
 
 def test_every_command_has_an_example():
     shown = {words[1] for page, words in commands() if page == "README.md"}
-    assert shown == set(get_command(cli.app).commands)
+    assert shown == set(known())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
@@ -171,7 +158,8 @@ def test_readme_starts_with_what_it_is_and_the_two_commands():
 
 def test_the_tables_of_plug_ins_say_what_their_folders_say():
     assert {found[1]: page.name for page in PAGES for found in tables.BLOCK.findall(page.read_text())} == {
-        "guards": "guards.md", "rules": "rules.md", "attacks": "attacks.md", "detectors": "detectors.md"
+        "guards": "guards.md", "rules": "rules.md", "attacks": "attacks.md", "detectors": "detectors.md",
+        "papers": "papers.md",
     }  # fmt: skip
     stale = [page_name(page) for page in PAGES if tables.filled(page.read_text()) != page.read_text()]
     assert not stale, "`make docs` writes them anew"

@@ -76,10 +76,10 @@ class _Classifying(Attacker):
             raise ValueError(f"{spec}: the attacker's data has no attribute {spec.attribute!r}; {there}")
         values = known[spec.attribute].long()
         self.undo = knowledge.undo
-        own = made(spec.key, knowledge, seed)
+        own = made(spec.keys, knowledge, seed)
         truth, held = values[own.rows], values[own.held_rows]
         count = int(values.max()) + 1
-        self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
+        self.recovered = {} if spec.keys != "recovered" else {"key_empty": own.key_empty}
         self.read, self.best, self.scores = best_reader(
             spec, spec.readers, own.seen, seed,
             lambda name: self._train(name, spec, own.seen, truth, own.held, held, count),

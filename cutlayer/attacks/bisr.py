@@ -59,8 +59,8 @@ class BiSR(Keyed):
         refuse_strange(self.readers)
         if self.weights not in WEIGHTS:
             raise ValueError(f"BiSR: weights is one of {', '.join(WEIGHTS)}; got {self.weights!r}")
-        if self.weights == "published" and self.key not in WHITE:
-            raise ValueError("BiSR: with published weights the guard's key is not looked for: leave out key")
+        if self.weights == "published" and self.keys not in WHITE:
+            raise ValueError("BiSR: with published weights the guard's key is not looked for: leave out keys")
 
     @classmethod
     def sized(cls, budget: str) -> Self:
@@ -94,7 +94,7 @@ class BiSR(Keyed):
 class _TwoSided(Attacker):
     def __init__(self, spec: BiSR, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None and knowledge.body is not None and knowledge.tail is not None
-        own = made(spec.key, knowledge, seed)
+        own = made(spec.keys, knowledge, seed)
         texts, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
         self.spec, self.undo = spec, knowledge.undo
         self.read, self.best, self.scores = best_reader(
@@ -103,11 +103,11 @@ class _TwoSided(Attacker):
             lambda reader: quality(reader(own.held), held),
         )  # fmt: skip
         # A copy of a guard with another key sends other rows, so there is nothing to move vectors towards.
-        self.box: Any = knowledge.encode if spec.key in WHITE else None
+        self.box: Any = knowledge.encode if spec.keys in WHITE else None
         if getattr(self.box, "table", None) is None:
             self.box = None
         self.body, self.tail = as_it_answered(knowledge.body), as_it_answered(knowledge.tail)
-        self.found: dict[str, object] = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
+        self.found: dict[str, object] = {} if spec.keys != "recovered" else {"key_empty": own.key_empty}
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         seen = smashed(messages)

@@ -35,11 +35,12 @@ class Decoder(Keyed):
 
     It trains on (guarded head(aux), aux), so it knows the guard, and is judged on private images it never saw. The
     best reader is chosen on held-out auxiliary images, as an attacker would have to.
-    Against a guard with a secret key it comes in four forms: key="true" is told the client's and is a ceiling;
-    "guessed", "mixture" and "recovered" know the head but have to find a key themselves. Records of a table, series
-    and texts have readers of their own; a convolution reads series alone. Of texts "ridge" reads each token by
-    itself, "conv" with its neighbours (attention), "mlp" all of a message at once, and "augmented" is the best of
-    these after learning from texts as well in which half of the words are others, so that it has met every word.
+    Against a guard with a secret key it comes in four forms: keys="true" is told the client's and is a ceiling;
+    "own", "mixture" and "recovered" know the head but have to find a key themselves; "cosine" is there to be asked
+    for. Records of a table, series and texts have readers of their own; a convolution reads series alone. Of texts
+    "ridge" reads each token by itself, "conv" with its neighbours (attention), "mlp" all of a message at once, and
+    "augmented" is the best of these after learning from texts as well in which half of the words are others, so that
+    it has met every word.
     Pictures behind a code of few levels meet three more: "levels", two readers of each level by itself, "prior",
     which mixes what the likely classes look like, and "search", which changes the best picture until the encoder
     makes the code of it.
@@ -84,9 +85,9 @@ class Decoder(Keyed):
 class _Reading(Attacker):
     def __init__(self, spec: Decoder, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None
-        own = made(spec.key, knowledge, seed)
+        own = made(spec.keys, knowledge, seed)
         images, held = knowledge.aux[own.rows], knowledge.aux[own.held_rows]
-        self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
+        self.recovered = {} if spec.keys != "recovered" else {"key_empty": own.key_empty}
         networks: dict[str, Before] = {}
         texts = not images.is_floating_point()
         pairs, tried = Pairs(own.seen, images, own.held, held), list[Reader]()

@@ -54,11 +54,11 @@ class Dictionary(Keyed):
 class _LookingUp(Attacker):
     def __init__(self, spec: Dictionary, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None
-        own = made(spec.key, knowledge, seed)
+        own = made(spec.keys, knowledge, seed)
         self.encode: Callable[[Tensor, Tensor], Tensor] = own.encode
         self.undo: nn.Module | None = knowledge.undo
         self.rounds, self.ids, self.length = spec.rounds, ids_of(knowledge), knowledge.aux.shape[1]
-        self.found = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
+        self.found = {} if spec.keys != "recovered" else {"key_empty": own.key_empty}
         lines, texts = self._lifted(own.seen), knowledge.aux[own.rows]
         shape = tuple(lines.shape[1:])
         if len(shape) != 2 or shape[0] != self.length:

@@ -82,11 +82,11 @@ class _Search(Attacker):
             raise ValueError(f"{spec} draws images (N, C, H, W); these inputs have the shape {tuple(images.shape)}")
         self.spec, self.seed = spec, derive(seed, "search")
         self.denoiser = denoiser_of(images, spec)
-        own = made(spec.key, knowledge, seed)
+        own = made(spec.keys, knowledge, seed)
         self.images, self.seen = images[own.rows], own.seen
         self.spread = float(own.seen.var(0).mean().clamp_min(1e-12))
         self.gradient, self.send = self._sender(knowledge, own)
-        self.recovered = {} if spec.key != "recovered" else {"key_empty": own.key_empty}
+        self.recovered = {} if spec.keys != "recovered" else {"key_empty": own.key_empty}
         self.match = float("nan")
         truth, held = images[own.held_rows[:HELD]], own.held[:HELD]
         # Through a bad stand-in a search may lead away from where it started.
@@ -108,7 +108,7 @@ class _Search(Attacker):
     def _sender(self, knowledge: Knowledge, own: Made) -> tuple[str, Send]:
         """A way from pictures to messages that has a gradient, and what it is called."""
         assert knowledge.guard is not None and knowledge.aux_labels is not None
-        if self.spec.key in WHITE and not knowledge.guard.spec.mixes_samples:
+        if self.spec.keys in WHITE and not knowledge.guard.spec.mixes_samples:
             assert knowledge.encode is not None
             own_way = Encoded(knowledge.encode, tuple(knowledge.aux_labels.shape[1:]))
             if has_gradient(own_way, self.images[:TRIED]):

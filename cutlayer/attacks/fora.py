@@ -11,18 +11,20 @@ from ..core.guard import Shape
 from ..core.message import Message
 from ..metrics.readers import ConvReader, MLPReader, Reader, Standardised, best_reader, fit
 from ..metrics.row_readers import RowReader, Size, error_of, network_for
-from .base import AMOUNTS, EVERY, FORMS, Attack, Attacker, Knowledge, smashed
+from .base import AMOUNTS, EVERY, FORMS, Attacker, Knowledge, smashed
 from .parts.critic import Critic, gradient_penalty
 from .parts.mmd import mk_mmd
 from .parts.prior import Drawn, learn_to_draw
 from .parts.row_substitute import RowSubstitute
 from .parts.substitute import BLOCKS, Substitute
 from .parts.view import View
+from .parts.viewing import Viewing
 
 READERS = ("auto", "conv", "mlp")
 BUDGETS = ("quick", "standard", "paper")
 PASSES = 2  # over the auxiliary images where a guard may draw anew each time
 RECENT = 4  # messages that stand for how the client speaks at a moment of its training
+SEARCH_RATE = 0.05
 MOST_SENT_AGAIN = 512  # rows by which two readers are compared
 # Share of MK-MMD for images in colour. On CIFAR-10 it stayed at SSIM 0.47 to 0.49 alone, in 6,000 to 8,000 steps with
 # wide networks, and reached 0.63 to 0.65 with a critic that joins late (docs/evidence/cifar10-attacks.md). In 300
@@ -33,7 +35,7 @@ NEXT_TO_DEAD = 1e-2  # of the overall spread: channels that vary less are measur
 
 
 @dataclass(frozen=True, repr=False)
-class FORA(Attack):
+class FORA(Viewing):
     """Feature-oriented reconstruction: a substitute head aligned with the messages, then inverted. No labels needed.
 
     The substitute is built from the shape of the cut alone and learns to make, from auxiliary images, activations
@@ -41,7 +43,7 @@ class FORA(Attack):
     default a fifth for coloured images where there are thousands of steps, else none. A reader trained on the
     substitute then reads the client's messages. The client has finished learning by then; `alongside` aligns the
     substitute while it learns, as published. `knows` says how the guard enters, `prior` (FORA-G) lets a generator
-    draw the picture.
+    draw the picture, and `search_steps` look for its code.
     """
 
     knows: str = EVERY
@@ -61,12 +63,15 @@ class FORA(Attack):
     blocks: str = "vgg"
     reader: str = "auto"  # "conv" for maps, "mlp" for anything else; behind a copy and a lift the better of the two
     prior: bool = False
+    search_steps: int = 0  # with a prior: that move its code until the substitute would send what was seen
     alongside: bool = False  # learn from the messages of the training in the order they came, not from a snapshot
-    forms: ClassVar[tuple[str, ...]] = FORMS
     inputs: ClassVar[tuple[str, ...]] = AMOUNTS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole = ("steps", "reader_steps", "width", "reader_width", "hidden", "critic_width", "critic_depth")
+        if not isinstance(self.search_steps, int) or self.search_steps < 0:
+            raise ValueError(f"{self}: search_steps is a whole number from 0 up")
         if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
         if not isinstance(self.batch, int) or self.batch < 2:
@@ -125,13 +130,14 @@ class Impersonator(Attacker):
         if spec.mix is None:
             critic = self.pictures and aux.shape[1] > 1 and spec.steps >= ENOUGH_FOR_A_CRITIC
             spec = replace(spec, mix=COLOUR_MIX if critic else 1.0)
-        self.view = View(spec.knows, knowledge, seed).to(aux.device)
+        self.view = View(spec.knows, spec.keys, knowledge, seed).to(aux.device)
         seen = self.read(knowledge.observed)
         self.batch = min(spec.batch, len(aux), len(seen))
         # A negative number at the cut says that no ReLU stands there.
         signed = bool((seen < 0).any())
         self.substitute = _substitute(spec, tuple(aux.shape[1:]), self.view.own, signed).to(aux)
-        theirs = Scale.of(seen)
+        self.theirs = theirs = Scale.of(seen)
+        self.search_steps = spec.search_steps
         self._align(spec, self._windows(spec, knowledge, seen), aux)
         self.mmd = self._distance(theirs, seen, aux)
         with torch.no_grad():
@@ -140,7 +146,11 @@ class Impersonator(Attacker):
         self.kind, self.reader = self._learn_to_read(spec, own, aux, seen, seed)
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
-        rebuilt = self.reader(_rows(self.read(messages)))
+        seen = self.read(messages)
+        if self.search_steps and isinstance(self.reader.network, Drawn):
+            chunks = seen.tensor_split(max(1, len(seen) // self.batch))
+            return torch.cat([self._searched(chunk, self.reader.network) for chunk in chunks])
+        rebuilt = self.reader(_rows(seen))
         return rebuilt.clamp(0, 1) if self.pictures else rebuilt
 
     @torch.no_grad()
@@ -158,8 +168,27 @@ class Impersonator(Attacker):
             [self.view.sent(self.substitute(x), x, None, step - place) for place, x in enumerate(chunks)]
         )
 
+    @torch.enable_grad()
+    def _searched(self, seen: Tensor, drawn: Drawn) -> Tensor:
+        """Pictures that the generator draws and that the substitute would send as what was seen (FORA-G).
+
+        The search starts at the codes that the reader finds.
+        """
+        with torch.no_grad():
+            code = drawn.code((_rows(seen) - self.reader.mean) / self.reader.std)
+        code = code.requires_grad_()
+        optimizer = torch.optim.Adam([code], SEARCH_RATE)
+        for step in range(self.search_steps):
+            images = drawn.generator(code)
+            sent = self.view.sent(self.substitute(images), images, None, step)
+            loss = (self.theirs(sent) - self.theirs(seen)).square().flatten(1).mean(1).sum()
+            (code.grad,) = torch.autograd.grad(loss, code)
+            optimizer.step()
+        with torch.no_grad():
+            return drawn.generator(code).clamp(0, 1)
+
     def remarks(self) -> dict[str, object]:
-        return {"reader": self.kind, "mmd": round(self.mmd, 4)}
+        return {"reader": self.kind, "mmd": round(self.mmd, 4), **self.view.remarks()}
 
     def _learn_to_read(
         self, spec: FORA, own: Tensor, aux: Tensor, seen: Tensor, seed: int

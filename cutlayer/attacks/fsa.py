@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from ..core.guard import Shape
 from ..core.message import Message
 from ..core.seeds import derive
-from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
+from .base import EVERY, FORMS, Attacker, Knowledge, smashed
 from .parts.autoencoder import INVERSES, Autoencoder, some
 from .parts.critic import Critic, gradient_penalty
 from .parts.view import View
+from .parts.viewing import Viewing
 
 
 @dataclass(frozen=True, repr=False)
-class FeatureSniffer(Attack):
+class FeatureSniffer(Viewing):
     """Translates what the client sends into features of the attacker's own autoencoder, without a single pair.
 
     FSA: an autoencoder learns auxiliary images; then, offline, a CycleGAN in feature space runs between X, the stored
@@ -41,10 +42,10 @@ class FeatureSniffer(Attack):
     rate: float = 1e-3
     batch: int = 32
     knows: str = EVERY
-    forms: ClassVar[tuple[str, ...]] = FORMS
     needs: ClassVar[tuple[str, ...]] = ("task", "aux", "observed", "guard")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole = ("steps", "width", "hidden", "blocks", "warm", "batch")
         if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
@@ -74,7 +75,7 @@ class _Sniffer(Attacker):
         assert knowledge.task is not None and knowledge.aux is not None
         assert knowledge.guard is not None and knowledge.observed is not None
         aux = knowledge.aux.to(torch.get_default_dtype())
-        self.view = view = View(spec.knows, knowledge, derive(seed, "view")).to(aux)
+        self.view = view = View(spec.knows, spec.keys, knowledge, derive(seed, "view")).to(aux)
         # Rows of the shape of the cut are what a head makes; those a guard made have both signs, as lifted ones have.
         positive = view.own == knowledge.guard.shape and spec.knows != "lift"
         self.auto = Autoencoder(
@@ -133,7 +134,7 @@ class _Sniffer(Attacker):
 
     def remarks(self) -> dict[str, object]:
         """Errors of the autoencoder and of the cycle, and what the critics still see between the two kinds."""
-        return self.figures
+        return {**self.figures, **self.view.remarks()}
 
 
 class _ToClient(nn.Module):

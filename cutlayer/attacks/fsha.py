@@ -15,14 +15,16 @@ from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.autoencoder import INVERSES, Autoencoder, some
 from .parts.critic import Critic, gradient_penalty
 from .parts.view import View
+from .parts.viewing import Viewing
 
 PROBED = 1.5  # times the usual length of a gradient: of a batch whose labels are wrong
 KEPT = 1024  # answers
+ENOUGH_FOR_A_KEY = 512  # rows of one client
 JOINS = 200  # steps after which detectors are past their warm-up; a short attack keeps half of its own
 
 
 @dataclass(frozen=True, repr=False)
-class FSHA(Attack):
+class FSHA(Viewing):
     """Feature-space hijacking: answers with gradients that make the client's head imitate the attacker's encoder.
 
     Pasquini et al. 2021. A pilot encoder f̃ and its inverse learn auxiliary images by heart. A critic D learns to tell
@@ -38,6 +40,7 @@ class FSHA(Attack):
     It needs the honest body, so `conceal` is on then, and `scale` has no part. Where the plan has `back`, a client
     that counts bytes sees that answers are plain floats.
     The first `joins` steps, of all clients together, are answered honestly: detectors are past their warm-up then.
+    With `keys="recovered"` so are those in which it still listens for the key of the client that came first.
     """
 
     steps: int = 1000
@@ -56,10 +59,10 @@ class FSHA(Attack):
     joins: int = 0
     knows: str = EVERY
     active: ClassVar[bool] = True
-    forms: ClassVar[tuple[str, ...]] = FORMS
     needs: ClassVar[tuple[str, ...]] = ("task", "aux", "guard")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole = ("steps", "width", "hidden", "blocks", "warm", "batch")
         if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
@@ -108,7 +111,7 @@ class _Hijacker(Attacker):
         assert knowledge.aux is not None and knowledge.task is not None and knowledge.guard is not None
         self.spec, self.seed = spec, seed
         self.aux = knowledge.aux.to(torch.get_default_dtype())
-        view = View(spec.knows, knowledge, derive(seed, "view"))
+        view = View(spec.knows, spec.keys, knowledge, derive(seed, "view"))
         # Rows of the shape of the cut are what a head makes; those a guard made have both signs, as lifted ones have.
         positive = view.own == knowledge.guard.shape and spec.knows != "lift"
         self.view = view.to(self.aux)
@@ -116,8 +119,13 @@ class _Hijacker(Attacker):
             knowledge.task.shape, view.own, spec.width, spec.hidden, spec.inverse, positive=positive, view=view
         )
         self.critic = Critic(view.shape, spec.width if len(view.shape) == 3 else spec.hidden, spec.blocks)
-        self.pilot.to(self.aux).learn(self.aux, spec.warm, spec.rate, spec.batch)
+        self.pilot.to(self.aux)
         self.critic.to(self.aux)
+        self.heard: list[Tensor] = []  # of one client, until its key is looked for
+        self.listens_to: int | None = None
+        self.listening = spec.keys == "recovered" and len(view.copies) > 0
+        if not self.listening:
+            self.pilot.learn(self.aux, spec.warm, spec.rate, spec.batch)
         # Critics that turn with little momentum keep up with a client that moves (Gulrajani et al. 2017, Alg. 1).
         self.optimizer = torch.optim.Adam(self.critic.parameters(), spec.critic_rate, betas=(0.5, 0.9))
         self.waiting: dict[tuple[int, int], Tensor] = {}  # by client and step: what it sent, until it asks for dz
@@ -129,11 +137,16 @@ class _Hijacker(Attacker):
     def __call__(self, message: Message, handle: Handler) -> Message:
         if message.kind is not Kind.BACKWARD:
             if message.kind in (Kind.FORWARD, Kind.LOSS):
-                self.waiting[message.client, message.step] = message["z"]
+                if self.listening:
+                    self.listen(message)
+                else:
+                    self.waiting[message.client, message.step] = message["z"]
             # What the honest body answers looks as it should, whoever chose the gradients.
             return handle(message)
-        honest = handle(message) if self.spec.conceal or self.spec.evade else None
         asked = message.client, message.step
+        if self.listening or (asked not in self.waiting and asked not in self.answered):
+            return handle(message)
+        honest = handle(message) if self.spec.conceal or self.spec.evade else None
         z = self.waiting.pop(asked, None)
         if z is not None:
             dz = self.hijack(z)
@@ -143,6 +156,23 @@ class _Hijacker(Attacker):
             while len(self.answered) > KEPT:
                 del self.answered[next(iter(self.answered))]
         return self.answered[asked]
+
+    def listen(self, message: Message) -> None:
+        """Gather what one client sends, until it is enough to look for its key; then the pilot learns behind it."""
+        self.listens_to = message.client if self.listens_to is None else self.listens_to
+        if message.client == self.listens_to:
+            self.heard.append(message["z"].detach())
+        if sum(map(len, self.heard)) >= ENOUGH_FOR_A_KEY:
+            self.begin()
+
+    @torch.enable_grad()
+    def begin(self) -> None:
+        with seeded(derive(self.seed, "key"), self.aux.device):
+            if self.heard:
+                self.view.find_key(torch.cat(self.heard))
+                self.view.to(self.aux)
+            self.pilot.learn(self.aux, self.spec.warm, self.spec.rate, self.spec.batch)
+        self.listening, self.heard = False, []
 
     def disguise(self, dz: Tensor, honest: Tensor) -> Tensor:
         """What a detector should see: partly the honest answer, and nothing else where labels look wrong."""
@@ -177,10 +207,13 @@ class _Hijacker(Attacker):
 
     @torch.no_grad()
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
+        if self.listening:  # the training was too short to hear enough
+            self.begin()
         chunks = smashed(messages).to(self.aux).split(256)
         return torch.cat([self.pilot.inverse(self.view.read(chunk)) for chunk in chunks])
 
     def remarks(self) -> dict[str, object]:
         """The error of the pilot on auxiliary images, and how far (Wasserstein) the client still is from it."""
         last = self.gaps[-50:]
-        return {"pilot_mse": round(self.pilot.error, 5), "gap": round(sum(last) / max(1, len(last)), 4)}
+        gap = round(sum(last) / max(1, len(last)), 4)
+        return {"pilot_mse": round(self.pilot.error, 5), "gap": gap, **self.view.remarks()}

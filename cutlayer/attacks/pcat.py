@@ -5,14 +5,14 @@ from typing import ClassVar, Self
 
 import torch
 
-from ..guards.base import Guard
 from ..nets.base import check_choice
-from .base import EVERY, FORMS, Attack, Attacker, Knowledge
+from .base import EVERY, Attacker, Knowledge
 from .parts.simulation import SIZES, Simulating, Simulation
+from .parts.viewing import Viewing
 
 
 @dataclass(frozen=True, repr=False)
-class PCAT(Attack):
+class PCAT(Viewing):
     """Passive: a pseudo-client learns the task behind the server's own body, and a decoder inverts it.
 
     It is SDAR without critics, conditions and flipped labels. Where labels travel, its batches have the labels of the
@@ -31,11 +31,10 @@ class PCAT(Attack):
     reader: str = "auto"
     alongside: bool = False  # as published; else it learns from the end of the training
     knows: str = EVERY
-    keys: str = "own"
-    forms: ClassVar[tuple[str, ...]] = FORMS
     strongest: ClassVar[str] = Simulation.strongest
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.private_share < 1:
             raise ValueError(f"{self}: private_share is a share of the victim's images, from 0 to below 1")
         self.simulation()  # refuses whatever else cannot be
@@ -51,9 +50,6 @@ class PCAT(Attack):
         check_choice("budget", budget, tuple(SIZES))
         own = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in SIZES[budget].items() if name in own})
-
-    def ceiling(self, guard: Guard) -> bool:
-        return self.simulation().ceiling(guard)
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         if knowledge.private is not None:

@@ -16,8 +16,8 @@ from .parts.keyed import Keyed, made
 class Retrieval(Keyed):
     """White box, the cheapest: shows the auxiliary image whose own message is nearest to the one observed.
 
-    Auxiliary images pass the client's head and guard (or a copy of the guard, by `key`), and messages are compared as
-    they are, by Euclidean distance. An attacker with a network that does not beat this one has learnt little of
+    Auxiliary images pass the client's head and guard (or a copy of it, by `keys`), and messages are compared as they
+    are, by Euclidean distance. An attacker with a network that does not beat this one has learnt little of
     messages; one that shows sharper pictures may merely be showing auxiliary ones.
     """
 
@@ -29,16 +29,16 @@ class Retrieval(Keyed):
         return False
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
-        return _Nearest(self.key, knowledge, seed)
+        return _Nearest(self.keys, knowledge, seed)
 
 
 class _Nearest(Attacker):
-    def __init__(self, key: str, knowledge: Knowledge, seed: int):
+    def __init__(self, keys: str, knowledge: Knowledge, seed: int):
         assert knowledge.aux is not None
-        own = made(key, knowledge, seed)
+        own = made(keys, knowledge, seed)
         self.seen = torch.cat([own.seen, own.held]).flatten(1)
         self.images = knowledge.aux[torch.cat([own.rows, own.held_rows])]
-        self.found = {} if key != "recovered" else {"key_empty": own.key_empty}
+        self.found = {} if keys != "recovered" else {"key_empty": own.key_empty}
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         return self.images[nearest(smashed(messages).flatten(1), self.seen)]

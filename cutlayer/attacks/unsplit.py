@@ -15,8 +15,10 @@ from ..core.message import Message
 from ..core.seeds import derive, seeded
 from ..guards.base import Guard
 from ..metrics.images import minmax
+from ..nets.base import check_choice
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.view import View
+from .parts.viewing import Viewing
 
 CLONES = ("shared", "own")
 AT_ONCE = 64  # images that are guessed together
@@ -24,7 +26,7 @@ GREY = 0.5  # where every pixel starts, as in the authors' code
 
 
 @dataclass(frozen=True, repr=False)
-class UnSplit(Attack):
+class UnSplit(Viewing):
     """Inversion without any data: images and a clone of the client's head are guessed in turn. Architecture known.
 
     Images start grey, the clone with fresh weights. In each round the images learn to be what the clone would send as
@@ -46,11 +48,11 @@ class UnSplit(Attack):
     stretch: bool = True
     most_images: int | None = 32  # type: ignore[misc]
     needs: ClassVar[tuple[str, ...]] = ("task", "net", "observed", "guard")
-    forms: ClassVar[tuple[str, ...]] = FORMS
     # It has no reader to gain from maps; a mean over the larger shape of the cut weighs less against its priors.
     strongest: ClassVar[str] = "matched"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole = ("rounds", "input_steps", "clone_steps", "most_images")
         if any(not isinstance(getattr(self, name), int) or getattr(self, name) < 1 for name in whole):
             raise ValueError(f"{self}: {', '.join(whole)} are whole numbers from 1 up")
@@ -65,6 +67,7 @@ class UnSplit(Attack):
     @classmethod
     def sized(cls, budget: str) -> Self:
         """A first look, a report, or the steps of the paper (five minutes an image on one core)."""
+        check_choice("budget", budget, ("quick", "standard", "paper"))
         if budget == "quick":
             return cls(rounds=20, most_images=16)
         if budget == "standard":
@@ -113,12 +116,13 @@ class _Inversion(Attacker):
             raise ValueError(f"UnSplit rebuilds images; these inputs have the shape {tuple(knowledge.task.shape)}")
         self.spec, self.seed = spec, derive(seed, "clone")
         self.net, self.image, self.cut = knowledge.net, knowledge.task.shape, knowledge.guard.shape
-        self.view = View(spec.knows, knowledge, seed)
+        self.view = View(spec.knows, spec.keys, knowledge, seed)
         _one_image_a_row(self.view, knowledge.guard.spec)
         self.match = float("nan")
+        self.clones: list[Clones] = []  # of the pictures last rebuilt
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
-        seen = smashed(messages)
+        seen, self.clones = smashed(messages), []
         self.view.to(seen.device)
         with torch.no_grad():
             target = self.view.read(seen)
@@ -127,9 +131,25 @@ class _Inversion(Attacker):
         images = torch.cat(guesses).clamp(0, 1)
         return minmax(images) if self.spec.stretch else images
 
+    @torch.no_grad()
+    def read(self, messages: Sequence[Message]) -> Tensor:
+        """What was received, in the space where the clone's messages are compared with it."""
+        return self.view.read(smashed(messages))
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """What the clones would send for these images, each for those in the places of its own; once they are there.
+
+        With a clone for each row, an image without a row of its own has none."""
+        sent = []
+        for clones, x in zip(self.clones, images.split(AT_ONCE), strict=False):
+            x = x if clones.stacked is None else x[: clones.count]
+            sent.append(self.view.sent(clones(x), x, None, 0))
+        return torch.cat(sent)
+
     def remarks(self) -> dict[str, object]:
         # Without it a picture says nothing: where the clone never came near the message, the priors drew it.
-        return {"match": round(self.match, 4)}
+        return {"match": round(self.match, 4), **self.view.remarks()}
 
     def _invert(self, target: Tensor) -> tuple[Tensor, Tensor]:
         """Images behind these rows, and how much of each row the clone fails to explain, as a share of its energy."""
@@ -160,6 +180,7 @@ class _Inversion(Attacker):
             for step in range(first + spec.input_steps, first + spec.input_steps + spec.clone_steps):
                 _descend(draw_clones, error(step).sum())
         with torch.no_grad():
+            self.clones.append(clones)
             return x, error(spec.rounds * (spec.input_steps + spec.clone_steps)) / energy
 
 
@@ -174,6 +195,7 @@ class Clones:
     def __init__(self, clone: nn.Module, count: int | None):
         self.clone = clone.eval()
         self.stacked: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+        self.count = count
         if count is not None:
             self.stacked = stack_module_state([copy.deepcopy(clone) for _ in range(count)])  # type: ignore[assignment]
         own = self.stacked[0].values() if self.stacked is not None else clone.parameters()

@@ -5,9 +5,11 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..core.batch import NO_LABEL
 from ..data.base import Loaded, Parts, overlap, parts
+from ..data.rows import pieces
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun
 from ..guards import Guard
@@ -55,13 +57,16 @@ def refuse_alike(data: Parts) -> None:
 
 def commonest(y: Tensor) -> float:
     """Accuracy of always naming the commonest label."""
-    known = y[y != NO_LABEL]
-    return float(known.bincount().max() / known.numel())
+    counts = torch.zeros(0, dtype=torch.int64)
+    for some in pieces(y):
+        found = some[some != NO_LABEL].bincount(minlength=len(counts)).cpu()
+        counts = pad(counts, [0, len(found) - len(counts)]) + found
+    return float(counts.max() / counts.sum())
 
 
 def epsilon_asked(guard: Guard) -> float | None:
-    """The ε that was typed, the smallest of a chain's."""
-    typed = (getattr(part, "epsilon", None) for part in guard.stages())
+    """The ε of what leaves that was typed, the smallest of a chain's."""
+    typed = (getattr(part, "epsilon", None) for part in guard.stages() if not part.client_only)
     return min((epsilon for epsilon in typed if epsilon is not None), default=None)
 
 

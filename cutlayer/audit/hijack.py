@@ -62,6 +62,7 @@ def hijack(
     first alarm the attacker's pictures of `images` samples are judged. `again` counts repetitions with other random
     numbers of the attacker's."""
     plan, data, task, device, start = training
+    plan = plan.with_secrets()  # who is told the client's key is told that of this very run
     began = time.perf_counter()
     with seeded(derive(plan.seed, "attack", plain(attack), again), device):
         knowledge = before_training(plan, task, data, device).only(attack.needs)

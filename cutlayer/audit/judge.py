@@ -167,6 +167,8 @@ def _likeness(attacker: Substituting, victim: Victim, forward: Sequence[Message]
     """How near a substitute's rows are to the client's for the same private images, which only the judge can say."""
     theirs = for_each_sample(attacker.read(forward), forward, victim.rows).flatten(1)
     own = attacker.features(victim.truth.to(theirs)).flatten(1)
+    if len(own) != len(theirs):
+        return {}  # a head for each row, and samples that share one
     return {
         "feature_mse": float((own - theirs).square().mean()),
         "feature_cosine": float(cosine_similarity(own, theirs).mean()),

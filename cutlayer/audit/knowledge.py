@@ -44,27 +44,29 @@ def why_pointless(attack: Attack, plan: Plan, task: Task, data: Parts, images: i
     return attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
 
 
-def before_training(plan: Plan, task: Task, data: Parts, device: torch.device | str) -> Knowledge:
-    """All that an attacker can be told before a client sends anything: for those that take part in the training."""
+def before_training(plan: Plan, task: Task, data: Parts, device: torch.device | str, client: int = 0) -> Knowledge:
+    """All that an attacker can be told before a client sends anything: for those that take part in the training. The
+    key is that of the `client` who will be its victim."""
     cut = cut_shapes(plan, task)
     public, seed = plan.guard.public_part(), derive(plan.seed, "guard")
     undo = public.undo(cut.shared, seed)
+    secret = plan.private_seed
+    true_key = None if secret is None else derive(derive(secret, "client", client), "guard")
     return Knowledge(
         task=task,
         aux=data.aux.images().to(device),
-        aux_labels=data.aux.y.to(device),
+        aux_labels=data.aux.y[:].to(device),
         aux_attributes={name: values.to(device) for name, values in data.aux.s.items()} or None,
         net=plan.net,
-        guard=KnownGuard(public, cut.shared, seed, task),
+        guard=KnownGuard(public, cut.shared, seed, task, true_key),
         undo=undo.to(device) if undo is not None else None,
     )
 
 
 def after_training(victim: Victim, data: Parts) -> Knowledge:
     """Everything any attacker could be told about this victim; an attack is handed the part that it names."""
-    run, before = victim.run, before_training(victim.run.plan, victim.run.task, data, victim.truth.device)
-    assert before.guard is not None
-    own = derive(derive(run.plan.private_seed or 0, "client", victim.network.number), "guard")
+    run = victim.run
+    before = before_training(run.plan, run.task, data, victim.truth.device, victim.network.number)
     return replace(
         before,
         observed=victim.observed,
@@ -77,7 +79,6 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         published=_published(victim) if run.plan.start is not None else None,
         tail=copy.deepcopy(victim.network.split.tail).requires_grad_(False),
         head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size, ends_still(run.plan)),
-        guard=replace(before.guard, true_key=own),
     )
 
 

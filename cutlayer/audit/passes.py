@@ -61,8 +61,8 @@ def one_pass(run: LocalRun, number: int, least: int, client: int = 0) -> Passed:
 
 def _as_it_is(run: LocalRun, client: int) -> Split:
     split = copy.deepcopy(run.networks[client].split)
-    if run.coordinator.shared:
-        load_changing(split, unnamed(run.coordinator.shared))
+    if shared := run.coordinator.shown(client):
+        load_changing(split, unnamed(shared))
     return split
 
 

@@ -16,7 +16,6 @@ from ..engines.local.start import ready
 from ..metrics.lpips import LPIPS
 from ..training import checkpoint
 from ..training.plan.shapes import cut_shapes
-from ..training.step import load
 from ..wire.transcript import read
 from .control import why_invalid
 from .facts import refuse_overlap
@@ -40,9 +39,7 @@ class Recorded(Victim):
                 f"what was sent are crops or mirror images of {run.plan.data}, and which ones is not looked up: "
                 "judge it with an audit"
             )
-        self.run, self.network = run, run.networks[client]
-        if run.coordinator.shared:
-            load(self.network, run.coordinator.shared)
+        self.run, self.network = run, run.newest(client)
         own = [m for m in messages if m.client == client and m.kind is not Kind.PREDICT]
         forward = uploads(own)
         if not forward:

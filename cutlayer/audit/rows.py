@@ -110,6 +110,7 @@ class RunFacts(TypedDict, total=False):
     bytes_up: float
     bytes_down: float
     bytes_weights: float
+    words_told: dict[str, float]
     sides: dict[str, Any]
     privacy: dict[str, Any]
     train_seconds: float

@@ -28,6 +28,7 @@ from .poison_trial import PoisonTrial, honest
 from .progress import Cells
 from .rows import DetectorRow, PoisonRow, RunFacts, shown
 from .victim import Victim
+from .words_told import WordsTold
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Scene:
     trained: bool = False
     watched: list[DetectorRow] = field(default_factory=list)  # how the plan's detectors did in honest training
     server_watched: list[DetectorRow] = field(default_factory=list)  # how those of the server did
+    words: dict[str, Any] | None = None  # what weights that travelled told of texts
     history: list[Message] = field(default_factory=list)
     epochs: int = 0  # at the end of the training, of which a pass is recorded
     passes: list[Passed] = field(default_factory=list)
@@ -90,7 +92,7 @@ class Scene:
         run = LocalRun(plan, shared.data, classes=shared.task.classes, device=shared.device, at_server=heard)
         if fitted is not None:
             run.start_from(fitted)
-        trial = DetectorTrial(run)
+        trial, words = DetectorTrial(run), WordsTold(run)
 
         def after(event: StepEvent) -> None:
             trial()
@@ -98,7 +100,7 @@ class Scene:
 
         run.train(on_step=after, on_epoch=lambda: self._record(run))
         trial.finish()
-        self.watched, self.server_watched = trial.honest(), honest(run)
+        self.watched, self.server_watched, self.words = trial.honest(), honest(run), words.facts()
         if shared.link is not None:
             per_epoch = run.timetable.steps // run.plan.epochs
             self.told = forecast(
@@ -197,6 +199,8 @@ class Scene:
         found = run_facts(self.run, self.victim)
         if self.shared.link is not None:
             found["link"] = self.told
+        if self.words is not None:
+            found["words_told"] = self.words
         if self.server_watched:
             found["server_detectors"] = self.server_watched
         if self.watched:

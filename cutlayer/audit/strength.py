@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ..training.facts.privacy import rounding
 from .floors import blind_guess
 from .grades import LEAST_LEARNT, LEAST_UNITS, MOST_EPSILON, READ_BETTER, STRONG_CONTROL, STRONG_SHARE
 from .kinds import rebuilt
@@ -84,7 +85,8 @@ def epsilon_holds(rows: Sequence[Row]) -> bool:
     for row in rows:
         price, asked = row.get("privacy", {}).get("epsilon"), row.get("epsilon_asked")
         if price is not None and price["total"] is not None and asked is not None:
-            return bool(price["total"] <= min(asked, MOST_EPSILON))
+            most = min(asked, MOST_EPSILON)
+            return bool(price["total"] <= most + rounding(most, price.get("epochs", 0)))
     return False
 
 

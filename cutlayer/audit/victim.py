@@ -21,7 +21,6 @@ from ..engines.local.run import LocalRun
 from ..training.batches import as_batch
 from ..training.build import freeze
 from ..training.plan.plan import Plan
-from ..training.step import load
 
 MOST_OBSERVED = 4096  # samples of the victim's data whose messages an attacker may study
 
@@ -30,9 +29,7 @@ class Victim:
     """One client at the end of training: what it would send now for some of its private images, and the truth."""
 
     def __init__(self, run: LocalRun, images: int, client: int = 0):
-        self.run, self.network = run, run.networks[client]
-        if run.coordinator.shared:
-            load(self.network, run.coordinator.shared)
+        self.run, self.network = run, run.newest(client)
         samples = run.samples[client]
         order = torch.randperm(len(samples), generator=generator(run.plan.seed))
         pick, self.unscored = order[:images], order[images:]

@@ -142,7 +142,8 @@ def _captured_loop(samples: Samples) -> Epoch:
     with torch.cuda.graph(graph):
         loss = one()
 
-    def epoch() -> None:
+    def epoch(held: tuple[object, ...] = (whole, optimizer)) -> None:
+        """A graph knows addresses alone: whose they are has to live as long as it does."""
         for index in epoch_batches(len(x), BATCH, 0):
             here = index.cuda()
             images.copy_(x[here])

@@ -34,10 +34,12 @@ from ..training.step import learn
 from ..wire import frames as wire
 from ..wire.ledger import Ledger
 from . import clients as bench_clients
+from . import decoupler as bench_decoupler
 from . import deploy as bench_deploy
 from . import gpu as bench_gpu
 from . import leak as bench_leak
 from . import link as bench_link
+from . import stream as bench_stream
 from .measurement import Measured
 
 BATCH = 64
@@ -114,6 +116,8 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     **bench_deploy.ENTRIES,
     **bench_link.ENTRIES,
     **bench_leak.ENTRIES,
+    **bench_stream.ENTRIES,
+    **bench_decoupler.ENTRIES,
     "codec.cost": codec_cost,
 }
 

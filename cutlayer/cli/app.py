@@ -14,9 +14,12 @@ from . import audit as cli_audit
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
+from . import estimates as cli_estimates
 from . import generate as cli_generate
 from . import layers as cli_layers
 from . import new as cli_new
+from . import reproduce as cli_reproduce
+from . import tune as cli_tune
 from .extras import extra_of
 from .options import (
     AsJson,
@@ -206,7 +209,8 @@ def train(
 
 
 # The plan itself is in the folder's plan.json, with its secrets.
-app.command()(resumable(train, only=frozenset({"record", "link", "device", "precision", "channels_last", "compile"})))
+FASTER = ("precision", "channels_last", "compile")
+app.command()(resumable(train, only=frozenset({"record", "link", "device", *FASTER})))
 
 
 @app.command()
@@ -360,6 +364,9 @@ cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 cli_generate.register(app)
+cli_estimates.register(app)
+cli_tune.register(app)
+cli_reproduce.register(app)
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 app.add_typer(data_app, name="data")
@@ -395,6 +402,7 @@ def data_check(
 def main() -> None:
     """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
     from ..core.errors import USER_ERRORS, Halt
+    from ..core.files import is_full, no_room
 
     try:
         refuse_old_options(sys.argv[1:])
@@ -411,8 +419,9 @@ def main() -> None:
         say(f"error: this needs the package {error.name}, which is not installed: pip install 'cutlayer[{extra}]'")
         sys.exit(1)
     except USER_ERRORS as error:
-        (warn if isinstance(error, Halt) else say)(f"error: {error}")
-        sys.exit(getattr(error, "exit_code", 1))
+        told = no_room(error.filename) if is_full(error) else error
+        (warn if isinstance(told, Halt) else say)(f"error: {told}")
+        sys.exit(getattr(told, "exit_code", 1))
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

@@ -1,7 +1,6 @@
 """Commands of a deployment: certs, serve, join, status, predict. Heavy imports happen inside."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from ..training.device import prepare
 from .options import AsJson, Code, DataDir, Device, LinkOption, OneGuard, PrivateSeed, Recipe, Threads, plan_options
-from .terminal import Bar, end_if_not_kept, figures, halt_told, say
+from .terminal import Bar, OrderlyStop, end_if_not_kept, figures, halt_told, say
 
 if TYPE_CHECKING:
     from ..training.plan.plan import Plan
@@ -29,6 +28,13 @@ State = Annotated[
     Path | None,
     typer.Option("--out", help="Folder for state and results; the same command goes on in it after a crash."),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT for /healthz, /readyz and /metrics, over plain HTTP.", rich_help_panel=_NET),
+]
+StalledAfter = Annotated[
+    float, typer.Option(help="Not ready after so many times as long as most steps take.", rich_help_panel=_NET)
+]
 Logs = Annotated[str, typer.Option("--log", help="text or json: what is said while it runs.")]
 
 
@@ -38,6 +44,9 @@ def certs(
         list[str] | None, typer.Option(help="Name or address by which clients reach the server. May be repeated.")
     ] = None,
     client: Annotated[list[str] | None, typer.Option(help="Name of a client. May be repeated.")] = None,
+    operator: Annotated[
+        list[str] | None, typer.Option(help="Name of somebody who may ask for the status alone. May be repeated.")
+    ] = None,
     days: Annotated[int | None, typer.Option(help="How long new certificates are valid. Default: 825.")] = None,
     renew: Annotated[bool, typer.Option("--renew", help="Replace what is named, and revoke the old.")] = False,
     revoke: Annotated[list[str] | None, typer.Option(help="Shut this client out. May be repeated.")] = None,
@@ -53,12 +62,12 @@ def certs(
 
     from ..engines.grpc import certs as room
 
-    if (show or revoke) and (host or client or days is not None or renew or (show and revoke)):
+    if (show or revoke) and (host or client or operator or days is not None or renew or (show and revoke)):
         raise ValueError("--show and --revoke go alone: make or renew certificates in a command of its own")
     if revoke:
         notes = room.revoke(folder, revoke)
     else:
-        notes = [] if show else room.make(folder, host or [], client or [], days, renew)
+        notes = [] if show else room.make(folder, host or [], client or [], days, renew, operator or [])
     for note in notes:
         say(note)
     rows = room.show(folder) if show or as_json else []
@@ -90,8 +99,15 @@ def serve(
     connections: Annotated[
         int, typer.Option(help="Times a client may connect within ten seconds.", rich_help_panel=_NET)
     ] = 30,
-    metrics: Annotated[
-        str | None, typer.Option(help="HOST:PORT for Prometheus metrics and /healthz.", rich_help_panel=_NET)
+    metrics: Metrics = None,
+    stalled_after: StalledAfter = 20.0,
+    versions: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How far a client's torch or cutlayer may differ: torch=same, patch, minor or any. Repeatable. "
+            "Default: torch=patch, cutlayer=same.",
+            rich_help_panel=_NET,
+        ),
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="When training is over, go on answering predictions.")] = False,
     guard: OneGuard = None,
@@ -111,10 +127,16 @@ def serve(
     prepare(threads, device)
     from ..engines.grpc.admission import Limits
     from ..engines.grpc.deploy import Service
+    from ..engines.grpc.health import refuse_no_place, start_health
     from ..engines.grpc.logs import start_logs
+    from ..engines.grpc.native_lines import native_lines
+    from ..engines.grpc.pulse import Pulse
+    from ..engines.grpc.versions import VersionPolicy
 
     chosen = _plan(plan, changes, guard)
     identity = identity_of(certs, insecure)
+    policy, pulse = VersionPolicy.parse(versions or []), Pulse(stalled_after)
+    refuse_no_place(metrics)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
     if deadline <= 0 or min(every, max_message, max_batches, connections) < 1 or visitors < 0:
@@ -123,13 +145,16 @@ def serve(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
         limits=Limits(
             message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections,
-            batches=max_batches,
+            batches=max_batches, versions=policy,
         ),
+        pulse=pulse,
     )  # fmt: skip
     if metrics is not None:
-        from ..engines.grpc.prometheus import start_metrics
-
-        start_metrics(metrics, service.status)
+        try:
+            start_health(metrics, service.status)
+        except (OSError, ValueError):
+            service.close()
+            raise
     say(f"listening on {listen.rsplit(':', 1)[0]}:{service.network.port}, plan {chosen.fingerprint()}")
     shown: list[list[str]] = []
 
@@ -138,7 +163,6 @@ def serve(
             shown.append(missing)
             say(f"waiting for {', '.join(missing)}")
 
-    _on_signals(service.stop)
     found: list[Any] = []
 
     def work() -> None:
@@ -158,8 +182,9 @@ def serve(
 
     # Signals reach the first thread only, and only between two of its own steps or while it waits.
     thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    with native_lines(), OrderlyStop(service.stop):
+        thread.start()
+        thread.join()
     if isinstance(found[0], BaseException):
         raise found[0]
     result = found[0]
@@ -187,6 +212,7 @@ def join(
         float, typer.Option(help="Seconds without a word of a server that is there, before it ends.")
     ] = 86400.0,
     max_message: Message = 256,
+    metrics: Metrics = None,
     guard: OneGuard = None,
     private_seed: PrivateSeed = None,
     device: Device = "cpu",
@@ -207,22 +233,33 @@ def join(
     from ..engines.grpc import certs as room
     from ..engines.grpc import deploy
     from ..engines.grpc.channel import Address
+    from ..engines.grpc.client import DeployedClient
+    from ..engines.grpc.health import refuse_no_place, start_health
     from ..engines.grpc.logs import start_logs
+    from ..engines.grpc.native_lines import native_lines
 
     own = changes.pop("data", None)
     if private_seed is not None:
         changes["private_seed"] = private_seed
     chosen = _plan(plan, changes, guard)
     start_logs(log)
+    refuse_no_place(metrics)
     folder = out or Path("runs") / f"join-{name}-{chosen.fingerprint()}"
-    with Bar(estimates=True) as bar, halt_told(as_json, folder):
+    stop = OrderlyStop()
+    with native_lines(), stop, Bar(estimates=True) as bar, halt_told(as_json, folder):
         identity = identity_of(certs, insecure)
         known = room.read_identity(identity, "client") if identity else None
         address = Address(server, known, give_up=give_up, silence=silence, message=max_message << 20)
+
+        def opened(site: DeployedClient) -> None:
+            if metrics is not None:
+                start_health(metrics, site.status)
+
         site = deploy.join(
             chosen, name, folder, address=address, data=spec(own, "data") if own else None, data_dir=data_dir,
-            device=device,
+            device=device, on_open=opened,
         )  # fmt: skip
+        stop.ask = site.stop
         for line in scale_in_words(known_scale(folder)):
             say(line)
         total = chosen.epochs * site.batches
@@ -287,7 +324,7 @@ def predict(
 ) -> None:
     """Split inference: the head here, the body on a server (or in this process), guards as in training.
 
-    [bold]cutlayer predict runs/join-a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
+    [bold]cutlayer predict runs/a --server HOST:7443 --as a --certs certs/a --out predictions.csv[/bold]
     [bold]cutlayer predict runs/a --stream[/bold] sends one sample at a time and says how long each takes.
     """
     prepare(threads, device)
@@ -384,23 +421,6 @@ def identity_of(certs: Path | None, insecure: bool) -> Path | None:
     if (certs is None) != insecure:
         raise ValueError("give --certs FOLDER (make it with `cutlayer certs`), or --insecure on loopback")
     return certs
-
-
-def _on_signals(stop: Any) -> None:
-    import os
-    import signal
-
-    asked: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        if asked:
-            os._exit(130)  # the second time nothing is waited for; snapshots are whole on disk
-        asked.append(number)
-        print("stopping after this turn; again: at once", file=sys.stderr)
-        stop()
-
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
 
 
 def register(app: typer.Typer) -> None:

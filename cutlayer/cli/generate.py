@@ -32,7 +32,7 @@ def generate(
     """Write text with a network that has learnt next tokens: words stay here, the body is on a server or here.
 
     [bold]cutlayer generate runs/train-a "this film" --tokens 20 --temperature 0.8[/bold]
-    The client computes each token once; the server is sent the whole text's activations for every new token.
+    The client computes each token once and sends what is new; the server keeps the activations of the text so far.
     """
     prepare(threads, device)
     from ..engines.generate import Writing, generate

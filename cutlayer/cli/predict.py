@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..core.batch import NO_LABEL
 from ..engines.predict import Predictions
 from ..training import checkpoint
 
@@ -15,7 +16,8 @@ def write_masks(path: Path, found: Predictions) -> None:
     small = found.found.to(torch.uint8 if len(found.classes) <= 256 else torch.int32).numpy()
     if path.suffix == ".npz":
         buffer = io.BytesIO()
-        labels = found.labels.numpy().astype(small.dtype)
+        unknown = np.iinfo(small.dtype).max  # 255, as in the masks that data sets come with
+        labels = found.labels.masked_fill(found.labels == NO_LABEL, unknown).numpy().astype(small.dtype)
         np.savez_compressed(buffer, predicted=small, label=labels, classes=np.array(found.classes))
         checkpoint.write_bytes(path, buffer.getvalue())
         return

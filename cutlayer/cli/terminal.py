@@ -5,8 +5,9 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,33 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+
+class OrderlyStop:
+    """SIGINT and SIGTERM ask a deployed party to end; a second one does not wait. Before it runs, one is enough."""
+
+    def __init__(self, ask: Callable[[], None] | None = None):
+        self.ask, self._asked = ask, False
+
+    def __enter__(self) -> "OrderlyStop":
+        self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _hear(self, *received: object) -> None:
+        from ..core.errors import Interrupted
+
+        if self._asked:
+            os._exit(Interrupted.exit_code)  # the second time nothing is waited for; snapshots are whole on disk
+        self._asked = True
+        if self.ask is None:
+            raise Interrupted("stopped before it took part; the same command goes on")
+        say("stopping when this is answered; again: at once")
+        # Not here: whoever is interrupted may hold the lock that is needed to tell it.
+        threading.Thread(target=self.ask, daemon=True).start()
 
 
 def about(seconds: float) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 PAD = 0  # the token id that fills a text up to its length
-NO_LABEL = -100  # where a text has no next token: torch's cross_entropy leaves these places out
+NO_LABEL = -100  # where a text has no next token, a pixel no class: torch's cross_entropy leaves these places out
 
 
 class Task(NamedTuple):

@@ -27,6 +27,12 @@ class OffPlan(Halt):
     exit_code = 7
 
 
+class DiskFull(OSError):
+    """There is no room for a file; what was there before is still there."""
+
+    exit_code = 8
+
+
 # The exit code of a command that came to its end, but with a leak budget that was not kept.
 BUDGET_NOT_KEPT = 6
 

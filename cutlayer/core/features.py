@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .message import BESIDE
+
 
 class Features(NamedTuple):
     """z, and named tensors beside it, one row a sample: a mask says which tokens are no padding.
@@ -36,6 +38,11 @@ def features(made: Any) -> Features:
                 f"it has {len(tensor)} rows{' and wants one: detach it' if tensor.requires_grad else ''}"
             )
     return made
+
+
+def on_the_way(beside: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By the names that a message has for them."""
+    return {f"{BESIDE}{name}": tensor for name, tensor in beside.items()}
 
 
 class Unchanged(nn.Module):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from .batch import Batch
@@ -41,6 +42,13 @@ class GuardModule(nn.Module):
     def unmixed(self, seen: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Rows as the server can take them apart without any secret, and which of them stands for each sample."""
         return seen, rows
+
+    def answers(self, seen: Tensor, rows: Tensor | None) -> Tensor | None:
+        """For each sample the row of the server's answer; None: its own."""
+        if self.fan_out == 1 or rows is None:
+            return rows
+        full = len(rows) == self.fan_out * len(seen)
+        return None if full else torch.arange(len(rows), device=seen.device)
 
     def lift_due(self, step: int) -> dict[str, Tensor] | None:
         """Before a step: None, or what the server's half is to be replaced with; empty: a copy of it is wanted."""

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from .errors import NonFinite
-from .message import BESIDE, Handler, Kind, Message, Watcher, through
+from .features import on_the_way
+from .message import Handler, Kind, Message, Watcher, through
 
-NOTHING: Mapping[str, Tensor] = {}
+Named = Mapping[str, Tensor]
+NOTHING: Named = {}
 ANSWER = {Kind.FORWARD: "u", Kind.LOSS: "loss"}  # what a client goes on with
 
 
@@ -22,12 +23,9 @@ class Remote:
     Under `torch.no_grad()` the same calls are PREDICT messages: evaluation mode on the server, nothing held.
     """
 
-    def __init__(
-        self, client: int, send: Handler, *, watchers: Sequence[Watcher] = (), refuse_non_finite: bool = False
-    ):
-        """`watchers` see what is sent first. `refuse_non_finite`: send nothing that is not a number, where others
-        would have to live with it."""
-        self.client, self._send, self._watchers, self._refuses = client, send, tuple(watchers), refuse_non_finite
+    def __init__(self, client: int, send: Handler, *, watchers: Sequence[Watcher] = ()):
+        """`watchers` see what is sent first."""
+        self.client, self._send, self._watchers = client, send, tuple(watchers)
         self.forward_only = False  # whether no gradient is wanted back now
         self.continue_at(0)
 
@@ -35,20 +33,14 @@ class Remote:
         """Number the coming steps from `step` on: a resumed run replays the same conversation."""
         self._steps: Iterator[int] = count(step)
 
-    def body(self, z: Tensor, packed: Any = None, beside: Mapping[str, Tensor] = NOTHING) -> Tensor:
+    def body(self, z: Tensor, packed: Any = None, beside: Named = NOTHING) -> Tensor:
         """u = body(z, **beside), by the server. `packed` are the bytes z may travel in (codecs.Prepared)."""
         if not torch.is_grad_enabled():
-            return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z, **_on_the_way(beside))["u"]
-        self.refuse_lost_numbers(z, "what the guard lets out")
-        return _Computed.apply(_crossing(z), self, Kind.FORWARD, packed, _on_the_way(beside))
+            return self.ask(Kind.PREDICT, 0, {"z": packed}, z=z, **on_the_way(beside))["u"]
+        return _Computed.apply(_crossing(z), self, Kind.FORWARD, packed, on_the_way(beside))
 
     def loss(
-        self,
-        z: Tensor,
-        y: Tensor,
-        rows: Tensor | None = None,
-        packed: Any = None,
-        beside: Mapping[str, Tensor] = NOTHING,
+        self, z: Tensor, y: Tensor, rows: Tensor | None = None, packed: Any = None, beside: Named = NOTHING
     ) -> Tensor:
         """The task loss, computed by the server, which therefore learns y (vanilla split learning).
 
@@ -57,8 +49,7 @@ class Remote:
         if not torch.is_grad_enabled():
             logits = self.body(z, packed, beside)  # nothing to learn, so the labels need not travel
             return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
-        self.refuse_lost_numbers(z, "what the guard lets out")
-        known = {**labels(y, rows), **_on_the_way(beside)}
+        known = {"y": y, **({} if rows is None else {"rows": rows}), **on_the_way(beside)}
         if self.forward_only:  # the server takes it from here: no BACKWARD, no dz
             return self.ask(Kind.LOSS, self.next_step(), {"z": packed}, z=z, **known)["loss"]
         return _Computed.apply(_crossing(z), self, Kind.LOSS, packed, known)
@@ -84,10 +75,6 @@ class Remote:
     def next_step(self) -> int:
         return next(self._steps)
 
-    def refuse_lost_numbers(self, tensor: Tensor, what: str) -> None:
-        if self._refuses and not bool(torch.isfinite(tensor).all()):
-            raise NonFinite(f"{what} holds NaN or infinity, and is not sent")
-
     def ask(self, kind: Kind, step: int, packed: Mapping[str, Any], /, **tensors: Tensor) -> Message:
         """Send one message and return the answer, which must belong to it."""
         bare = {name: tensor.detach() for name, tensor in tensors.items()}
@@ -97,17 +84,8 @@ class Remote:
 
     def gradient(self, step: int, du: Tensor) -> Tensor | None:
         """dz for du; a frozen client owes du and gets nothing back."""
-        self.refuse_lost_numbers(du, "the gradient at u")
         answer = self.ask(Kind.BACKWARD, step, {}, du=du)
         return None if self.forward_only else answer["dz"]
-
-
-def labels(y: Tensor, rows: Tensor | None) -> dict[str, Tensor]:
-    return {"y": y} if rows is None else {"y": y, "rows": rows}
-
-
-def _on_the_way(beside: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{BESIDE}{name}": tensor for name, tensor in beside.items()}
 
 
 def _crossing(z: Tensor) -> Tensor:
@@ -119,7 +97,7 @@ class _Computed(torch.autograd.Function):
     """What the server makes of z: u, or the loss. Its gradient comes back as the answer to a BACKWARD."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, remote: Remote, kind: Kind, packed: Any, known: Mapping[str, Tensor]) -> Tensor:
+    def forward(ctx: Any, z: Tensor, remote: Remote, kind: Kind, packed: Any, known: Named) -> Tensor:
         ctx.remote, ctx.step = remote, remote.next_step()
         return remote.ask(kind, ctx.step, {"z": packed}, z=z, **known)[ANSWER[kind]]
 

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from .bodies import Bodies
 from .errors import ProtocolError
-from .message import Handler, Kind, Message, Watcher, through
+from .message import Kind, Message, Watcher, through
 from .pending import Held, Pending
 from .seeds import derive, seeded
 
@@ -36,11 +36,7 @@ class Server:
         self._frozen: frozenset[int] = frozenset()
         self.pending = Pending(micro_batches)
         self._device = next((p.device for p in body.parameters()), torch.device("cpu"))
-        self._doors: dict[Kind, Handler] = {
-            Kind.FORWARD: self._forward,
-            Kind.LOSS: self._loss,
-            Kind.BACKWARD: self._backward,
-        }
+        self._doors = {Kind.FORWARD: self._forward, Kind.LOSS: self._loss, Kind.BACKWARD: self._backward}
         self._handle = through(self.watchers, self._answer)
 
     @property
@@ -84,12 +80,9 @@ class Server:
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
             return z, body(z, **message.beside)
 
-    def _hold(self, message: Message, z: Tensor, u: Tensor) -> None:
-        self.pending.hold(message, Held(z, u, self.bodies.version(message.client)))
-
     def _forward(self, message: Message) -> Message:
         z, u = self._computed(message)
-        self._hold(message, z, u)
+        self.pending.hold(message, Held(z, u, self.bodies.version(message.client)))
         return message.reply(u=u.detach())
 
     def _loss(self, message: Message) -> Message:
@@ -99,7 +92,7 @@ class Server:
             loss.backward()
             self.bodies.learnt(message.client, len(z))
         else:
-            self._hold(message, z, loss)
+            self.pending.hold(message, Held(z, loss, self.bodies.version(message.client)))
         return message.reply(loss=loss.detach())
 
     def loss_of(self, message: Message, logits: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from .outside import load_module, named, written
 from .outside.announced import announced
 from .outside.makers import found_by, import_home
 from .outside.placeholders import Origin, rewritten
+from .search import Search
 
 # Every folder or module whose `__all__` names things a person may type.
 HOMES = {
@@ -70,6 +71,8 @@ class Spec:
 
     # How many of the first fields are shown even so: a guard's main setting belongs to its name in a table.
     always_shown: ClassVar[int] = 0
+    # What `cutlayer tune` may try for its settings. None: it takes a plug-in as it is typed.
+    search: ClassVar[Search | None] = None
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """Python takes True for the number 1; who typed it meant something else."""
@@ -100,6 +103,14 @@ def spec(text: str, kind: str | None = None, *, imports: bool = True) -> Any:
     reader = _Reader(text, origins, imports)
     with found_by(reader.home):
         return reader.build(tree, kind)
+
+
+def find(text: str, kind: str) -> type:
+    """The class that a name without settings stands for."""
+    tree, origins = parsed(text)
+    if not isinstance(tree, ast.Name):
+        raise ValueError(f"{text!r} is no name of a class")
+    return _Reader(text, origins, imports=True)._find(tree, kind)
 
 
 def parsed(text: str) -> tuple[ast.expr, dict[str, Origin]]:

@@ -62,13 +62,6 @@ class Split(nn.Module):
         guarded, _ = self.guarded(batch)
         return each(*self.guard.unmixed(guarded.seen, guarded.rows))
 
-    def answers(self, seen: Tensor, rows: Tensor | None) -> Tensor | None:
-        """For each sample the row of the server's answer; None: its own."""
-        if self.guard.fan_out == 1 or rows is None:
-            return rows
-        full = len(rows) == self.guard.fan_out * len(seen)
-        return None if full else torch.arange(len(rows), device=seen.device)
-
 
 def each(rows: Tensor, index: Tensor | None) -> Tensor:
     """For each sample the row that stands for it. Guards may let several samples share one."""
@@ -80,7 +73,7 @@ class UShapedNetwork(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         (seen, penalty, rows, _), beside = self.guarded(batch)
-        u = each(server.body(seen, self.guard.packed, beside), self.answers(seen, rows))
+        u = each(server.body(seen, self.guard.packed, beside), self.guard.answers(seen, rows))
         return Output(self.tail(u, **beside), penalty)
 
 
@@ -92,8 +85,9 @@ class VanillaNetwork(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         (seen, penalty, rows, _), beside = self.guarded(batch)
-        return Output(each(server.body(seen, self.guard.packed, beside), self.answers(seen, rows)), penalty)
+        return Output(each(server.body(seen, self.guard.packed, beside), self.guard.answers(seen, rows)), penalty)
 
     def terms(self, batch: Batch, server: Remote) -> dict[str, Tensor]:
         (seen, penalty, rows, _), beside = self.guarded(batch)
-        return {"task": server.loss(seen, batch.y, self.answers(seen, rows), self.guard.packed, beside), **penalty}
+        loss = server.loss(seen, batch.y, self.guard.answers(seen, rows), self.guard.packed, beside)
+        return {"task": loss, **penalty}

@@ -35,7 +35,7 @@ def _like(samples: Samples, task: Task, count: int) -> Samples:
         raise ValueError(
             f"the attacker's other data must be images; these have inputs of shape {tuple(samples.x.shape[1:])}"
         )
-    images = samples.images()[: count or len(samples)]
+    images = samples.images(torch.arange(min(count or len(samples), len(samples))))
     channels, size = task.shape[0], task.shape[1:]
     if images.shape[1] != channels:
         images = images.mean(1, keepdim=True).expand(-1, channels, -1, -1)

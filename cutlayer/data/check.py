@@ -3,11 +3,15 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from ..core.spec import names
 from .base import Loaded, MissingData, Source
 from .files import SUMS, digest, read_sums, verify
 from .npz import Npz
+from .rows import Rows
 
+LOOKED_AT = 64  # samples of each part, spread over it, of a set that is too large for memory
 Row = dict[str, Any]
 
 
@@ -35,11 +39,22 @@ def _check(source: Source, name: str, folder: Path) -> Row:
     try:
         loaded = source.load(folder)
         row |= {"train": len(loaded.train), "test": len(loaded.test), "shape": list(loaded.train.x.shape[1:])}
+        _look(loaded)
         sums = _sums(source, loaded, folder, files)
         problem = _problem(source, loaded, sums)
         return {**row, "ok": problem is None, "detail": problem or _praise(loaded, folder, files, sums)}
     except Exception as error:
         return {**row, "detail": " ".join(str(error).split()) or type(error).__name__}
+
+
+def _look(loaded: Loaded) -> None:
+    """Read some of a set whose samples are still on disk: whatever is wrong with one of them is raised."""
+    for samples in (loaded.train, loaded.test):
+        some = torch.linspace(0, len(samples) - 1, min(LOOKED_AT, len(samples))).long()
+        if samples.on_disk:
+            samples.images(some)
+        if isinstance(samples.y, Rows):
+            samples.y[some]
 
 
 class _Sum(NamedTuple):
@@ -76,7 +91,8 @@ def _praise(loaded: Loaded, folder: Path, files: list[str], sums: list[_Sum]) ->
     size = f"{len(loaded.train):,} + {len(loaded.test):,} samples of {_times(tuple(loaded.train.x.shape[1:]))}"
     official = "; the official ones, by md5" if sums else ""
     listed = f"; files as in {SUMS}" if read_sums(folder).keys() & set(files) else ""
-    return f"{size} in {len(loaded.classes)} classes{official}{listed}"
+    looked = f"; {LOOKED_AT} of each part were decoded" if loaded.train.on_disk else ""
+    return f"{size} in {len(loaded.classes)} classes{official}{listed}{looked}"
 
 
 def _others(folder: Path, known: set[str]) -> list[Row]:

@@ -17,6 +17,10 @@ class CorruptData(ValueError):
 
     def __init__(self, path: Path, problem: str):
         super().__init__(f"{path} is not usable: {problem}; fetch or write the file again")
+        self.path, self.problem = path, problem
+
+    def __reduce__(self) -> tuple[type, tuple[Path, str]]:
+        return type(self), (self.path, self.problem)  # it may be found in a process that decodes
 
 
 def home(folder: Path | None) -> Path:

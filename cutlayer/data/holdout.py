@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from ..core.seeds import derive, generator
+from .rows import at
 from .samples import Loaded, Samples
 from .scaling import Scale
+
+UNLABELLED = ("unlabelled",)  # the classes of pictures that have none: an attacker's, and nobody's to learn
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,11 @@ class Parts:
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
     """Set `aux` training samples aside for an attacker and a share `val` of the rest for validation."""
+    if loaded.classes == UNLABELLED:
+        raise ValueError(
+            "these pictures have no classes, so there is nothing to learn: they are an attacker's (--aux-data); "
+            "ImageFolder reads pictures in a folder for each class"
+        )
     total = len(loaded.train)
     if not 0 <= aux < total:
         raise ValueError(
@@ -42,7 +50,7 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
     rows = torch.arange(total)
     attacker = stratified(loaded.train.y, aux, derive(seed, "aux"))
     rest = _without(rows, attacker)
-    validation = rest[stratified(loaded.train.y[rest], held, derive(seed, "val"))]
+    validation = rest[stratified(at(loaded.train.y, rest), held, derive(seed, "val"))]
     return Parts(
         private=loaded.train[_without(rest, validation)],
         val=loaded.train[validation],
@@ -58,7 +66,7 @@ def stratified(y: Tensor, count: int, seed: int) -> Tensor:
 
     Where every pixel has a class, rows have none, and they are drawn from all alike.
     """
-    y = y if y.dim() == 1 else y.new_zeros(len(y))
+    y = y if y.dim() == 1 else torch.zeros(len(y), dtype=torch.int64)
     order = torch.randperm(len(y), generator=generator(seed))
     labels, sizes = y.unique(return_counts=True)
     share = sizes.double() * count / max(len(y), 1)
@@ -111,10 +119,11 @@ def distinct(loaded: Loaded) -> Loaded:
 
 
 def _fingerprints(samples: Samples, as_bytes: bool) -> set[bytes]:
-    x = samples.x
-    if as_bytes and x.is_floating_point():
-        x = (x * 255).round().clamp(0, 255).to(torch.uint8)
-    return set(map(_fingerprint, x))
+    return {_fingerprint(_to_bytes(x) if as_bytes and x.is_floating_point() else x) for x in samples.x}
+
+
+def _to_bytes(x: Tensor) -> Tensor:
+    return (x * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def _fingerprint(x: Tensor) -> bytes:

@@ -1,9 +1,11 @@
-"""Picture files, one a sample, decoded into one array of bytes."""
+"""Picture files, one a sample, decoded into one array of bytes: at once, or as they are asked for."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +14,10 @@ import torch
 from torch import Tensor
 
 from .files import CorruptData
+from .paths import Paths
+from .rows import Store
 from .samples import Samples
+from .streamed import in_memory_or_not
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,6 +27,7 @@ FORMATS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")  # not every format Pillow has: 
 GREY = ("1", "L", "LA")
 COLOUR = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 SHOWN = 3  # sizes or files that an error names
+Size = int | tuple[int, int]  # pixels a side, or (height, width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +41,7 @@ class Listing:
 
     def __getitem__(self, rows: Tensor) -> "Listing":
         return Listing(
-            [self.paths[row] for row in rows.tolist()],
+            Paths.of(self.paths).at(rows),
             self.y[rows],
             {name: values[rows] for name, values in self.s.items()},
             None if self.identity is None else self.identity[rows],
@@ -48,17 +54,41 @@ class Frame(NamedTuple):
     mode: str
     width: int
     height: int
+    rim: float = 0.0  # share of each side that is cut off before a picture is resized
 
 
-def decode(train: Listing, test: Listing, size: int | None) -> tuple[Samples, Samples]:
-    """The pictures of both, all in one shape: theirs, or a square of `size` pixels."""
-    frame = _frame([*train.paths, *test.paths], size)
-    return _samples(train, frame), _samples(test, frame)
+class PictureRows(Store):
+    """The pixels of picture files, decoded when they are read."""
+
+    def __init__(self, paths: Sequence[Path], frame: Frame):
+        self.paths, self.frame = Paths.of(paths), frame
+        self.shape, self.dtype = (len(frame.mode), frame.height, frame.width), torch.uint8
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def task(self, which: Tensor) -> Callable[[], Tensor]:
+        return partial(_pixels, list(self.paths.at(which)), self.frame)
 
 
-def check_size(size: int | None) -> None:
-    if size is not None and (type(size) is not int or size < 1):
-        raise ValueError(f"size is the width and height that pictures get, at least 1; got {size!r}")
+def decode(train: Listing, test: Listing, size: Size | None) -> tuple[Samples, Samples]:
+    """The pictures of both, all in one shape: theirs, or a square or rectangle of `size` pixels."""
+    return framed(train, test, _frame([train.paths, test.paths], size))
+
+
+def framed(train: Listing, test: Listing, frame: Frame) -> tuple[Samples, Samples]:
+    """The pictures of both; where they are too many for the memory they are decoded as they are asked for."""
+    x, x_test = in_memory_or_not(PictureRows(train.paths, frame), PictureRows(test.paths, frame))
+    return Samples(x, train.y, train.s, train.identity), Samples(x_test, test.y, test.s, test.identity)
+
+
+def check_size(size: Size | None) -> None:
+    sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
+    if size is not None and any(type(side) is not int or side < 1 for side in sides):
+        raise ValueError(
+            f"size is the width and height that pictures get, at least 1; got {size!r}: "
+            "give a number, or (height, width)"
+        )
 
 
 @contextmanager
@@ -74,11 +104,11 @@ def opened(path: Path) -> Iterator["Image"]:
         raise CorruptData(path, f"not a picture that can be read ({error})") from error
 
 
-def _frame(paths: Sequence[Path], size: int | None) -> Frame:
+def _frame(listed: Sequence[Sequence[Path]], size: Size | None) -> Frame:
     """Read off the headers of all files, before any is decoded."""
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
-    for path in paths:
+    for path in chain.from_iterable(listed):
         with opened(path) as image:
             if image.mode not in GREY + COLOUR:
                 raise ValueError(f"its pixels are of the kind {image.mode}, not 8 bits a colour")
@@ -87,16 +117,15 @@ def _frame(paths: Sequence[Path], size: int | None) -> Frame:
     if size is None and len(sizes) > 1:
         common = ", ".join(f"{width}x{height} ({count})" for (width, height), count in sizes.most_common(SHOWN))
         raise ValueError(
-            f"the {len(paths)} pictures have {len(sizes)} sizes: {common}{', …' if len(sizes) > SHOWN else ''}; "
+            f"the {sizes.total()} pictures have {len(sizes)} sizes: {common}{', …' if len(sizes) > SHOWN else ''}; "
             f"give size={min(min(pair) for pair in sizes)} (or another number) to cut each to its central square of "
             "that many pixels, or resize the files"
         )
-    width, height = (size, size) if size else next(iter(sizes))
+    if size is None:
+        width, height = next(iter(sizes))
+    else:
+        height, width = size if isinstance(size, tuple) else (size, size)
     return Frame("L" if grey else "RGB", width, height)
-
-
-def _samples(listing: Listing, frame: Frame) -> Samples:
-    return Samples(_pixels(listing.paths, frame), listing.y, listing.s, listing.identity)
 
 
 def _pixels(paths: Sequence[Path], frame: Frame) -> Tensor:
@@ -107,8 +136,8 @@ def _pixels(paths: Sequence[Path], frame: Frame) -> Tensor:
     for path, place in zip(paths, x, strict=True):
         with opened(path) as image:
             picture = image.convert(frame.mode)
-            if picture.size != shape:
+            if picture.size != shape or frame.rim:
                 # The shorter side decides: nothing is stretched, and what a longer side has more is cut off.
-                picture = ImageOps.fit(picture, shape, bilinear)
+                picture = ImageOps.fit(picture, shape, bilinear, frame.rim)
             place[:] = np.asarray(picture).reshape(frame.height, frame.width, -1).transpose(2, 0, 1)
     return torch.from_numpy(x)

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..core.seeds import derive
 from .base import About, Loaded, Source, carve
+from .broken import sound
 from .files import own_folder
-from .image_files import SUFFIXES, Listing, check_size, decode
+from .image_files import SUFFIXES, Listing, Size, check_size, decode
+from .paths import Paths
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,7 +22,8 @@ class ImageFolder(Source):
 
     The classes are the folders in the order of their names; pictures may lie deeper inside. With `size` each picture
     is cut to its central square and resized (bilinear); without it all must have one size. Grey pictures alone stay
-    grey. Without a test folder a tenth of every class is set aside.
+    grey. Without a test folder a tenth of every class is set aside. A picture that does not decode is an error;
+    with `skip_broken` all are decoded once beforehand, and it is left out and counted.
     """
 
     about: ClassVar[About] = About(
@@ -29,7 +33,8 @@ class ImageFolder(Source):
     )
 
     path: str
-    size: int | None = None
+    size: Size | None = None
+    skip_broken: bool = False
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -43,32 +48,38 @@ class ImageFolder(Source):
             if held:
                 raise ValueError(f"{root} has {held[0].name}/ but no train/: put the training classes there")
             pool, classes = by_folder(root)
+            pool, notes = sound(pool, self.skip_broken)
             kept, left = carve(pool.y, derive(0, "folder", "test"))
             train, test = pool[kept], pool[left]
         else:
             train, classes = by_folder(root / "train")
+            train, notes = sound(train, self.skip_broken)
             if held:
-                test, _ = by_folder(held[0], classes)
+                test, more = sound(by_folder(held[0], classes)[0], self.skip_broken)
+                notes += more
             else:
                 kept, left = carve(train.y, derive(0, "folder", "test"))
                 train, test = train[kept], train[left]
-        return Loaded(*decode(train[self.keep(train.y)], test, self.size), classes)
+        return Loaded(*decode(train[self.keep(train.y)], test, self.size), classes, notes=notes)
 
 
 def by_folder(root: Path, classes: Sequence[str] | None = None) -> tuple[Listing, tuple[str, ...]]:
     """The pictures below `root`, labelled by its folders; `classes` are those there may be, where they are known."""
     found = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not found:
-        raise ValueError(f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png")
+        raise ValueError(
+            f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png; an "
+            f"attacker's need no classes: Pictures({str(root)!r})"
+        )
     classes = tuple(found) if classes is None else tuple(classes)
     if unknown := sorted(set(found) - set(classes)):
         raise ValueError(f"{root} has a folder {unknown[0]!r}, which is none of the classes {', '.join(classes)}")
-    paths: list[Path] = []
-    labels: list[int] = []
+    paths: list[Paths] = []
+    labels: list[Tensor] = []
     for name in found:
         inside = sorted(path for path in (root / name).rglob("[!.]*") if path.suffix.lower() in SUFFIXES)
         if not inside:
             raise ValueError(f"{root / name} holds no picture ({', '.join(SUFFIXES)}): fill the class or remove it")
-        paths += inside
-        labels += [classes.index(name)] * len(inside)
-    return Listing(paths, torch.tensor(labels)), classes
+        paths.append(Paths.of(inside))
+        labels.append(torch.full((len(inside),), classes.index(name)))
+    return Listing(Paths.joined(paths), torch.cat(labels)), classes

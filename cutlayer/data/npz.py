@@ -1,9 +1,10 @@
-"""Your own data: one NumPy archive of plain arrays."""
+"""Your own data: one NumPy archive of plain arrays, or a folder with a file for each."""
 
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,11 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.batch import NO_LABEL
 from ..core.seeds import derive
 from .base import About, CorruptData, Loaded, Samples, Source, carve, refuse_one_class
-from .files import own_file
+from .files import home, own_file
+from .mapped import kept, mapped, present
+from .rows import Rows
 
 Arrays = Mapping[str, np.ndarray]
+Reader = Callable[[Path, np.ndarray], Tensor]
+LARGE = ("x", "y", "x_test", "y_test")
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,7 +34,9 @@ class Npz(Source):
     pixel has a class.
     `s_NAME` is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
     `s_NAME_test` and `identity_test`. Without x_test a tenth of every class is set aside. An array `classes`
-    of strings names the labels.
+    of strings names the labels. Pixels with the label `ignore` are neither learnt nor judged.
+    A path may also be a folder of files x.npy, y.npy, …: images that do not fit into memory are read from there
+    batch by batch.
     """
 
     about: ClassVar[About] = About(name="arrays of one's own", licence="yours", origin="Write it with numpy.savez.")
@@ -36,6 +44,7 @@ class Npz(Source):
     path: str
     signals: bool = False  # x is (N, channels, length), not images without a channel
     vocabulary: int = 0  # of texts: how many token ids the tokenizer has; x is (N, length)
+    ignore: int | None = None  # the label of pixels that have no class, often 255
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -46,20 +55,21 @@ class Npz(Source):
             raise ValueError("x holds signals or token ids, not both: leave out signals=True or the vocabulary")
 
     def read(self, folder: Path | None) -> Loaded:
-        path = own_file(folder, self.path)
+        path = _place(folder, self.path)
         _refuse_table(path)
-        arrays = _arrays(path)
+        arrays = _Arrays(path)
         for wanted in ("x", "y") if "x_test" not in arrays else ("x", "y", "y_test"):
             if wanted not in arrays:
                 raise CorruptData(path, f"it has no array {wanted!r}, only {', '.join(sorted(arrays)) or 'none'}")
         reader = _signals if self.signals else _tokens if self.vocabulary else _images
-        train = replace(_samples(path, arrays, "", reader), vocabulary=self.vocabulary)
+        train = replace(_samples(arrays, "", reader, self.ignore), vocabulary=self.vocabulary)
         test = train
         if "x_test" in arrays:
-            test = replace(_samples(path, arrays, "_test", reader), vocabulary=self.vocabulary)
-        refuse_one_class(path, train.y, "y")
+            test = replace(_samples(arrays, "_test", reader, self.ignore), vocabulary=self.vocabulary)
+        if not isinstance(train.y, Rows):
+            refuse_one_class(path, train.y, "y")
         # Checked before a test set is carved out, so that a complaint counts rows as the file does.
-        classes = _classes(path, arrays, torch.cat([train.y.flatten(), test.y.flatten()]))
+        classes = _classes(path, arrays, torch.cat([present(train.y), present(test.y)]))
         loaded = Loaded(train, test, classes)
         if "x_test" in arrays:
             return loaded
@@ -103,16 +113,53 @@ def _refuse_table(path: Path) -> None:
         )
 
 
-def _samples(path: Path, arrays: Arrays, end: str, reader: Callable[[Path, np.ndarray], Tensor]) -> Samples:
+def _place(folder: Path | None, path: str) -> Path:
+    for place in (Path(path).expanduser(), home(folder) / path):
+        if place.is_dir():
+            return place
+    return own_file(folder, path)
+
+
+class _Arrays(dict[str, np.ndarray]):
+    """Arrays by name; those of a folder lie in a file each."""
+
+    def __init__(self, path: Path):
+        super().__init__(_files(path) if path.is_dir() else _arrays(path))
+        self.path = path
+
+    def place(self, name: str) -> Path:
+        return self.path / f"{name}.npy" if self.path.is_dir() else self.path
+
+    def numbers(self, name: str) -> Tensor:
+        return _numbers(self.place(name), name, self[name])
+
+
+def _files(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of a folder; of those that may be large nothing is read yet."""
+    found = {}
+    for path in sorted(folder.glob("*.npy")):
+        try:
+            found[path.stem] = mapped(path) if path.stem in LARGE else np.load(path, allow_pickle=False)
+        except (EOFError, OSError, ValueError) as error:
+            why = "Python objects, which could run code" if "Python object" in str(error) else str(error)
+            raise CorruptData(path, f"not a .npy file of a plain array ({why})") from error
+    return found
+
+
+def _samples(arrays: "_Arrays", end: str, reader: Reader, ignore: int | None) -> Samples:
     if len(arrays[f"x{end}"]) != len(arrays[f"y{end}"]):
         rows = f"x{end} has {len(arrays[f'x{end}'])} rows and y{end} has {len(arrays[f'y{end}'])}"
-        raise CorruptData(path, f"{rows}: there is one label for every sample")
+        raise CorruptData(arrays.path, f"{rows}: there is one label for every sample")
     attributes = {name for name in arrays if name.startswith("s_") and name.endswith("_test") == bool(end)}
+    x, y = arrays[f"x{end}"], arrays[f"y{end}"]
+    pictures, maps = reader is _images and x.ndim > 2, y.ndim == 3
+    labels = partial(_labels, name=f"y{end}", ignore=ignore)
+    place = arrays.place
     return Samples(
-        reader(path, arrays[f"x{end}"]),
-        _numbers(path, f"y{end}", arrays),
-        {name[2:].removesuffix("_test"): _numbers(path, name, arrays) for name in sorted(attributes)},
-        _numbers(path, f"identity{end}", arrays) if f"identity{end}" in arrays else None,
+        kept(place(f"x{end}"), x, reader, x.itemsize) if pictures else reader(place(f"x{end}"), np.asarray(x)),
+        kept(place(f"y{end}"), y, labels, 8) if maps else labels(place(f"y{end}"), np.asarray(y)),
+        {name[2:].removesuffix("_test"): arrays.numbers(name) for name in sorted(attributes)},
+        arrays.numbers(f"identity{end}") if f"identity{end}" in arrays else None,
     )
 
 
@@ -153,8 +200,16 @@ def _images(path: Path, x: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(x))
 
 
-def _numbers(path: Path, name: str, arrays: Arrays) -> Tensor:
-    values = arrays[name]
+def _labels(path: Path, values: np.ndarray, name: str, ignore: int | None) -> Tensor:
+    y = _numbers(path, name, values)
+    if ignore is None:
+        return y
+    if y.dim() != 3:
+        raise ValueError(f"ignore={ignore} is a label of pixels, and {name} of {path} has one a sample: leave it out")
+    return y.masked_fill(y == ignore, NO_LABEL)
+
+
+def _numbers(path: Path, name: str, values: np.ndarray) -> Tensor:
     if values.dtype.kind not in "biuf":
         fix = ": number the classes from 0 and name them in an array `classes`" if name.startswith("y") else ""
         raise CorruptData(path, f"{name} must hold numbers, not {values.dtype}{fix}")
@@ -164,9 +219,10 @@ def _numbers(path: Path, name: str, arrays: Arrays) -> Tensor:
 
 
 def _classes(path: Path, arrays: Arrays, y: Tensor) -> tuple[str, ...]:
+    """Those that are named, or as many as there are labels in `y`."""
     if "classes" in arrays:
         return tuple(str(name) for name in arrays["classes"].tolist())
-    present = y.unique()
+    present = y[y != NO_LABEL].unique()
     # One stray label would otherwise invent thousands of classes. Labels that are wrong in themselves
     # (negative, fractional) are left to the check of the loaded set.
     gap = (present != torch.arange(len(present))).nonzero()

@@ -10,6 +10,7 @@ from ..core.plan_view import PlanView
 from ..core.seeds import derive, generator
 from ..core.spec import Spec
 from .base import Samples
+from .rows import changed
 
 __all__ = ["BadNets", "LabelFlip"]
 
@@ -97,13 +98,13 @@ class BadNets(Poison):
 
     def spoiled(self, samples: Samples, seed: int) -> Samples:
         chosen = torch.randperm(len(samples), generator=generator(seed))[: round(self.share * len(samples))]
-        x, y = samples.x.clone(), samples.y.clone()
-        x[chosen], y[chosen] = self._patched(x[chosen]), self.target
-        return replace(samples, x=x, y=y)
+        y = samples.y.clone()
+        y[chosen] = self.target
+        return replace(samples, x=changed(samples.x, chosen, self._patched), y=y)
 
     def attacked(self, samples: Samples) -> Samples:
         plain = self.plain(samples)
-        return replace(plain, x=self._patched(plain.x))
+        return replace(plain, x=changed(plain.x, torch.arange(len(plain)), self._patched))
 
     def plain(self, samples: Samples) -> Samples:
         others = samples[(samples.y != self.target).nonzero().flatten()]

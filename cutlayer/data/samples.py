@@ -1,6 +1,6 @@
-"""Samples in memory: images as bytes, whole-number labels, and what else is known about each row."""
+"""Samples in memory or on disk: images as bytes, whole-number labels, and what else is known about each row."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.batch import NO_LABEL
 from ..core.columns import Column, features
+from .rows import Rows, at, soon
 
 if TYPE_CHECKING:
     from .scaling import Scale
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Rows that belong together. Images stay uint8 in memory; `images` converts the rows of one batch."""
+    """Rows that belong together. Images stay uint8 in memory; `images` converts the rows of one batch.
+
+    Images, and labels of pixels, may be `Rows` on disk: they have the shape and the indexing of a tensor, no more.
+    """
 
     x: Tensor  # uint8 or float32; N,C,H,W or N,features; token ids of texts are int64, N,length
     y: Tensor  # int64; N, or N,H,W where every pixel has a class; N,length where it is the next token
@@ -32,8 +36,8 @@ class Samples:
 
     def __getitem__(self, index: Tensor) -> "Samples":
         return Samples(
-            self.x[index],
-            self.y[index],
+            at(self.x, index),
+            at(self.y, index),
             {name: values[index] for name, values in self.s.items()},
             None if self.identity is None else self.identity[index],
             self.columns,
@@ -43,8 +47,18 @@ class Samples:
 
     def images(self, index: Tensor | None = None) -> Tensor:
         """The rows as a network reads them: bytes become floats in [0, 1]; floats and token ids stay as they are."""
-        x = self.x if index is None else self.x[index]
+        whole = self.x[:] if isinstance(self.x, Rows) and index is None else self.x
+        x = whole if index is None else whole[index]
         return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+
+    @property
+    def on_disk(self) -> bool:
+        return isinstance(self.x, Rows)
+
+    def soon(self, batches: Sequence[Tensor]) -> None:
+        """These rows will be asked for next; those on disk are made ready."""
+        soon(self.x, batches)
+        soon(self.y, batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +121,10 @@ def _check_lengths(name: str, samples: Samples) -> None:
 
 def _check_labels(name: str, samples: Samples, classes: int) -> None:
     y = samples.y
-    if samples.vocabulary and y.dim() == 2:
-        y = y[y != NO_LABEL]
+    if isinstance(y, Rows):  # they are checked as they are read
+        return
+    if y.dim() == 3 or (samples.vocabulary and y.dim() == 2):
+        y = y.masked_fill(y == NO_LABEL, 0)
     if y.is_floating_point() and (row := _first(y != y.round())) is not None:
         raise ValueError(f"label {_at(y, y != y.round())} at {name} row {row} is not a whole number")
     if y.dtype != torch.int64:
@@ -123,6 +139,8 @@ def _check_labels(name: str, samples: Samples, classes: int) -> None:
 def _check_values(name: str, samples: Samples) -> None:
     columns = {"x": samples.x, **{f"attribute {key!r}": values for key, values in samples.s.items()}}
     for what, values in columns.items():
+        if isinstance(values, Rows):
+            continue
         # aminmax hands NaN on, so it tests every value without a mask as large as the set.
         if values.is_floating_point() and not all(torch.isfinite(end) for end in values.aminmax()):
             row = _first(~torch.isfinite(values.flatten(1) if values.dim() > 1 else values[:, None]).all(1))
@@ -136,7 +154,7 @@ def _check_values(name: str, samples: Samples) -> None:
             f"{name} x must be uint8 or float32 of shape (N, C, H, W), (N, C, length) or (N, features); "
             f"got {x.dtype} of shape {tuple(x.shape)}"
         )
-    if x.dim() == 4 and x.is_floating_point() and (x.min() < 0 or x.max() > 1):
+    if x.dim() == 4 and x.is_floating_point() and not isinstance(x, Rows) and (x.min() < 0 or x.max() > 1):
         raise ValueError(
             f"{name} images given as floats must lie in [0, 1]; found {x.min():.3g} to {x.max():.3g}: "
             "rescale them, or give bytes (uint8)"

@@ -205,9 +205,15 @@ class Consensus(ServerWatch):
     # --------------------------------------------------------------------- carry it on
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {f"{client}.{step}.{self._when[client, step]}": t for (client, step), t in self._rows.items()}
-        return tensors, {"came": sorted(self._came), "passes": self._passes, "rounds": list(self.rounds)}
+        told = {"came": sorted(self._came), "passes": self._passes, "rounds": list(self.rounds)}
+        return tensors, told | {"messages": len(tensors)}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        if len(tensors) != facts.get("messages", len(tensors)):
+            raise ValueError(
+                f"a snapshot has {len(tensors)} of the {facts['messages']} messages that {self.spec!r} had seen of "
+                "its round: it is not whole, go back to an earlier one"
+            )
         self._rows, self._when = {}, {}
         for name, rows in tensors.items():
             client, step, when = map(int, name.split("."))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import OffPlan
+from ..core.files import room_for, sync, write_all
 
 JOURNAL, TAPES = "released.jsonl", "sent"
 MOST_KEPT = 2 << 30  # bytes of messages on disk; a server that never orders a snapshot would else fill it
@@ -44,10 +45,12 @@ class Books:
         self._evaluations: dict[Key, tuple[int, int]] = {}  # the epoch of each, and the tape its messages are on
         self._sent: dict[Key, _Place | None] = {}  # None: not kept
         self.replayed = 0  # messages that were sent once more
-        self._tapes = folder / TAPES
+        self._folder, self._tapes = folder, folder / TAPES
         self._tapes.mkdir(parents=True, exist_ok=True)
         self._read(folder / JOURNAL)
-        self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with room_for(folder / JOURNAL):
+            self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            sync(folder)
         self._kept, self._tape, self._file = 0, 0, -1
         self._began: dict[int, int] = {}  # by number of a snapshot: the tape of what was sent after it
         self._paths = {_numbers(path)[0]: path for path in self._tapes.glob("*.frames")}
@@ -137,8 +140,9 @@ class Books:
 
     # --------------------------------------------------------------------- the journal
     def _write(self, line: list[Any]) -> None:
-        os.write(self._journal, json.dumps(line).encode() + b"\n")
-        os.fdatasync(self._journal)  # a power cut must not give the server its batch anew
+        with room_for(self._folder / JOURNAL):
+            write_all(self._journal, json.dumps(line).encode() + b"\n")
+            os.fdatasync(self._journal)  # a power cut must not give the server its batch anew
         self._note(line)
 
     def _note(self, line: list[Any]) -> None:
@@ -169,20 +173,21 @@ class Books:
     # ----------------------------------------------------------------------- the tapes
     def _open_tape(self, tape: int, snapshot: int) -> None:
         """From here on messages go to this tape, until there is another snapshot."""
+        path = self._paths.get(tape, self._tapes / f"{tape}-{snapshot}.frames")
+        with room_for(path):
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if self._file >= 0:
             os.close(self._file)
-        path = self._paths.setdefault(tape, self._tapes / f"{tape}-{snapshot}.frames")
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file, self._paths[tape] = opened, path
         self._tape, self._end, self._began[snapshot] = tape, os.fstat(self._file).st_size, tape
 
     def _keep(self, key: Key, frame: Frame) -> _Place:
         """Not waited for: who is killed leaves it with the system, and after a power cut the journal still counts."""
         name = json.dumps(key).encode()
-        os.write(self._file, _RECORD.pack(len(name), len(frame)) + name)
         place = _Place(self._tape, self._end + _RECORD.size + len(name), len(frame))
-        view = memoryview(frame)
-        while view:
-            view = view[os.write(self._file, view) :]
+        with room_for(self._paths[self._tape]):
+            write_all(self._file, _RECORD.pack(len(name), len(frame)) + name)
+            write_all(self._file, frame)
         self._kept += place.at + len(frame) - self._end
         self._end = place.at + len(frame)
         return place

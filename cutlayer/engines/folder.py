@@ -22,6 +22,7 @@ RESULT = "result.json"
 SCALE = "input_scale.json"
 LOCK = ".lock"
 WORDS = "words.txt"
+SECRET = "private.json"
 
 
 def new_folder(out: Path | None, kind: str) -> Path:
@@ -68,13 +69,16 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
             raise FileNotFoundError(
                 f"there is no folder {folder} (looked for {folder.resolve()}): name that of a run"
             )
-        raise FileNotFoundError(f"{folder} is not a training run: there is no {path.name} in it")
+        raise FileNotFoundError(
+            f"{folder} is not a training run: there is no {path.name} in it. Name a folder that `cutlayer train` or "
+            "`cutlayer join` has written"
+        )
     try:
         told = json.loads(path.read_text())
         text = told["plan"]
-        secret = json.loads((folder / "private.json").read_text())["private_seed"]
     except (ValueError, KeyError, OSError) as error:
         raise ValueError(f"{folder} cannot be resumed: {error}") from error
+    secret = known_secret(folder)
     checkpoint.refuse_other_version(told.get("version"), folder)
     refuse_old_names(text)
     if given is not None and repr(given) != text and not _is_text_of(given, text):
@@ -94,6 +98,21 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
         ) from error
     refuse_other_code(told.get("code", {}), plan.code(), str(folder))
     return plan
+
+
+def known_secret(folder: Path) -> int | None:
+    """The private seed that a run draws from; a step that is made again must draw the same numbers."""
+    path = folder / SECRET
+    try:
+        seed: int | None = json.loads(path.read_text())["private_seed"]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        trouble = "is not there" if isinstance(error, FileNotFoundError) else "is empty or damaged"
+        raise ValueError(
+            f"{path} {trouble}, and without the private seed in it no step can be made again as it was: put back a "
+            'copy of it; if you chose the seed yourself, write {"private_seed": SEED} into it; else begin anew with '
+            "another --out (the weights in this folder are whole, and can still be read)"
+        ) from error
+    return seed
 
 
 def _differences(given: Plan, text: str) -> str:

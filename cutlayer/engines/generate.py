@@ -1,12 +1,13 @@
 """Writing with a causal network by split inference: the client names each next token, the server never sees words.
 
 The client keeps what its layers make of the text so far, so that a new token costs it one token's work. The server
-keeps nothing: it is sent all of z again for every token, as for any other prediction.
+keeps z of the text, so that only new places cross (`training/growing_text.py`); it computes its part of all of them.
 """
 
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import PAD, Batch
+from ..core.features import Features
 from ..core.message import Kind
 from ..core.seeds import derive, generator
 from ..core.split import Split
@@ -22,6 +24,7 @@ from ..data.tokenizer import UNKNOWN, Tokenizer
 from ..nets.text_blocks import Memory
 from ..nets.text_decoder import DecoderHead
 from ..training.batches import task_of
+from ..training.growing_text import SendsNewPlaces, grows
 from ..training.labels import refuse_unfit_labels
 from ..training.step import ClientNetwork
 from ..training.step import predict as logits_of
@@ -39,7 +42,7 @@ class RememberingHead(nn.Module):
         self.memories = [Memory() for _ in head.blocks]
         self._z: Tensor | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | Features:
         """`x` (1, length) is the text so far, padded; z of padding is 0, and no earlier place looks at it."""
         words = int((x != PAD).sum())
         new = self.head.going_on(x[:, self.place : words], self.place, self.memories)
@@ -47,7 +50,7 @@ class RememberingHead(nn.Module):
             self._z = new.new_zeros(1, x.shape[1], new.shape[2])
         self._z = torch.cat([self._z[:, : self.place], new, self._z[:, words:]], 1)
         self.place = words
-        return self._z
+        return self.head.sent(self._z)
 
 
 @dataclass(frozen=True)
@@ -109,15 +112,16 @@ def generate(
     before, seconds, up, down = len(ids), list[float](), list[int](), list[int]()
     there = None if over is None else network_there(plan, folder, ledger, task, over, device)
     with there or network_here(plan, folder, ledger, data_dir, device) as client:
-        # One seed for the whole text: its noise is drawn once, or the server could average it away token by token.
         secret = derive(plan.private_seed or 0, "generate", secrets.token_hex(8))
+        sender = SendsNewPlaces() if grows(plan, task) else None
         began = time.perf_counter()
-        for token in continued(client, ids, task.shape[0], writing, secret):
-            ids.append(token)
-            seconds.append(time.perf_counter() - began)
-            up.append(ledger.bytes[Kind.PREDICT.name, UP] - sum(up))
-            down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - sum(down))
-            began = time.perf_counter()
+        with client.remote.watched(sender) if sender else nullcontext():
+            for token in continued(client, ids, task.shape[0], writing, secret, sender):
+                ids.append(token)
+                seconds.append(time.perf_counter() - began)
+                up.append(ledger.bytes[Kind.PREDICT.name, UP] - sum(up))
+                down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - sum(down))
+                began = time.perf_counter()
     text = loaded.tokenizer.decode(ids)
     return Written(text, ids, len(ids) - before, seconds, up, down, full=len(ids) > task.shape[0])
 
@@ -132,12 +136,24 @@ def start_of(prompt: str, tokenizer: Tokenizer, length: int) -> list[int]:
     return ids
 
 
-def continued(client: ClientNetwork, ids: list[int], length: int, writing: Writing, seed: int) -> Iterator[int]:
-    """New tokens one by one; whoever asks for the next has put the last behind `ids`."""
+def continued(
+    client: ClientNetwork,
+    ids: list[int],
+    length: int,
+    writing: Writing,
+    seed: int,
+    sender: SendsNewPlaces | None = None,
+) -> Iterator[int]:
+    """New tokens one by one; whoever asks for the next has put the last behind `ids`.
+
+    `sender` watches the client's remote, and is told how long the text is.
+    """
     split = remembering(client.split)
     draw = generator(derive(writing.seed, "writing"))
     device = next(client.split.parameters()).device
     for _ in range(min(writing.tokens, length + 1 - len(ids))):
+        if sender is not None:
+            sender.words = len(ids)
         x = torch.full((1, length), PAD, device=device)
         x[0, : len(ids)] = torch.tensor(ids, device=device)
         scores = logits_of(replace(client, split=split), [Batch(x, x, seed=seed)])[0, :, len(ids) - 1].cpu()

@@ -20,6 +20,7 @@ from ..core.remote import Remote
 from ..core.seeds import derive
 from ..data.base import Loaded, Samples, Source
 from ..data.scaling import Scale
+from ..data.streamed import soon_of
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
 from ..training.build import build_client
@@ -31,9 +32,6 @@ from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
 from .folder import known_scale, load_plan, with_words
-from .grpc import certs
-from .grpc.channel import Address
-from .grpc.client import PredictOnlyClient
 from .local import start
 
 
@@ -60,8 +58,8 @@ class Predictions:
     @cached_property
     def right(self) -> Tensor:
         """The share of right classes in each sample: 0 or 1, or anything between where every place has one."""
-        hits = (self.found == self.labels).reshape(len(self.found), -1).double()
-        return hits.sum(1) / self._judged
+        hits = (self.found == self.labels).reshape(len(self.found), -1)
+        return hits.sum(1).double() / self._judged.clamp_min(1)
 
     @property
     def _judged(self) -> Tensor:
@@ -77,7 +75,7 @@ class Predictions:
             "accuracy": float(self.right.mean()),
         }
         if self.maps:
-            told["mean_iou"] = mean_iou(confusion(self.found, self.labels, len(self.classes)))
+            told["mean_iou"] = mean_iou(self._confusion())
         if self.surprise is not None:
             tokens = int(self._judged.sum())
             told["accuracy"] = float((self.right * self._judged).sum() / tokens)
@@ -87,6 +85,10 @@ class Predictions:
         if self.link is not None:
             told["link"] = {"link": str(self.link), **_speed(self._over(self.link), number)}
         return told
+
+    def _confusion(self) -> Tensor:
+        some = zip(self.found.split(64), self.labels.split(64), strict=True)
+        return torch.stack([confusion(found, truth, len(self.classes)) for found, truth in some]).sum(0)
 
     def _over(self, link: Link) -> list[float]:
         """Seconds of each message if it crossed this link: computed as here, its bytes, and a round trip."""
@@ -198,13 +200,18 @@ def predict(
         found, confidence, seconds, up, down = [], [], [], [], []
         surprise = list[Tensor]()
         batches = in_batches(torch.arange(len(samples)), size, 1 if stream else plan.least_batch)
+        labels = list[Tensor]()
         for number, index in enumerate(batches):
+            samples.soon(soon_of(batches, number))
             before = [ledger.bytes[Kind.PREDICT.name, way] for way in (UP, DOWN)]
             began = time.perf_counter()
             batch = as_batch(samples, index, derive(secret, number)).to(device)
             scores = logits_of(client, [batch])
             best = scores.softmax(1).max(1)
-            found.append(best.indices.cpu())
+            # Maps of many large images are kept for the report: in as few bytes as hold a class.
+            kept = torch.int16 if best.indices.dim() > 2 else torch.int64
+            found.append(best.indices.to(kept).cpu())
+            labels.append(batch.y.to(kept).cpu())
             seconds.append(time.perf_counter() - began)
             confidence.append(best.values.reshape(len(index), -1).double().mean(1).cpu())
             if samples.vocabulary and samples.y.dim() > 1:
@@ -213,7 +220,7 @@ def predict(
             down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - before[1])
             on_batch(int(index[-1]) + 1, len(samples))
     return Predictions(
-        tuple(map(str, loaded.classes)), torch.cat(found), torch.cat(confidence), samples.y,
+        tuple(map(str, loaded.classes)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
         seconds, up, down, stream, link, torch.cat(surprise) if surprise else None,
     )  # fmt: skip
 
@@ -238,9 +245,7 @@ def network_here(
     run = start.ready(plan, data_dir, device)
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
     run.restore(*checkpoint.load(which))
-    client = run.networks[0]
-    if run.coordinator.shared:
-        load(client, run.coordinator.shared)
+    client = run.newest(0)
     yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
 
 
@@ -253,6 +258,10 @@ def network_there(
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
     state, facts = checkpoint.load(path)
+    from .grpc import certs  # grpcio is needed for this alone
+    from .grpc.channel import Address
+    from .grpc.client import PredictOnlyClient
+
     identity = certs.read_identity(over.identity, "client") if over.identity else None
     address = Address(over.server, identity, give_up=60.0)
     with PredictOnlyClient(plan, task, over.name, address, ledger) as visitor:

@@ -6,6 +6,10 @@ An import line here is all that registers one: `__all__`, and with it every name
 from ..core.guard import Guarded as Guarded
 from ..core.guard import GuardModule as GuardModule
 from ..core.guard import Shape as Shape
+from ..core.search import Between as Between
+from ..core.search import Fixed as Fixed
+from ..core.search import OneOf as OneOf
+from ..core.search import Search as Search
 from ..core.seeds import derive as derive
 from ..core.seeds import generator as generator
 from ..core.spec import plug_ins
@@ -19,7 +23,6 @@ from .bottleneck import Bottleneck1x1 as Bottleneck1x1
 from .c3 import C3 as C3
 from .chain import Chain as Chain
 from .clip import Clip as Clip
-from .dct import DCT as DCT
 from .disco import Disco as Disco
 from .dpsgd import DPSGD as DPSGD
 from .entropic import EntropicStudent as EntropicStudent
@@ -39,6 +42,10 @@ from .parts.claims import Sent as Sent
 from .parts.distance_correlation import distance_correlation as distance_correlation
 from .parts.projection import Dense as Dense
 from .prism import Prism as Prism
+from .public_transforms import DCT as DCT
+from .public_transforms import DST as DST
+from .public_transforms import PCA as PCA
+from .public_transforms import Haar as Haar
 from .quantize import Quantize as Quantize
 from .rate import RateBottleneck as RateBottleneck
 from .seal import SEAL as SEAL

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import seeded
 from .base import Guard
 from .parts.adversary import Opponent, check_opponent, opponent
@@ -29,6 +30,7 @@ class Adversarial(Guard):
     width: int = 32
     client_only: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+    search: ClassVar[Search] = {"weight": Between(0.1, 10.0, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight, int | float) or not 0 <= self.weight < float("inf"):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..core.batch import Task
 from ..core.guard import GuardModule, Shape
 from ..core.plan_view import PlanView
+from ..core.search import Fixed, Search
 from ..core.spec import Spec
 from .parts.claims import Claim
 
@@ -216,6 +217,10 @@ class Guard(Spec):
         """This guard with every number settled: noise that was asked for as an ε gets its scale here."""
         return self
 
+    def over(self, epochs: int) -> "Guard":
+        """This guard in a run of so many epochs: noise that was asked for as an ε of the run follows from them."""
+        return self
+
     def public_part(self) -> "Guard":
         """What the server may know of this guard."""
         return NoGuard() if self.client_only else self
@@ -263,6 +268,7 @@ class NoGuard(Guard):
     acts_alone: ClassVar[bool] = True
     in_suite: ClassVar[bool] = False  # an audit has this row anyway
     no_claim: ClassVar[str] = "nothing: the activation leaves as it is"
+    search: ClassVar[Search] = Fixed("it is what every guard is compared with")
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return GuardModule()

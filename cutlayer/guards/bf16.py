@@ -9,6 +9,7 @@ from torch import Tensor
 from ..core.batch import Task
 from ..core.compressor import Compressor
 from ..core.guard import GuardModule, Shape
+from ..core.search import Fixed, Search
 from .base import Guard
 from .parts.straight_through import StraightThrough
 
@@ -23,6 +24,7 @@ class BF16(Guard, Compressor):
 
     capturable: ClassVar[bool] = True
     only_compresses: ClassVar[bool] = True
+    search: ClassVar[Search] = Fixed("it has no setting")
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return StraightThrough(self, private)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, seeded
 from .base import Guard, kept_width, need_maps
 
@@ -21,6 +22,7 @@ class Bottleneck1x1(Guard):
     capturable: ClassVar[bool] = True
     ratio: float
     fills_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": Between(2, 32, log=True)}
 
     @classmethod
     def usual(cls) -> "Bottleneck1x1":

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import generator
 from .base import Guard
 
@@ -23,6 +24,7 @@ class C3(Guard):
     ratio: int = 2
     mixes_samples: ClassVar[bool] = True
     fills_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": Between(2, 16, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratio, int) or not 2 <= self.ratio <= 1024:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Fixed, Search
 from ..core.seeds import derive
 from .base import Bound, Guard, NoGuard, Release, behind
 
@@ -25,6 +26,7 @@ class Chain(Guard):
 
     parts: tuple[Guard, ...]
     in_suite: ClassVar[bool] = False  # it has no usual parts
+    search: ClassVar[Search] = Fixed("its parts are searched")
 
     def __init__(self, *parts: Guard):
         strange = [part for part in parts if not isinstance(part, Guard)]
@@ -163,6 +165,10 @@ class Chain(Guard):
         for step in self._steps(shape, 0):
             found = found if step.part.client_only else step.part.message_bits(step.before)
         return found
+
+    def over(self, epochs: int) -> Guard:
+        parts = [part.over(epochs) for part in self.parts]
+        return self if all(new is old for new, old in zip(parts, self.parts, strict=True)) else Chain(*parts)
 
     def public_part(self) -> Guard:
         shown = [part.public_part() for part in self.parts if not part.client_only]

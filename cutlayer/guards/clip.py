@@ -9,6 +9,7 @@ from torch import Tensor
 from ..core.batch import Batch, Task
 from ..core.errors import NonFinite
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Bound, Guard
 from .parts.claims import Claim, Sent
 
@@ -22,6 +23,7 @@ class Clip(Guard):
     norm: float = 1.0
     p: int = 2
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"norm": Between(0.1, 10.0, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.norm, int | float) or not 0 < self.norm < float("inf"):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import seeded
 from .base import Guard, Support, need_maps
 from .parts.adversary import Opponent, check_opponent, opponent
@@ -23,10 +24,11 @@ class Disco(Guard):
     becomes 0. Three disjoint updates in one backward pass: the head follows the server's gradient alone, the pruner
     (1-alpha) · task - alpha · reader's loss, the reader its loss. The reader guesses the input, or `attribute`.
 
-    `patches` = p prunes each channel in each field of a p x p grid on its own. The paper's spatial decoupler cuts the
-    *input* into patches and stacks them as channels; here the maps at the cut are divided, so that the head stays as
-    it is and nothing has to be trained anew. The paper scores with the remaining layers of a ResNet-18, as large as
-    the server's network; here two convolutions do, for a client that split its network because it is small.
+    `patches` = p prunes each channel in each field of a p x p grid on its own: the maps at the cut are divided, so
+    that the head stays as it is and nothing has to be trained anew. The paper's spatial decoupler cuts up the *input*
+    and makes its fields the channels: that is a network's business, `ResNet18(stem="fields")`. The paper scores with
+    the remaining layers of a ResNet-18, as large as the server's network; here two convolutions do, for a client that
+    split its network because it is small.
     """
 
     ratio: float = 0.6
@@ -36,6 +38,7 @@ class Disco(Guard):
     width: int = 32
     reads_samples: ClassVar[bool] = True
     makes_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": Between(0.1, 0.95), "alpha": Between(0.1, 0.9)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratio, int | float) or not 0 <= self.ratio < 1:

@@ -1,7 +1,7 @@
 """DP-SGD on the client: its weights learn from clipped, noised per-sample gradients. What leaves is not touched."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -12,8 +12,13 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Guard, Release
+from .parts.calibration import gaussian_multiplier, in_run, sampled_multiplier
 from .parts.noise import draw
+
+# Replacing a record takes one clipped gradient out of the sum and puts another in: so many clips at most.
+MOVES = 2
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,22 +29,44 @@ class DPSGD(Guard):
     noise N(0, (noise·clip)²) joins their sum. The gradient is clipped as if the loss were this sample's alone (it is
     a mean over the batch). This bounds what *weights* tell; what leaves for a sample is a function of it, as before.
     One backward pass a step.
+
+    With `epsilon` the noise follows: the least whose (ε, δ) over the epochs of the plan is this, one record replaced,
+    a release an epoch. Papers count otherwise: batches drawn at random, a record added or left out. With `sampling`,
+    the share of a client's records in a batch, the noise is theirs; the privacy ledger still says what holds here.
     """
 
     clip: float = 1.0
     noise: float = 1.0
+    epsilon: float | None = None
+    delta: float = 1e-5
+    sampling: float | None = None
+    epochs: int | None = field(default=None, init=False, repr=False, compare=False)  # of the plan it stands in
     client_only: ClassVar[bool] = True
     reads_gradients: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
     no_claim: ClassVar[str] = (
         "none for what leaves: only the client's weights are learnt with clipped and noised gradients"
     )
+    search: ClassVar[Search] = {"clip": Between(0.1, 10.0, log=True), "noise": Between(0.1, 4.0, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.clip, int | float) or not 0 < self.clip < float("inf"):
             raise ValueError(f"DPSGD's clip is the longest a sample's gradient may be, above 0; got {self.clip!r}")
         if not isinstance(self.noise, int | float) or not 0 <= self.noise < float("inf"):
             raise ValueError(f"DPSGD's noise is in units of clip, a number from 0 up; got {self.noise!r}")
+        if self.epsilon is not None and self.noise != type(self).noise:
+            raise ValueError("DPSGD takes either noise or epsilon, from which the noise follows: leave one out")
+        if self.epsilon is not None and (
+            not isinstance(self.epsilon, int | float) or not 0 < self.epsilon < float("inf")
+        ):
+            raise ValueError(f"DPSGD's epsilon is a number above 0 (∞ is noise=0.0); got {self.epsilon!r}")
+        if not isinstance(self.delta, float) or not 0 < self.delta < 1:
+            raise ValueError(f"DPSGD's delta is a probability well below 1/samples, e.g. 1e-5; got {self.delta!r}")
+        if self.sampling is not None and (self.epsilon is None or not 0 < self.sampling < 1):
+            raise ValueError(
+                "DPSGD's sampling is the share of a client's records in a batch, above 0 and below 1, beside an "
+                f"epsilon; got {self.sampling!r}"
+            )
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return PerSample(private)
@@ -54,9 +81,22 @@ class DPSGD(Guard):
         step = _Step(self, client, watchers[0])
         optimizer.register_step_pre_hook(step)
 
+    def over(self, epochs: int) -> "DPSGD":
+        return in_run(self, epochs) if self.epsilon is not None else self
+
+    @property
+    def multiplier(self) -> float:
+        """The noise in units of clip."""
+        if self.epsilon is None:
+            return self.noise
+        if self.epochs is None:
+            raise ValueError(f"{self}: its noise follows from the epochs of a run: give it to a Plan")
+        if self.sampling is not None:
+            return sampled_multiplier(self.epsilon, self.delta, self.sampling, self.epochs)
+        return MOVES * gaussian_multiplier(self.epsilon, self.delta, self.epochs)
+
     def releases_weights(self) -> Release:
-        # Replacing a record takes one clipped gradient out of the sum and puts another in: 2·clip at most.
-        return Release("gaussian", self.noise / 2)
+        return Release("gaussian", self.multiplier / MOVES)
 
 
 class Use(NamedTuple):
@@ -160,6 +200,7 @@ class _Step:
 
     def __init__(self, spec: DPSGD, client: nn.Module, watcher: PerSample):
         self.spec, self.client, self.watcher = spec, client, watcher
+        self.multiplier = spec.multiplier
         self.checked = False
 
     @torch.no_grad()
@@ -167,7 +208,7 @@ class _Step:
         found = self.watcher.gradients()
         weights = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         names = {p: name for name, p in self.client.named_parameters()}
-        count, spec = self.watcher.samples, self.spec
+        count, clip, multiplier = self.watcher.samples, self.spec.clip, self.multiplier
         if not weights:
             return
         missed = [p for p in weights if p not in found]
@@ -178,11 +219,11 @@ class _Step:
                 f"DPSGD sees only a part of the gradient of {names[missed[0]]}, so nothing would be bounded: use "
                 "each weight through its own layer, or freeze that part"
             )
-        summed, cut = clipped_sum([found[p] for p in weights], spec.clip)
+        summed, cut = clipped_sum([found[p] for p in weights], clip)
         for p, total in zip(weights, summed, strict=True):
-            if spec.noise:
+            if multiplier:
                 noise = draw("gaussian", total, self.watcher.private, "gradient noise", self.watcher.seed, names[p])
-                total = total + (spec.noise * spec.clip * noise).to(total)
+                total = total + (multiplier * clip * noise).to(total)
             p.grad = (total / count).to(p.dtype)
         guard = self.client.get_submodule("guard")  # the whole chain: its notes are what the history shows
         assert isinstance(guard, GuardModule)

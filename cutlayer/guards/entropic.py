@@ -11,6 +11,7 @@ from torch.nn.functional import mse_loss
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, generator, seeded
 from .base import Guard
 from .parts.latents import Encoder, check_sizes, check_weight, decoder, latent_shape
@@ -39,6 +40,7 @@ class EntropicStudent(Guard):
     packs: ClassVar[bool] = True
     exchange: ClassVar[str] = "replace"
     post_hoc: ClassVar[bool] = True
+    search: ClassVar[Search] = {"channels": Between(2, 32, log=True), "beta": Between(0.01, 1.0, log=True)}
 
     def __post_init__(self) -> None:
         check_sizes(self, channels=self.channels, stride=self.stride, width=self.width)

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, OneOf, Search
 from ..core.seeds import derive, generator
 from ..wire.codecs.codebook import MOST_WORDS, Worded, book_of
 from .base import Guard
@@ -37,6 +38,7 @@ class FedLite(Guard):
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
     fills_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"parts": OneOf(16, 32, 64, 96, 288), "centroids": Between(2, 32, log=True)}
 
     def __post_init__(self) -> None:
         for name, least in (("parts", 1), ("groups", 1), ("centroids", 1), ("rounds", 1)):

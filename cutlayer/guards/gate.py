@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, generator, seeded
 from ..wire.codecs.entropy import MOST_BITS, Coded
 from ..wire.codecs.parts.gridded import Gridded
@@ -48,6 +49,7 @@ class Gate(Guard):
     fills_zeros: ClassVar[bool] = True
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"numbers": Between(4, 128, log=True), "bits": Between(1, 4)}
 
     def __post_init__(self) -> None:
         for name, least in {"numbers": 1, "budget": 0, "hidden": 1}.items():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.batch import Task
 from ..core.guard import GuardModule, Shape
+from ..core.search import Between, Search
 from ..wire.codecs import image_file as pictures
 from ..wire.codecs.image_file import Album
 from .base import Guard
@@ -32,6 +33,7 @@ class JPEG(Guard):
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
     reads_pictures: ClassVar[bool] = True
+    search: ClassVar[Search] = {"quality": Between(5, 95)}
 
     def __post_init__(self) -> None:
         if type(self.quality) is not int or not 1 <= self.quality <= 100:
@@ -71,6 +73,7 @@ class HEVC(JPEG):
     """The input leaves as a HEIF file of this quality, coded by HEVC, for Whole(net=...) (baseline; extra `hevc`)."""
 
     quality: int = 50
+    search: ClassVar[Search] = {"quality": Between(5, 95)}
 
     def coder(self) -> tuple[int, Callable[[Picture, int], bytes], Callable[[bytes, Shape], Picture]]:
         return pictures.HEIF, pictures.heif, pictures.read_heif

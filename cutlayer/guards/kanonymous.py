@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, OneOf, Search
 from ..core.seeds import derive, generator
 from .base import Bound, Guard
 from .parts.claims import Claim, Sent
@@ -34,6 +35,7 @@ class KAnonymous(Guard):
     grouping: str = "mdav"
     sketch: int = 0
     mixes_samples: ClassVar[bool] = True
+    search: ClassVar[Search] = {"k": Between(2, 10), "grouping": OneOf("mdav", "random")}
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or self.k < 2:

@@ -12,17 +12,21 @@ from torch.nn.functional import mse_loss, softplus
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, OneOf, Search
 from ..core.seeds import derive, seeded
+from ..wire.codecs.entropy import Coded
 from ..wire.codecs.parts.gridded import Gridded
+from ..wire.codecs.parts.smallest import Smallest
 from .base import Guard
 from .parts.claims import Claim, Sent
 
 LEVELS = ("fixed", "learned")
-SCALES = ("none", "client")
+SCALES = ("none", "client", "affine")
 DECODERS = ("server", "client")
 PRETRAINING_RATE = 3e-3
 HEADER = 26  # bytes a batch, at most: how codes are packed, and the two values they stand for
 MOMENTUM = 0.1  # of the running size of what the encoder gives, as BatchNorm's
+MOST_VALUES = 256  # of a dimension: what the entropy coder has tables for
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,8 +40,12 @@ class LFQ(Guard):
 
     `decoder="server"`: it trains with the body, and the client copies it for its reconstruction term. "client": it
     trains at home by that term alone, and replaces the server's. Either happens after `freq` messages.
-    `levels="learned"`: two values for each bit, in the decoder, instead of ±1. `scale="client"`: the levels are as
-    large as what the client's encoder gives. `pre` steps of autoencoding on the first batch come before all others.
+    `values` levels for each dimension, evenly from -1 to 1, instead of the two of a bit: log2(values) bits leave.
+    `coded`: frequent levels take fewer bits (Eq. 2.8; extra `entropy`), at most what they take without.
+    `levels="learned"`: values of their own for each bit, in the decoder, instead of ±1. `scale="client"`: the levels
+    are as large as what the client's encoder gives; "affine": that is first moved and scaled, dimension by dimension,
+    by the mean and spread of the client's own batches. `pre` steps of autoencoding on the first batch come before all
+    others: for a head that is trained already (`start`).
     A cut of two dimensions is read as tokens x features: positions are tokens, and features its channels.
     """
 
@@ -55,10 +63,13 @@ class LFQ(Guard):
     decoder: str = "server"
     freq: int = 100
     pre: int = 0
+    values: int = 2
+    coded: bool = False
     always_shown: ClassVar[int] = 2
     fills_zeros: ClassVar[bool] = True
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"groups": OneOf(1, 2, 4), "bits": Between(2, 16)}
 
     def __post_init__(self) -> None:
         for name, least in {"groups": 1, "bits": 1, "quantizers": 1, "depth": 1, "freq": 1, "pre": 0}.items():
@@ -76,6 +87,8 @@ class LFQ(Guard):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"LFQ's {name} is a weight, a number from 0 up; got {value!r}")
+        if not isinstance(self.values, int) or not 2 <= self.values <= MOST_VALUES:
+            raise ValueError(f"LFQ's values is a whole number from 2 to {MOST_VALUES}; got {self.values!r}")
         if self.decoder == "client" and not self.recon:
             raise ValueError("a decoder at the client learns from the reconstruction alone: LFQ(recon=0.5, ...)")
         if self.decoder == "server" and self.pre:
@@ -100,16 +113,21 @@ class LFQ(Guard):
 
     def bits_of_a_sample(self, shape: Shape) -> int:
         """What one activation of this shape leaves in; the ratio of the thesis is 32 · prod(shape) over it."""
-        return prod(self.out_shape(shape))
+        return prod(self.out_shape(shape)) * self.value_bits
+
+    @property
+    def value_bits(self) -> int:
+        """Of one dimension, where frequencies do not count."""
+        return (self.values - 1).bit_length()
 
     def message_bits(self, shape: Shape) -> int | None:
         return (
-            self.bits_of_a_sample(shape) if self.scale == "none" else None
+            self.bits_of_a_sample(shape) if self.scale != "client" else None
         )  # the size of a batch's levels tells, too
 
     @property
     def draws_anew(self) -> bool:
-        return self.depth > 1 or self.scale == "client"  # BatchNorm between stages, a size of the whole batch
+        return self.depth > 1 or self.scale != "none"  # BatchNorm between stages, a size of the whole batch
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         decoder = self._decoder(shape, public)  # both sides start from the same one
@@ -131,7 +149,7 @@ class LFQ(Guard):
         """How the client weighs its terms is its own business."""
         return LFQ(
             groups=self.groups, bits=self.bits, quantizers=self.quantizers, depth=self.depth, stride=self.stride,
-            levels=self.levels, decoder=self.decoder,
+            levels=self.levels, decoder=self.decoder, values=self.values, coded=self.coded,
         )  # fmt: skip
 
     def _sizes(self, shape: Shape) -> list[Shape]:
@@ -210,6 +228,11 @@ class _Codes(GuardModule):
         self.register_buffer("age", torch.zeros((), dtype=torch.long))  # messages since the last exchange
         self.register_buffer("started", torch.tensor(not spec.pre))
         self.register_buffer("size", torch.ones(()))
+        if spec.scale == "affine":
+            channels = encoder[-1].out_channels
+            assert isinstance(channels, int)
+            # The client's own a and b of each dimension (thesis, Sec. 2.4.4), as what they follow from.
+            self.norm = nn.BatchNorm2d(channels, affine=False, momentum=MOMENTUM)
 
     def lift_due(self, step: int) -> dict[str, Tensor] | None:
         if int(self.age) < self.spec.freq:
@@ -234,13 +257,13 @@ class _Codes(GuardModule):
         if not captured and not torch.isfinite(codes.soft).all():
             self.packed = None
             return Guarded(codes.soft)  # signs would look as if nothing had happened
-        size = codes.size[None]
-        self.packed = Gridded((codes.soft >= 0).flatten(1).to(torch.int32), -size, 2 * size, 1)
+        self.packed = Smallest((codes.grid, Coded(codes.grid))) if self.spec.coded else codes.grid
         if not learns:
             return Guarded(codes.seen)
         self.age += 1
-        use = (codes.soft >= 0).to(z).mean((0, 2, 3))
-        self.notes = {"bits used": _entropy(use).mean().detach().double() / log(2)}  # of each bit that is sent
+        use = level_use(codes.grid.codes.reshape(codes.soft.shape), self.spec.values)
+        # Of each bit that is sent: 1 where all levels of a dimension come equally often.
+        self.notes = {"bits used": -torch.xlogy(use, use).sum(0).mean().detach().double() / log(self.spec.values)}
         return Guarded(codes.seen, self._penalties(z, codes))
 
     def _codes(self, z: Tensor) -> "_Latent":
@@ -251,21 +274,34 @@ class _Codes(GuardModule):
         if self.spec.scale == "client" and self.training:
             size = soft.detach().abs().mean().clamp_min(torch.finfo(z.dtype).tiny)
             self.size.lerp_(size.to(self.size), MOMENTUM)
-        hard = torch.where(soft >= 0, size, -size)
-        return _Latent(soft, hard, hard + (soft - soft.detach()), size)  # exactly `hard`, with the gradient of `soft`
+        if self.spec.scale == "affine":
+            soft = self.norm(soft)
+        steps = self.spec.values - 1
+        place = (
+            (soft.detach() >= 0) if steps == 1 else ((soft.detach() / size + 1) * (steps / 2)).round().clamp(0, steps)
+        )
+        grid = Gridded(place.flatten(1).to(torch.int32), -size[None], (2 / steps) * size[None], self.spec.value_bits)
+        hard = grid.value().reshape(soft.shape)
+        return _Latent(soft, hard, hard + (soft - soft.detach()), size, grid)  # exactly `hard`, gradient of `soft`
 
     def _penalties(self, z: Tensor, codes: "_Latent") -> dict[str, Tensor]:
         spec, levels = self.spec, self.decoder[0]
         unit = levels.spread.detach() if isinstance(levels, Levels) else 1.0
-        # How much likelier a one is: squared distances to both levels, (x + s)² - (x - s)² = 4 s x.
-        logits = 4 * unit**2 * codes.size * codes.soft
         terms = {
             "LFQ commitment": (spec.beta, lambda: (unit * (codes.soft - codes.hard)).square().mean()),
-            "LFQ entropy": (spec.entropy, lambda: entropy_term(logits, spec.gamma)),
+            "LFQ entropy": (spec.entropy, lambda: self._entropy(codes, unit)),
             # The target is a constant: a head that shrinks its activations would lower the error, and help nobody.
             "LFQ reconstruction": (spec.recon, lambda: mse_loss(self.decoder(codes.seen), z.detach())),
         }
         return {name: weight * term() for name, (weight, term) in terms.items() if weight}
+
+    def _entropy(self, codes: "_Latent", unit: Tensor | float) -> Tensor:
+        if self.spec.values == 2:
+            # How much likelier a one is: squared distances to both levels, (x + s)² - (x - s)² = 4 s x.
+            return entropy_term(4 * unit**2 * codes.size * codes.soft, self.spec.gamma)
+        levels = torch.linspace(-1, 1, self.spec.values, device=codes.soft.device).to(codes.soft) * codes.size
+        apart = -(unit * (codes.soft - levels.view(-1, 1, 1, 1, 1))).square()
+        return entropy_of_levels(apart.log_softmax(0), self.spec.gamma)
 
     def _autoencode(self, z: Tensor) -> None:
         """All steps on the first batch: later, messages that hang on these weights may be under way."""
@@ -285,6 +321,19 @@ class _Latent(NamedTuple):
     hard: Tensor  # the nearer level
     seen: Tensor  # the same, with the gradient of `soft` (a straight-through estimate)
     size: Tensor
+    grid: Gridded  # the same as codes
+
+
+def level_use(codes: Tensor, values: int) -> Tensor:
+    """How often each level comes in a batch, levels x dimensions."""
+    return torch.stack([(codes == level).double().mean((0, 2, 3)) for level in range(values)])
+
+
+def entropy_of_levels(log_p: Tensor, gamma: float) -> Tensor:
+    """As `entropy_term`, in nats a dimension, for any number of levels: levels x batch x dimensions x positions."""
+    p = log_p.exp()
+    mean = p.mean((1, 3, 4))
+    return -(p * log_p).sum(0).mean() + gamma * torch.xlogy(mean, mean).sum(0).mean()
 
 
 def entropy_term(logits: Tensor, gamma: float) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import seeded
 from .base import Bound, Guard, kept_width
 from .parts.claims import Claim, rank
@@ -28,6 +29,7 @@ class LightSplit(Guard):
     projection: Dense | Fast = Fast()
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": Between(2.0, 128.0, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, int) or self.hidden < 0:

@@ -1,15 +1,16 @@
 """Noise on what leaves: calibrated to an ε, at a given scale, or as the baseline that claims nothing."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import erfc, exp, log, pi, sqrt
+from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import ClassVar
 
 from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Bound, Guard, Release
+from .parts.calibration import gaussian_multiplier, in_run
 from .parts.claims import Claim, Sent
 from .parts.noise import SPREAD, draw
 
@@ -21,19 +22,25 @@ class Gaussian(Guard):
     """Gaussian noise on every number that leaves: of a given scale, or of the scale that gives (epsilon, delta).
 
     An ε is meant per release. A sample is released once an epoch and once with every prediction, so a run costs more:
-    the privacy ledger adds it up. Calibrated after Balle & Wang (2018), to how far Clip lets a sample move the batch.
+    the privacy ledger adds it up. per="run" means the ε of all epochs of a plan instead, with the noise that takes.
+    Calibrated after Balle & Wang (2018), to how far Clip lets a sample move the batch.
     """
 
     scale: float | None = None
     epsilon: float | None = None
     delta: float = 1e-5
+    per: str = "release"
+    epochs: int | None = field(default=None, init=False, repr=False, compare=False)  # of the plan it stands in
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.05, 5.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
         if not isinstance(self.delta, float) or not 0 < self.delta < 1:
             raise ValueError(f"Gaussian's delta is a probability well below 1/samples, e.g. 1e-5; got {self.delta!r}")
+        if self.per not in ("release", "run"):
+            raise ValueError(f"Gaussian's epsilon is per 'release' (one epoch) or per 'run' (all); got {self.per!r}")
 
     @classmethod
     def usual(cls) -> "Gaussian":
@@ -59,8 +66,13 @@ class Gaussian(Guard):
         if self.epsilon is None:
             return self
         # What is bounded in L1 is bounded in L2 as well.
-        moves = _moves(self, before)
-        return replace(self, scale=moves * gaussian_multiplier(self.epsilon, self.delta), epsilon=None)
+        moves, epochs = _moves(self, before), self.epochs if self.per == "run" else 1
+        if epochs is None:
+            return self  # not in a plan yet
+        return replace(self, scale=moves * gaussian_multiplier(self.epsilon, self.delta, epochs), epsilon=None)
+
+    def over(self, epochs: int) -> "Gaussian":
+        return in_run(self, epochs) if self.epsilon is not None and self.per == "run" else self
 
     def bound(self, before: Bound) -> Bound:
         if before.release is not None or before.moves is None or self.scale is None:
@@ -79,6 +91,7 @@ class Laplace(Guard):
     epsilon: float | None = None
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.05, 5.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_one_of(self, self.scale, self.epsilon)
@@ -134,6 +147,7 @@ class Noise(Guard):
     scale: float = 1.0
     fills_zeros: ClassVar[bool] = True
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"scale": Between(0.1, 10.0, log=True)}
 
     def __post_init__(self) -> None:
         _check_number(self, "scale", self.scale)
@@ -161,47 +175,6 @@ class _AddNoise(GuardModule):
             self.notes = {"noise/std": spread / max(1e-12, float(z.detach().std(correction=0)))}
         noise = draw(self.kind, z, self.private, "noise", batch.seed)
         return Guarded(z + (self.scale * noise).to(z))
-
-
-# ------------------------------------------------------------------ the Gaussian mechanism, exactly
-def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """The least δ at this ε for noise of `multiplier` times the distance to hide (Balle & Wang 2018, Theorem 8)."""
-    mu = 1 / multiplier
-    return exp(_log_phi(mu / 2 - epsilon / mu)) - exp(epsilon + _log_phi(-mu / 2 - epsilon / mu))
-
-
-def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """The least ε at this δ. E releases of one multiplier are one release of multiplier / √E."""
-    mu = 1 / multiplier
-    # δ(ε) <= Φ(μ/2 - ε/μ) <= exp(-t²/2) with t = ε/μ - μ/2.
-    low, high = 0.0, mu * mu / 2 + mu * sqrt(-2 * log(delta))
-    if gaussian_delta(0.0, multiplier) <= delta:
-        return 0.0
-    return _bisect(low, high, lambda epsilon: gaussian_delta(epsilon, multiplier) <= delta)
-
-
-def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """The least multiplier that gives (ε, δ); the error of the search is on the safe side."""
-    high = 1.0
-    while gaussian_delta(epsilon, high) > delta:
-        high *= 2
-    return _bisect(0.0, high, lambda multiplier: multiplier > 0 and gaussian_delta(epsilon, multiplier) <= delta)
-
-
-def _bisect(low: float, high: float, holds: Callable[[float], bool]) -> float:
-    """The least number between `low` and `high`, where it holds, from above."""
-    while (middle := (low + high) / 2) not in (low, high):
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
-def _log_phi(x: float) -> float:
-    """log Φ(x), also where Φ(x) is no longer a number."""
-    if x > -10:
-        return log(erfc(-x / sqrt(2)) / 2)
-    square = x * x
-    series = 1 - 1 / square * (1 - 3 / square * (1 - 5 / square * (1 - 7 / square)))
-    return -square / 2 - log(-x) - log(2 * pi) / 2 + log(series)
 
 
 # ------------------------------------------------------------------ what the guards above refuse
@@ -234,6 +207,8 @@ def _moves(guard: Guard, before: Bound) -> float:
 
 
 def _settled(guard: Guard, scale: float | None) -> float:
+    if scale is None and getattr(guard, "per", "") == "run":
+        raise ValueError(f"{guard} follows from the epochs of a run: give it to a Plan, or take per='release'")
     if scale is None:
         fix = f"write Chain(Clip(norm=1.0{', p=1' if isinstance(guard, Laplace) else ''}), {guard})"
         raise ValueError(f"{guard} cannot be calibrated: {Bound().why}; {fix}, or give scale=... and claim no ε")

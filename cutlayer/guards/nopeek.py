@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Guard
 from .parts.adversary import scale_gradient
 from .parts.distance_correlation import LEAST, distance_correlation
@@ -26,6 +27,7 @@ class NoPeek(Guard):
     squared: bool = False
     client_only: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
+    search: ClassVar[Search] = {"alpha": Between(0.05, 0.95)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.alpha, int | float) or not 0 <= self.alpha <= 1:

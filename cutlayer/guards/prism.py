@@ -10,6 +10,7 @@ from torch.nn.functional import log_softmax, one_hot
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, OneOf, Search
 from ..core.seeds import seeded
 from .base import Guard, Support, need_maps
 from .parts.adversary import Opponent, check_opponent, deviations, opponent
@@ -50,6 +51,7 @@ class Prism(Guard):
     makes_zeros: ClassVar[bool] = True
     holds_back: ClassVar[bool] = True
     no_claim: ClassVar[str] = "none: empirical; the mask, a function of all of z, is seen with what it lets through"
+    search: ClassVar[Search] = {"keep": Between(0.02, 0.6, log=True), "privacy": OneOf("information", "adversary")}
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, int | float) or not 0 < self.keep < 1:

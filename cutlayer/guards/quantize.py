@@ -9,6 +9,7 @@ from torch import Tensor
 from ..core.batch import Task
 from ..core.compressor import Compressor
 from ..core.guard import GuardModule, Shape
+from ..core.search import Between, Search
 from ..wire.codecs.entropy import MOST_BITS as MOST_CODED
 from ..wire.codecs.entropy import Coded
 from ..wire.codecs.parts.gridded import MOST_BITS, Gridded
@@ -35,6 +36,7 @@ class Quantize(Guard, Compressor):
     entropy: bool = False  # frequent levels take fewer bits; both sides need the extra `entropy`
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"bits": Between(1, 8)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, generator, seeded
 from .base import Guard, need_task
 from .parts.latents import Encoder, check_sizes, check_weight, decoder, latent_shape
@@ -38,6 +39,7 @@ class RateBottleneck(Guard):
     fills_zeros: ClassVar[bool] = True
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
+    search: ClassVar[Search] = {"channels": Between(2, 32, log=True), "weight": Between(0.01, 10.0, log=True)}
 
     def __post_init__(self) -> None:
         check_sizes(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, generator
 from .base import Bound, Guard
 from .parts.claims import Claim
@@ -46,6 +47,7 @@ class SEAL(Guard):
     fixed: bool = False
     dims: int = 2
     fills_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"energy": Between(0.1, 0.95)}
 
     def __post_init__(self) -> None:
         check_energy(self, self.energy)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, generator
 from .base import Guard
 
@@ -30,6 +31,7 @@ class Shredder(Guard):
     scale: float = 0.1
     fills_zeros: ClassVar[bool] = True
     post_hoc: ClassVar[bool] = True
+    search: ClassVar[Search] = {"target": Between(0.1, 10.0, log=True), "weight": Between(0.001, 0.1, log=True)}
 
     def __post_init__(self) -> None:
         if type(self.tensors) is not int or self.tensors < 1:

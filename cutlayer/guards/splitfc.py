@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, Task
 from ..core.compressor import Compressor
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, generator
 from ..wire.codecs.columns import MOST_ENDS, MOST_WIDTH, Columned, between, fixed_bits
 from .base import Guard
@@ -42,6 +43,7 @@ class SplitFC(Guard, Compressor):
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
     fills_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": Between(2.0, 64.0, log=True), "budget": Between(0.05, 4.0, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratio, int | float) or not self.ratio >= 1:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import generator
 from .base import Bound, Guard, kept_width
 from .parts.claims import Claim, rank
@@ -21,6 +22,7 @@ class Subset(Guard):
     capturable: ClassVar[bool] = True
     ratio: float
     acts_alone: ClassVar[bool] = True
+    search: ClassVar[Search] = {"ratio": Between(2.0, 128.0, log=True)}
 
     @classmethod
     def usual(cls) -> "Subset":

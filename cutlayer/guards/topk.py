@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, Task
 from ..core.compressor import Compressor
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from ..core.seeds import derive, generator
 from .base import Guard
 
@@ -26,6 +27,7 @@ class TopK(Guard, Compressor):
     share: float = 0.05
     only_compresses: ClassVar[bool] = True
     makes_zeros: ClassVar[bool] = True
+    search: ClassVar[Search] = {"share": Between(0.002, 0.5, log=True)}
 
     def __post_init__(self) -> None:
         if not isinstance(self.share, int | float) or not 0 < self.share <= 1:
@@ -61,6 +63,7 @@ class RandTopK(TopK):
     """
 
     alpha: float = 0.1
+    search: ClassVar[Search] = {"share": Between(0.002, 0.5, log=True), "alpha": Between(0.01, 0.5, log=True)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

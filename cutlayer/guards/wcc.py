@@ -9,6 +9,7 @@ from torch.nn.functional import one_hot
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.search import Between, Search
 from .base import Guard
 
 
@@ -20,6 +21,7 @@ class WCC(Guard):
     client_only: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
     reads_classes: ClassVar[bool] = True
+    search: ClassVar[Search] = {"weight": Between(0.0001, 0.3, log=True)}
 
     @classmethod
     def usual(cls) -> "WCC":

@@ -11,6 +11,7 @@ from .base import shapes as shapes
 from .bypass import Rejoin as Rejoin
 from .cut import Parts as Parts
 from .cut import cut as cut
+from .deeplab import DeepLabV3
 from .fsa_victim import FSAClient
 from .fsha_victim import FSHAClient
 from .huggingface import HuggingFace
@@ -39,6 +40,7 @@ from .whole import Whole
 __all__ = [
     "MLP",
     "VGG16",
+    "DeepLabV3",
     "FSAClient",
     "FSHAClient",
     "HuggingFace",

@@ -3,15 +3,18 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.features import Form, features
+from ..core.plan_view import PlanView
 from ..core.spec import Spec
 
 Shape = tuple[int, ...]  # one sample: the batch dimension is left out everywhere
@@ -27,10 +30,17 @@ class Net(Spec, ABC):
     # Where head and body have the parameter names of a published checkpoint: the name of the tail in it ("" if the
     # tail's own names are the published ones, too). None: there is no such checkpoint.
     tail_name: ClassVar[str | None] = None
+    unread: ClassVar[tuple[str, ...]] = ()  # beginnings of names in that checkpoint which no part here has
+    # Where a published network is part of this one: what its names begin with here. Its own file fills it alone.
+    backbone: ClassVar[str] = ""
 
     @abstractmethod
     def head(self, shape: Shape) -> nn.Module:
         """The client's first layers: input to `z`."""
+
+    def head_of(self, client: int, shape: Shape) -> nn.Module:
+        """One client's first layers, where devices differ: as many as it can."""
+        return self.head(shape)
 
     @abstractmethod
     def body(self, shape: Shape) -> nn.Module:
@@ -51,6 +61,9 @@ class Net(Spec, ABC):
     def check_vocabulary(self, vocabulary: int) -> None:
         """Raise ValueError if the network cannot take inputs that are token ids, so many; 0: that are amounts."""
         return
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        """A ValueError where a plan cannot have this network; before anything is built."""
 
     def written(self, parts: Mapping[str, nn.Module]) -> Mapping[str, nn.Module]:
         """These parts as a file of weights has them."""
@@ -128,9 +141,21 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+@contextmanager
+def counting() -> Iterator[FlopCounterMode]:
+    """Counts multiplications and additions. Attention is made of plain products here: torch counts no fused ones."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            yield counter
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
 def count_macs(module: nn.Module, shape: Shape, beside: Mapping[str, Form] = NOTHING) -> int:
     """Multiply-accumulates of one sample in convolutions and matrix products, written as modules or not."""
-    with FlopCounterMode(display=False) as counter:
+    with counting() as counter:
         _one_sample(module, shape, beside)
     return counter.get_total_flops() // 2  # torch counts the multiplication and the addition
 

@@ -127,13 +127,6 @@ class AdaptedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self._weight(), self.bias) + linear(linear(x, self.down), self.up) * self.scale
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        # Of adapters of a larger rank these are the first rows.
-        for name, own in ((DOWN, self.down), (UP, self.up)):
-            if (given := state_dict.get(f"{prefix}{name[1:]}")) is not None and given.dim() == 2:
-                state_dict[f"{prefix}{name[1:]}"] = given[: own.shape[0], : own.shape[1]]
-        super()._load_from_state_dict(state_dict, prefix, *others)
-
     def fold(self) -> None:
         """Let the frozen weight alone do the same, to rounding, and give the adapter up."""
         self._weight().add_(self.scale * self.up @ self.down)

@@ -3,14 +3,11 @@
 Shapes: B texts, T tokens, D numbers a token, H heads.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-
-from .base import Shape
-
-MOST_LENGTH = 4096  # tokens of a text: attention looks at every pair of them
 
 
 class Positions(nn.Module):
@@ -94,6 +91,19 @@ class Attention(nn.Module):
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
+def behind(blocks: Iterable[nn.Module], z: Tensor, mask: Tensor | None = None, skips: Tensor | None = None) -> Tensor:
+    """z after these blocks; `skips` (B,) says of each text how many of the first were the client's."""
+    for number, block in enumerate(blocks):
+        after: Tensor = block(z, mask)
+        z = after if skips is None else torch.where((skips <= number)[:, None, None], after, z)
+    return z
+
+
+def skipping(z: Tensor, skips: int | None) -> dict[str, Tensor]:
+    """What a client of a depth of its own sends beside z."""
+    return {} if skips is None else {"skips": torch.full((len(z),), skips, dtype=torch.uint8, device=z.device)}
+
+
 class Block(nn.Module):
     """Attention, then two linear layers, each added to what came in and normalised before (pre-norm)."""
 
@@ -107,39 +117,3 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None, memory: Memory | None = None) -> Tensor:
         x = x + self.dropout(self.attention(self.before_attention(x), mask, memory))
         return x + self.dropout(self.linear(self.before_linear(x)))
-
-
-def check_sizes(name: str, layers: int, width: int, heads: int, at: int, vocabulary: int) -> None:
-    """Raise unless the numbers of a text network make one."""
-    for what, value in {"layers": layers, "width": width, "heads": heads, "vocabulary": vocabulary}.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name}: {what} is a whole number above 0; got {value!r}")
-    if width % heads:
-        raise ValueError(f"{name}: width is shared evenly by the heads; {width} is no multiple of {heads}")
-    if type(at) is not int or not 0 <= at < layers:
-        raise ValueError(
-            f"{name}: at is how many of the {layers} layers the client keeps, 0 (the embedding cut) to {layers - 1}; "
-            f"got {at!r}"
-        )
-
-
-def check_words(name: str, known: int, vocabulary: int) -> None:
-    """Raise unless the data have the token ids that a network knows."""
-    if not vocabulary:
-        raise ValueError(
-            f"{name} reads token ids, and these data are amounts: take MLP, or data such as Texts or IMDB"
-        )
-    if vocabulary != known:
-        raise ValueError(
-            f"{name} knows {known} token ids and the tokenizer of the data has {vocabulary}: give both the same "
-            f"vocabulary, e.g. {name}(vocabulary={vocabulary})"
-        )
-
-
-def check_length(name: str, shape: Shape) -> None:
-    """Raise unless inputs are rows of token ids."""
-    if len(shape) != 1 or not 1 <= shape[0] <= MOST_LENGTH:
-        raise ValueError(
-            f"{name} reads (length,), the token ids of a text of at most {MOST_LENGTH}; got {tuple(shape)}. "
-            "For rows of a table take MLP, for images SimpleCNN"
-        )

@@ -28,8 +28,9 @@ def load_weights(
     """Fill the given parts of `net` from a whole network's state dict in a .safetensors, .pt or .pth file.
 
     `shape` and `classes` are those the network was built for. The file has the names of the network's published
-    checkpoint (torchvision's for ResNet18, ResNet50, VGG16 and MobileNetV3Large, your model's for `Own`) or ours:
-    `head.`, `body.` or `tail.`, then the part's own names. A part that is not given stays as it is.
+    checkpoint (torchvision's for ResNet18, ResNet50, VGG16, DeepLabV3 and MobileNetV3Large, your model's for `Own`)
+    or ours: `head.`, `body.` or `tail.`, then the part's own names. A part that is not given stays as it is. A file
+    of ResNet-50 alone fills the backbone of DeepLabV3, and nothing else.
 
     Missing and surplus keys, other shapes, damaged files and files with code in them raise one ValueError, and
     then nothing was loaded. Code is never run.
@@ -37,12 +38,15 @@ def load_weights(
     path, given = Path(path), _given(head, body, tail)
     if not given:
         raise ValueError("name the parts to fill: head=, body= or tail=")
-    found = read_state(path)
+    found = {key: t for key, t in read_state(path).items() if not key.startswith(net.unread)}
     everything = given | _elsewhere(net, shape, classes, given)
     layouts = (False,) if net.tail_name is None else (True, False)
     published = max(layouts, key=lambda layout: len(_states(net, everything, layout).keys() & found.keys()))
     known = _states(net, everything, published)
     wanted = _states(net, given, published)
+    if of_backbone := _of_backbone(net, found, _states(net, everything, True) if net.backbone else {}):
+        found, known = of_backbone, of_backbone
+        wanted = {key: tensor for key, tensor in _states(net, given, True).items() if key in of_backbone}
     misfit = _compare(found, wanted, known)
     if any(misfit):
         hints = _hints(net, found, wanted, misfit, _states(net, {"tail": everything["tail"]}, published))
@@ -50,6 +54,14 @@ def load_weights(
     with torch.no_grad():
         for key in wanted.keys() & found.keys():
             wanted[key].copy_(found[key])
+
+
+def _of_backbone(net: Net, found: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a file has of the backbone, under the names it has here; nothing if it is not a file of that alone."""
+    names = {key for key in known if key.startswith(net.backbone) and not key.endswith(COUNTER)}
+    if not names or any(key.removeprefix(net.backbone) not in found for key in names):
+        return {}
+    return {net.backbone + key: tensor for key, tensor in found.items() if net.backbone + key in known}
 
 
 def whole_state(

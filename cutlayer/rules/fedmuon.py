@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from .base import NET, check_number
-from .parts.merging import Merging, State, like, momentum
+from .parts.merging import Merging, State, like, momentum, remembered, to_remember
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # K. Jordan et al. 2024: steep at zero, at the price of a band around one
 SCALES = ("none", "kj", "rms")
+RESTS = ("momentum", "adam")
+BETA2, TAU = 0.99, 1e-3  # of Adam, for what is no matrix: FedAdam's
 POLISH = 8  # cubic steps that take singular values from the quintic's band to one
 
 
@@ -24,6 +26,7 @@ class FedMuon(Merging):
     'kj' by √max(1, rows/cols), of a kernel its height and width, as its author's code has it; 'rms' by
     0.2 √max(rows, cols), which makes entries as large as Adam's. `exclude` names parts of parameter names that step
     along v as well, e.g. ("tail.",) for the classifier; embeddings (nn.Embedding) of the network always do.
+    rest="adam" steps these, and what is no matrix, as Muon's author does: along Adam's direction, at `rest_lr`.
     """
 
     lr: float = 0.05
@@ -32,6 +35,8 @@ class FedMuon(Merging):
     polish: bool = False
     steps: int = 5
     exclude: tuple[str, ...] = ()
+    rest: str = "momentum"
+    rest_lr: float = 0.003  # of Adam's steps, whose entries are near 1
 
     def __post_init__(self) -> None:
         check_number(self, "lr", 0, inf)
@@ -42,19 +47,32 @@ class FedMuon(Merging):
             raise ValueError(f"FedMuon: steps is a whole number from 1 to 50, usually 5; got {self.steps!r}")
         if isinstance(self.exclude, str) or not all(isinstance(part, str) and part for part in self.exclude):
             raise ValueError(f'FedMuon: exclude is a list of names, e.g. ("tail.",); got {self.exclude!r}')
+        if self.rest not in RESTS:
+            raise ValueError(f"FedMuon: rest is one of {', '.join(RESTS)}; got {self.rest!r}")
+        check_number(self, "rest_lr", 0, inf)
 
     def fitted(self, tables: Callable[[], Sequence[str]]) -> "FedMuon":
         # A row of a table is one word's: there is no map between rows and columns to make orthogonal.
         return replace(self, exclude=(*self.exclude, *tables()))
 
     def step(self, name: str, now: Tensor, g: Tensor, current: Mapping[str, Tensor]) -> State:
+        matrix = now.ndim >= 2 and not any(part in name for part in self.exclude)
+        if not matrix and self.rest == "adam":
+            return self._adam(name, now, g, current)
         v, kept = momentum(self.momentum, name, now, g, current)
-        if now.ndim >= 2 and not any(part in name for part in self.exclude):
+        if matrix:
             # The direction needs no double precision; large kernels are several times faster without.
-            matrix = v.to(torch.promote_types(now.dtype, torch.float32)).flatten(1)
-            near = orthogonalize(matrix, self.steps, polish=self.polish) * self._factor(now.shape)
+            flat = v.to(torch.promote_types(now.dtype, torch.float32)).flatten(1)
+            near = orthogonalize(flat, self.steps, polish=self.polish) * self._factor(now.shape)
             v = near.reshape(now.shape).double()
         return {NET + name: like(now, now.double() - self.lr * v), **kept}
+
+    def _adam(self, name: str, now: Tensor, g: Tensor, current: Mapping[str, Tensor]) -> State:
+        """Moments as FedAdam keeps them (Reddi et al. 2021, Alg. 2), under the names it keeps them by."""
+        m = torch.lerp(g, remembered("first", name, g, current), self.momentum)
+        v = torch.lerp(g.square(), remembered("second", name, g, current, TAU**2), BETA2)
+        kept = to_remember("first", name, m, now) | to_remember("second", name, v, now)
+        return {NET + name: like(now, now.double() - self.rest_lr * m / (v.sqrt() + TAU)), **kept}
 
     def _factor(self, shape: Sequence[int]) -> float:
         if self.scale == "kj":

@@ -5,6 +5,7 @@ from torch import nn
 
 from ..core.compressor import compressing
 from ..core.features import Chained
+from ..core.lost_numbers import refuse_lost_numbers
 from ..core.message import Handler
 from ..core.remote import Remote
 from ..core.seeds import derive, seeded
@@ -13,6 +14,7 @@ from ..core.state import fix
 from ..core.state import freeze as freeze
 from ..nets.server_network import ServerNetwork
 from .bodies import RoundBodies
+from .growing_text import keeping_texts
 from .lift_exchange import LiftExchange
 from .plan.plan import Plan, Task
 from .plan.shapes import cut_shapes
@@ -43,6 +45,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
             *keeping(plan),
             *compressing(plan.seed, plan.compression),
+            *keeping_texts(plan, task),
             *bodies.watchers(),
         ],
     )
@@ -59,8 +62,8 @@ def client_secret(plan: Plan, number: int, *names: object) -> int:
 def build_remote(plan: Plan, number: int, send: Handler) -> Remote:
     """The server as this client sees it. Where many bring what they learnt, nothing leaves that is not a number."""
     own = derive(plan.private_seed or 0, "client", number)
-    watchers = [one.sent for one in compressing(derive(own, "back"), plan.compression)]
-    return Remote(number, send, watchers=watchers, refuse_non_finite=plan.rounds.merges)
+    smaller = [one.sent for one in compressing(derive(own, "back"), plan.compression)]
+    return Remote(number, send, watchers=[*([refuse_lost_numbers] if plan.rounds.merges else []), *smaller])
 
 
 def build_client(
@@ -74,7 +77,7 @@ def build_client(
     spec, body = plan.guard_of(number), None
     guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
     with seeded(_start(plan, number, "head")):
-        head = plan.net.head(task.shape)
+        head = plan.net.head_of(number, task.shape)
     with seeded(_start(plan, number, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
         if plan.protocol.has_body and not plan.protocol.crosses:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,11 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from ..core import files
+from ..core.files import write_bytes as write_bytes
+from ..core.files import write_text as write_text
+
+log = logging.getLogger("cutlayer.checkpoint")
 
 
 class CorruptCheckpoint(ValueError):
@@ -29,16 +35,10 @@ def refuse_other_version(version: str | None, path: Path) -> None:
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write beside, then rename: a reader sees the old file or the new one, never half of one."""
-    from safetensors.torch import save_file
-
+    """A reader sees the old file or the new one, never half of one."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     facts = {**facts, "version": __version__, "digest": digest(on_cpu)}
-    beside = path.with_name(f"{path.name}.{os.getpid()}.writing")  # another process may write the same one
-    save_file(on_cpu, beside, metadata={"cutlayer": json.dumps(facts)})
-    with beside.open("rb") as file:
-        os.fsync(file.fileno())  # a name must not outlive a power cut without its contents
-    os.replace(beside, path)
+    files.write_tensors(path, on_cpu, {"cutlayer": json.dumps(facts)})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -59,6 +59,37 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, facts
 
 
+def save_keeping_older(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """As `save`; what was there stays beside, for the day on which this one cannot be read."""
+    beside = path.with_name(f"{path.name}.older{files.WRITING}")
+    with contextlib.suppress(OSError):  # a disk that knows no second names
+        beside.unlink(missing_ok=True)
+        os.link(path, beside)
+        os.replace(beside, _older(path))
+    beside.unlink(missing_ok=True)
+    save(path, tensors, facts)
+
+
+def load_or_older(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        return load(path)
+    except (CorruptCheckpoint, FileNotFoundError) as error:
+        if not _older(path).exists():
+            raise
+        found = load(_older(path))
+        log.warning(f"{error}; going on from the one before it")
+        return found
+
+
+def drop_older(path: Path) -> None:
+    """Nobody goes on from here any more."""
+    _older(path).unlink(missing_ok=True)
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(f"older-{path.name}")
+
+
 class Snapshots:
     """Numbered checkpoints in a folder. The last two stay: a snapshot counts once all parties have it."""
 
@@ -66,7 +97,7 @@ class Snapshots:
         self._folder, self._kept = folder, kept
 
     def numbers(self) -> list[int]:
-        """Which there are, the oldest first. A damaged one is none."""
+        """Which there are, the oldest first."""
         found = []
         for path in self._folder.glob("snapshot-*.safetensors"):
             with contextlib.suppress(ValueError):
@@ -81,6 +112,26 @@ class Snapshots:
             self._path(later).unlink()
         for old in self.numbers()[: -self._kept]:
             self._path(old).unlink()
+
+    def set_aside_damaged(self) -> None:
+        """When a run goes on: what cannot be read gives way to the older one, and keeps its contents under another
+        name. Whoever has none left is told: beginning anew would not be going on."""
+        damaged = {}
+        for number in self.numbers():
+            try:
+                self.load(number)
+            except CorruptCheckpoint as error:
+                damaged[number] = str(error)
+        left = [number for number in self.numbers() if number not in damaged]
+        if damaged and not left:
+            raise CorruptCheckpoint(
+                f"no snapshot in {self._folder} can be read, so this party cannot go on: put back a copy of "
+                f"{self._folder}, or begin anew with another --out ({damaged[max(damaged)]})"
+            )
+        for number, why in damaged.items():
+            path = self._path(number)
+            path.rename(path.with_name(f"{path.name}.damaged"))
+            log.warning("damaged snapshot", extra={"facts": {"why": why, "older_ones": left}})
 
     def load(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return load(self._path(number))
@@ -97,16 +148,3 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         flat = tensors[name].contiguous().reshape(-1)
         sha.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return sha.hexdigest()
-
-
-def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    """Atomic like `save`."""
-    write_bytes(path, text.encode(), mode)
-
-
-def write_bytes(path: Path, content: bytes, mode: int = 0o644) -> None:
-    beside = path.with_name(path.name + ".writing")
-    beside.touch(mode=mode)
-    os.chmod(beside, mode)
-    beside.write_bytes(content)
-    os.replace(beside, path)

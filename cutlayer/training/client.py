@@ -13,6 +13,7 @@ from ..core.message import Handler, Kind, Message
 from ..core.seeds import derive
 from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
+from ..data.streamed import soon_of
 from ..rules import Correction
 from ..rules.base import NET, OPTIMIZER
 from .batches import epoch_batches, micro_batches, on, training_batch
@@ -190,7 +191,11 @@ class Client:
         set_rate(self.network.optimizer, self._rate(epoch))
         learnt, step = 0, self._feed if frozen else self._step
         phase = self.plan.roles.phase(epoch)
-        for place, index in enumerate(self._batches(epoch)[first:last], start=first):
+        batches = self._batches(epoch)
+        for place, index in enumerate(batches[first:last], start=first):
+            # Where this turn ends, the next one of this client most likely begins.
+            if self.samples.on_disk:
+                self.samples.soon([piece for one in soon_of(batches, place) for piece in self.micro_batches(one)])
             terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
             learnt += len(index)
             self.ledger.samples["training"] += len(index)

@@ -44,6 +44,7 @@ class Coordinator:
         self.memory: State = {}  # what the rule remembers; no client sees it
         self.rejected: list[dict[str, Any]] = []  # updates that were not merged, and why
         self.lock = threading.RLock()  # an engine may answer several clients at a time
+        self.counting = threading.Lock()  # ledger and steps: who only counts does not wait for a body that computes
         self.watches = self._start_detectors()
         self._came: list[int] = []  # clients whose turn of this round counts
         self._last: tuple[Turn, Message] | None = None  # in a relay: what is handed on
@@ -86,6 +87,13 @@ class Coordinator:
             and not self.plan.roles.keeps_heads
             and not self.plan.unequal_ranks
         )
+
+    @property
+    def keeps_networks(self) -> bool:
+        """Whether a client's network is now more than the shared weights, which come with its next order."""
+        roles = self.plan.roles
+        # Clients that all are frozen are not given the shared weights again.
+        return not self.shared or roles.keeps_heads or roles.phase(self.progress.epoch).frozen
 
     @property
     def updates_held(self) -> int:
@@ -133,8 +141,9 @@ class Coordinator:
     def order(self, turn: Turn) -> Message:
         """What a client is told to do, and the weights it starts from."""
         order = self._order(turn)
-        with self.lock:
+        with self.counting:
             self._count(order, DOWN)
+        with self.lock:
             if self.plan.rounds.merges and (before := self.bodies.before_turn()) is not None:
                 self._before[turn.client] = before
         return order
@@ -158,9 +167,10 @@ class Coordinator:
 
     def received(self, turn: Turn, done: Message) -> Message | None:
         """A client's answer to its order. Where several share a round, one whose numbers are gone is left out."""
-        with self.lock:
+        with self.counting:
             self._count(done, UP)
             self.progress.taken[turn.client] += turn.last - turn.first
+        with self.lock:
             before, lost = self._before.pop(turn.client, None), ""
             if before is not None:
                 lost = self.bodies.lost_numbers()
@@ -310,7 +320,13 @@ class Coordinator:
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go back to a snapshot, with all that is the server's."""
         self.load({name: tensor for name, tensor in tensors.items() if not name.startswith(("best/", "watch/"))})
-        for place, (watch, said) in enumerate(zip(self.watches, facts.get("watches", []), strict=False)):
+        told = facts.get("watches", [])
+        if len(told) != len(self.watches):
+            raise ValueError(
+                f"the snapshot is of {len(told)} server detectors and the plan has {len(self.watches)}: go on with "
+                "the plan it was begun with"
+            )
+        for place, (watch, said) in enumerate(zip(self.watches, told, strict=True)):
             watch.restore(_under(f"watch/{place}.", tensors), said)
         self.progress.restore(facts, _under("best/", tensors))
         self.rejected = list(facts.get("rejected", []))

@@ -11,11 +11,13 @@ from torch.nn.functional import cross_entropy
 from ..core.batch import NO_LABEL, Batch
 from ..core.seeds import derive, generator
 from ..data.base import Samples
+from ..data.streamed import soon_of
 from .batches import as_batch, in_batches
 from .plan.plan import Plan
 from .step import ClientNetwork, predict
 
-EVALUATION_BATCH = 500
+EVALUATION_BATCH = 500  # samples in a message,
+EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64  # or fewer, of large images
 
 
 class Score(NamedTuple):
@@ -26,6 +28,7 @@ class Score(NamedTuple):
     by_class: Tensor | None = None  # right and all samples of each class, where a sample has one
     confusion: Tensor | None = None  # where every pixel has a class
     surprise: float | None = None  # of next tokens: the sum of -log of the probability that each was given
+    loss: float | None = None  # where a sample has one class: the sum of its cross-entropy
 
 
 def evaluated(
@@ -34,7 +37,10 @@ def evaluated(
     """How well a client's network does on `samples`; batch `number` draws from `seed(number)`."""
     if samples.vocabulary and samples.y.dim() > 1:
         return _next_tokens(network, plan, samples, seed)
-    return score(classes_of(network, plan, samples, seed), samples.y, classes)
+    if samples.y.dim() > 1:
+        return _maps(network, plan, samples, classes, seed)
+    found, loss = classes_of(network, plan, samples, seed)
+    return score(found, samples.y, classes)._replace(loss=loss)
 
 
 def _batches(plan: Plan, samples: Samples, seed: Callable[[int], int], size: int) -> Iterator[tuple[Tensor, Batch]]:
@@ -45,20 +51,38 @@ def _batches(plan: Plan, samples: Samples, seed: Callable[[int], int], size: int
     Guards act here as they do in service. One that mixes samples gets batches of the size it was trained with: in a
     larger one it would find closer neighbours.
     """
-    size = plan.batch_size if plan.guard.mixes_samples else size
+    if plan.guard.mixes_samples:
+        size = plan.batch_size
+    elif samples.x.dim() == 4:
+        size = max(plan.least_batch, min(size, EVALUATION_PIXELS // samples.x.shape[2:].numel()))
     order = torch.randperm(len(samples), generator=generator(derive(seed(0), "order")))
-    for number, index in enumerate(in_batches(order, size, plan.least_batch)):
+    batches = in_batches(order, size, plan.least_batch)
+    for number, index in enumerate(batches):
+        samples.soon(soon_of(batches, number))
         yield index, as_batch(samples, index, seed(number))
 
 
-def classes_of(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Tensor:
-    """What a client's network takes each sample for."""
-    order, found = list[Tensor](), list[Tensor]()
+def classes_of(
+    network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]
+) -> tuple[Tensor, float]:
+    """What a client's network takes each sample for, and their cross-entropy together."""
+    order, found, losses = list[Tensor](), list[Tensor](), list[Tensor]()
     for index, batch in _batches(plan, samples, seed, EVALUATION_BATCH):
+        scores = predict(network, [batch])
         order.append(index)
-        found.append(predict(network, [batch]).argmax(1))
+        found.append(scores.argmax(1))
+        losses.append(cross_entropy(scores, batch.y.to(scores.device), reduction="sum").double())
     every = torch.cat(found)
-    return torch.empty_like(every).index_copy_(0, torch.cat(order).to(every.device), every)
+    placed = torch.empty_like(every).index_copy_(0, torch.cat(order).to(every.device), every)
+    return placed, float(torch.stack(losses).sum())
+
+
+def _maps(network: ClientNetwork, plan: Plan, samples: Samples, classes: int, seed: Callable[[int], int]) -> Score:
+    """Where every pixel has a class: counted batch by batch, as all maps at once may not fit into memory."""
+    counts = torch.zeros(classes, classes, dtype=torch.int64)
+    for _, batch in _batches(plan, samples, seed, EVALUATION_BATCH):
+        counts += confusion(predict(network, [batch]).argmax(1), batch.y, classes)
+    return Score(int(counts.diagonal().sum()), int(counts.sum()), confusion=counts)
 
 
 def _next_tokens(network: ClientNetwork, plan: Plan, samples: Samples, seed: Callable[[int], int]) -> Score:
@@ -76,6 +100,13 @@ def _next_tokens(network: ClientNetwork, plan: Plan, samples: Samples, seed: Cal
 def surprise_of_each(scores: Tensor, y: Tensor) -> Tensor:
     """-log of the probability that each next token was given, summed over the places of every text."""
     return cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none").double().sum(1)
+
+
+def mean_loss(scores: Iterable[Score | None]) -> dict[str, float]:
+    """`loss`: cross-entropy a sample, over all networks that were evaluated; nothing where it is not known."""
+    known = [one for one in scores if one is not None and one.loss is not None and one.samples]
+    total, samples = sum(one.loss or 0.0 for one in known), sum(one.samples for one in known)
+    return {"loss": total / samples} if samples else {}
 
 
 def figures(scores: Iterable[Score | None]) -> dict[str, float]:
@@ -97,15 +128,14 @@ def perplexity(surprise: float, tokens: int) -> float:
 def score(found: Tensor, truth: Tensor, classes: int) -> Score:
     hit = found == truth
     right, count = int(hit.sum()), found.numel()
-    if found.dim() > 1:
-        return Score(right, count, confusion=confusion(found, truth, classes))
     by_class = torch.stack([y.bincount(minlength=classes) for y in (truth[hit], truth)])
     return Score(right, count, by_class=by_class.cpu())
 
 
 def confusion(found: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """How many pixels of each class (row) were taken for which (column)."""
-    both = truth.flatten() * classes + found.flatten()
+    """How many pixels of each class (row) were taken for which (column); those without a label are left out."""
+    judged = truth != NO_LABEL
+    both = truth[judged].long() * classes + found[judged]
     return both.bincount(minlength=classes * classes).reshape(classes, classes).cpu()
 
 

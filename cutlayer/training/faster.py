@@ -52,7 +52,8 @@ class Faster:
                 part.compile()
 
     def __str__(self) -> str:
-        asked = [self.precision, "channels-last" * self.channels_last, "compiled" * self.compiled]
+        ways = {"channels-last": self.channels_last, "compiled": self.compiled}
+        asked = [self.precision, *(way for way, wanted in ways.items() if wanted)]
         return ", ".join(one for one in asked if one)
 
 

@@ -25,7 +25,7 @@ def why_unfit_labels(plan: Plan, task: Task, y: Tensor) -> str | None:
     if given == wanted:
         return None
     if not wanted:
-        return f"these labels are one class a pixel, and {plan.net} gives one a sample: take a Segmenter"
+        return f"these labels are one class a pixel, and {plan.net} gives one a sample: take a Segmenter or DeepLabV3"
     if not given:
         return f"{plan.net} gives one class a pixel, and these labels are one a sample: try --data Scenes"
     return f"{plan.net} gives a class to each of {wanted} pixels; the labels have {given}"

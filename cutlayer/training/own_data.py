@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.message import Handler
 from ..data.base import Samples
+from ..data.rows import at
 from ..wire.ledger import Ledger
 from .micro_batches import Post
 from .step import Learn, learn
@@ -29,7 +30,7 @@ class OwnData:
     @property
     def labels(self) -> Tensor:
         """Of its samples, without a look at these."""
-        return self.pool.y if self.share is None else self.pool.y[self.share]
+        return self.pool.y if self.share is None else at(self.pool.y, self.share)
 
     def samples(self) -> Samples:
         """Its own; those of a share are copied out of the pool."""

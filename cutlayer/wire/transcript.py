@@ -1,11 +1,11 @@
 """What the server saw, to the byte: recorded while it happens, kept in one file, read back as messages."""
 
-import os
 import struct
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..core.files import whole
 from ..core.message import Handler, Kind, Message
 from . import frames
 
@@ -37,15 +37,14 @@ class Recorder:
             self.bytes -= len(self._frames.popleft())
 
     def save(self, path: Path) -> None:
-        """Write beside, then rename: the file is whole or the old one."""
-        beside = path.with_name(path.name + ".writing")
-        beside.touch(mode=0o600)  # images can be read out of it
-        with beside.open("wb") as file:
-            file.write(_MAGIC)
-            for frame in self._frames:
-                file.write(_LENGTH.pack(len(frame)))
-                file.write(frame)
-        os.replace(beside, path)
+        """The file is whole or the old one."""
+        with whole(path) as beside:
+            beside.touch(mode=0o600)  # images can be read out of it
+            with beside.open("wb") as file:
+                file.write(_MAGIC)
+                for frame in self._frames:
+                    file.write(_LENGTH.pack(len(frame)))
+                    file.write(frame)
 
     def load(self, path: Path) -> None:
         """Go on where a recording was left."""

@@ -62,9 +62,9 @@ def test_it_answers_for_every_sample_behind_a_guard(guard):
 
 def test_against_a_key_it_comes_in_four_forms():
     forms = AttributeInference("odd").against(SEAL(), (4, 5, 5))
-    assert [form.key for form in forms] == ["guessed", "mixture", "recovered", "true"]
+    assert [form.keys for form in forms] == ["own", "mixture", "recovered", "true"]
     assert all(form.attribute == "odd" for form in forms)
-    assert AttributeInference("odd", key="mixture").against(NoGuard(), (4, 5, 5)) == [AttributeInference("odd")]
+    assert AttributeInference("odd", keys="mixture").against(NoGuard(), (4, 5, 5)) == [AttributeInference("odd")]
 
 
 def test_an_attribute_that_is_not_there_is_refused_and_those_that_are_get_named():
@@ -85,7 +85,10 @@ def test_an_attribute_that_is_not_there_is_refused_and_those_that_are_get_named(
         ({"attribute": 3}, "attribute names what to find out"),
         ({"attribute": "odd", "steps": 0}, "whole numbers from 1 up"),
         ({"attribute": "odd", "readers": ("tea",)}, "readers are among ridge, conv, mlp"),
-        ({"attribute": "odd", "key": "stolen"}, "key is one of 'guessed', 'mixture', 'recovered', 'true'"),
+        (
+            {"attribute": "odd", "keys": "stolen"},
+            "keys says whose key .* one of 'own', 'cosine', 'mixture', 'recovered', 'true'",
+        ),
     ],
 )
 def test_bad_settings_are_refused(arguments, words):

@@ -129,14 +129,14 @@ def against_seal(guard, **changes):
     run.train()
     victim = Victim(run, 64)
     forms = Decoder(steps=200, width=16, hidden=128, **changes).against(guard, (4, 5, 5))
-    return {form.key: judge(form, victim, run.parts, seed=0)[0] for form in forms}
+    return {form.keys: judge(form, victim, run.parts, seed=0)[0] for form in forms}
 
 
 @pytest.mark.parametrize("gram", ["row", "column"])
 def test_a_secret_key_hides_from_who_guesses_it_but_not_from_who_reads_it_off(gram):
     rows = against_seal(SEAL(energy=0.5, gram=gram), readers=("ridge",))
-    assert list(rows) == ["guessed", "mixture", "recovered", "true"]
-    assert rows["guessed"]["ncc"] < rows["true"]["ncc"] - 0.01
+    assert list(rows) == ["own", "mixture", "recovered", "true"]
+    assert rows["own"]["ncc"] < rows["true"]["ncc"] - 0.01
     assert rows["recovered"]["ncc"] == pytest.approx(rows["true"]["ncc"], abs=0.01)
     assert rows["recovered"]["key_empty"] > 0.2
     assert [row["ceiling"] for row in rows.values()] == [False, False, False, True]
@@ -147,17 +147,17 @@ def test_a_secret_key_hides_from_who_guesses_it_but_not_from_who_reads_it_off(gr
 
 def test_only_the_form_with_the_true_key_is_handed_the_guarded_head():
     assert "encode" in Decoder().needs and "head" not in Decoder().needs
-    for key in ("guessed", "mixture", "recovered"):
-        assert "encode" not in Decoder(key=key).needs and "head" in Decoder(key=key).needs
-        assert Decoder(key=key).base() == Decoder() and not Decoder(key=key).ceiling(SEAL())
+    for key in ("own", "mixture", "recovered"):
+        assert "encode" not in Decoder(keys=key).needs and "head" in Decoder(keys=key).needs
+        assert Decoder(keys=key).base() == Decoder() and not Decoder(keys=key).ceiling(SEAL())
 
 
 def test_forms_are_those_that_differ():
     shape = (4, 5, 5)
     assert Decoder().against(LightSplit(ratio=4), shape) == [Decoder()]
-    assert Decoder(key="mixture").against(SEAL(wave="triangle"), shape) == [Decoder()]
-    assert [form.key for form in Decoder().against(Chain(SEAL(), LightSplit(ratio=4)), shape)] == [
-        "guessed",
+    assert Decoder(keys="mixture").against(SEAL(wave="triangle"), shape) == [Decoder()]
+    assert [form.keys for form in Decoder().against(Chain(SEAL(), LightSplit(ratio=4)), shape)] == [
+        "own",
         "mixture",
         "true",
     ]
@@ -169,7 +169,7 @@ def test_an_attacker_with_a_wrong_key_is_another_than_the_client():
     aux = samples(80, 1)
     head = nn.Conv2d(1, 2, 7).requires_grad_(False)
     known = Knowledge(aux=aux.x, aux_labels=aux.y, head=lambda x, y: head(x), guard=guard, observed=[])
-    one, two, mixed = (made(key, known, seed) for key, seed in (("guessed", 0), ("guessed", 1), ("mixture", 0)))
+    one, two, mixed = (made(key, known, seed) for key, seed in (("own", 0), ("own", 1), ("mixture", 0)))
     assert len(one.seen) == 72 and len(one.held) == 8 and not torch.allclose(one.seen, two.seen)
     assert torch.equal(one.rows, torch.arange(8, 80)) and torch.equal(one.held_rows, torch.arange(8))
     # Few images: each passes many keys, and what it becomes differs from key to key.

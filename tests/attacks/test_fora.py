@@ -428,6 +428,17 @@ def test_a_prior_draws_what_it_learnt_and_stays_as_it_is():
     assert ncc(x.mean(0).expand(2, *TASK.shape), generator(code)).mean() > 0.3
 
 
+def test_the_search_finds_a_code_that_explains_the_message_better():
+    """FORA-G: what the generator draws, sent once more by the substitute, comes nearer to what was observed."""
+    knowledge, _ = victim(count=24)
+    attacker = made(replace(SHORT, prior=True), knowledge)
+    seen, apart = attacker.read(knowledge.observed), []
+    for attacker.search_steps in (0, 40):
+        again = attacker.features(attacker.reconstruct(knowledge.observed))
+        apart.append(float((attacker.theirs(again) - attacker.theirs(seen)).square().mean()))
+    assert apart[1] < 0.9 * apart[0]
+
+
 @pytest.mark.parametrize("budget", ["quick", "standard", "paper"])
 def test_sizes(budget):
     assert FORA.sized(budget).steps == {"quick": 150, "standard": 300, "paper": 40_000}[budget]

@@ -36,7 +36,7 @@ def test_float64(double):
 
 def to_client(guard, form):
     known = Knowledge(task=TASK, aux=samples(8).x, guard=KnownGuard(guard, CUT, 5, TASK))
-    view = View(form, known, 7)
+    view = View(form, "own", known, 7)
     theirs = torch.randn(40, *view.shape) * 3 + 1
     return _ToClient(Standard(theirs), SMALL, view, theirs), view, theirs
 

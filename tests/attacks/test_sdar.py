@@ -24,7 +24,7 @@ from cutlayer.attacks.parts.sdar_nets import (
 )
 from cutlayer.attacks.parts.simulation import OwnServer, Pool, flipped, verdict
 from cutlayer.audit.control import CONTROL_MARGIN
-from cutlayer.audit.judge import judge
+from cutlayer.audit.judge import _likeness, judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.victim import Victim, uploads
 from cutlayer.core.batch import Batch
@@ -489,6 +489,21 @@ def test_missing_knowledge_is_named():
             replace(knowledge, **{name: None}).only(SDAR().needs)
     with pytest.raises(ValueError, match="some of the client's own images"):
         knowledge.only(PCAT(private_share=0.1).needs)
+
+
+@pytest.mark.parametrize("attack", [SDAR(**TINY), PCAT(**TINY), SDAR(**TINY, knows="lift")], ids=repr)
+def test_how_near_the_simulated_client_is_to_the_real_one_is_told(attack):
+    """A simulated client with the real head sends what the client sends; as it learnt it does not."""
+    victim = toy(UShaped(), LightSplit(ratio=4)) if attack.knows == "lift" else toy(UShaped())
+    attacker = prepared(attack, victim)
+    learnt = _likeness(attacker, victim, uploads(victim.messages))
+    attacker.simulator.head.load_state_dict(victim.network.split.head.state_dict())
+    real = _likeness(attacker, victim, uploads(victim.messages))
+    assert real["feature_cosine"] > learnt["feature_cosine"] + 0.1
+    if attack.knows != "lift":  # there the client's message has passed a projection, and the simulated one none
+        assert real["feature_mse"] == pytest.approx(0, abs=1e-9) and learnt["feature_mse"] > 1e-4
+    row, _ = judge(attack, victim, victim.run.parts, 0)
+    assert row["feature_mse"] > 0
 
 
 def test_who_is_told_the_true_key_is_a_ceiling():

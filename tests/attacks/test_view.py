@@ -18,7 +18,7 @@ CASES = [
 
 def view_of(guard, form):
     public = guard.public_part()
-    return View(form, Knowledge(guard=KnownGuard(public, cut_of(guard), PUBLIC, TASK)), OWN)
+    return View(form, "own", Knowledge(guard=KnownGuard(public, cut_of(guard), PUBLIC, TASK)), OWN)
 
 
 @pytest.mark.parametrize(("guard", "form"), CASES, ids=lambda given: given if isinstance(given, str) else repr(given))
@@ -59,5 +59,5 @@ def test_another_lift_takes_the_place_of_the_public_one():
     lift = torch.nn.Sequential(torch.nn.Linear(25, 100), torch.nn.Unflatten(1, (4, 5, 5)))
     known = Knowledge(guard=KnownGuard(LightSplit(ratio=4), (4, 5, 5), PUBLIC, TASK))
     seen = torch.randn(3, 25)
-    assert torch.equal(View("matched+lift", known, OWN, lift=lift).read(seen), lift(seen))
-    assert torch.equal(View("matched", known, OWN, lift=lift).read(seen), seen), "this form reads what came"
+    assert torch.equal(View("matched+lift", "own", known, OWN, lift=lift).read(seen), lift(seen))
+    assert torch.equal(View("matched", "own", known, OWN, lift=lift).read(seen), seen), "this form reads what came"

@@ -82,11 +82,11 @@ def test_a_form_that_comes_to_nothing_is_the_oblivious_one():
 
 def test_a_key_that_is_named_is_the_only_one():
     assert len(Decoder().against(SEAL(), SHAPE)) == 4 and texts(Decoder(), LightSplit(ratio=4)) == ["Decoder()"]
-    for key in ("guessed", "mixture", "recovered", "true"):
-        assert Decoder(key=key).against(SEAL(), SHAPE) == [Decoder(key=key)]
-        assert Decoder(key=key).against(NoGuard(), SHAPE) == [Decoder()] == [Decoder(key=key).base()]
-    assert Decoder().ceiling(SEAL()) and Decoder(key="true").ceiling(SEAL())
-    assert not Decoder(key="recovered").ceiling(SEAL()) and not Decoder().ceiling(NoGuard())
+    for key in ("own", "mixture", "recovered", "true"):
+        assert Decoder(keys=key).against(SEAL(), SHAPE) == [Decoder(keys=key)]
+        assert Decoder(keys=key).against(NoGuard(), SHAPE) == [Decoder()] == [Decoder(keys=key).base()]
+    assert Decoder().ceiling(SEAL()) and Decoder(keys="true").ceiling(SEAL())
+    assert not Decoder(keys="recovered").ceiling(SEAL()) and not Decoder().ceiling(NoGuard())
 
 
 def test_nothing_said_is_nothing_known():
@@ -131,7 +131,7 @@ def test_a_quick_audit_has_the_form_of_the_papers_and_the_strongest_and_others_h
     assert not any(attack.active for attack in quick)
     assert {attack.knows for attack in quick if isinstance(attack, FORA)} == {"oblivious", "matched+lift"}
     assert {attack.knows for attack in quick if isinstance(attack, SDAR | PCAT | UnSplit)} == {"oblivious", "matched"}
-    assert [attack.key for attack in quick if isinstance(attack, Decoder)] == ["recovered"]
+    assert [attack.keys for attack in quick if isinstance(attack, Decoder)] == ["recovered"]
     assert {repr(form) for a in quick for form in a.against(NoGuard(), SHAPE)} == {repr(a.base()) for a in quick}
     for budget in ("standard", "paper"):
         whole = suite(budget, TASK, True)

@@ -287,7 +287,8 @@ def test_curves_average_the_seeds_that_got_so_far():
     rows[2]["history"] = rows[2]["history"][:1]
     first, second = compare_report.curves(rows)["a"]
     assert first == {
-        "epoch": 1, "accuracy": pytest.approx(0.3), "low": pytest.approx(0.2), "high": pytest.approx(0.4), "bytes": 50
+        "epoch": 1, "accuracy": pytest.approx(0.3), "low": pytest.approx(0.2), "high": pytest.approx(0.4),
+        "bytes": 50, "loss": None,
     }  # fmt: skip
     assert second["accuracy"] == pytest.approx(0.6) and (second["low"], second["high"]) == (0.4, 0.8)
 

@@ -422,6 +422,6 @@ def test_what_guessing_and_the_guard_say_is_written_down():
 
 
 def test_attacks_know_whether_they_are_strong():
-    assert Decoder().white_box and Decoder(key="recovered").white_box and not Decoder(key="guessed").white_box
+    assert Decoder().white_box and Decoder(keys="recovered").white_box and not Decoder(keys="own").white_box
     assert not FORA().white_box and Decoder().below_default() == [] == Decoder(steps=4000).below_default()
     assert Decoder(steps=5, readers=("ridge",)).below_default() == ["steps 5 of 400", "readers 1 of 4"]

@@ -96,7 +96,7 @@ def test_a_guard_that_loses_the_task_is_not_praised_for_hiding():
 
 
 def test_who_was_told_the_key_is_a_limit_and_no_threat():
-    told = pictured("g", 0.9, "Decoder(key='true')", ceiling=True)
+    told = pictured("g", 0.9, "Decoder(keys='true')", ceiling=True)
     assert strongest([told], "g") == told, "where there is no other, it is what we know"
     guessed = pictured("g", 0.4)
     assert strongest([told, guessed], "g") == guessed and ceiling([told, guessed], "g") == told

@@ -63,7 +63,7 @@ def measured(guard, net, seed):
     (report,) = run.clients[0].detection.report()
     estimate, last = report["leak_so_far"]["ssim"], report["leak"][-1]
     forms = Decoder().against(guard, cut_shapes(plan, run.task).shared)
-    forms = [*forms, *([Decoder(key="true")] if guard.has_key else [])]
+    forms = [*forms, *([Decoder(keys="true")] if guard.has_key else [])]
     victim = Victim(run, 256)
     found = {repr(form): judge(form, victim, data, seed=seed)[0] for form in dict.fromkeys(forms)}
     best = max(found, key=lambda name: found[name]["ssim"])

@@ -1,9 +1,11 @@
 """Laws that hold for every attack. A new attack adds one line to ATTACKS."""
 
+import ast
 import pickle
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from rotation import and_the_rest
 from toys import ALL_GUARDS, GUARDS, SECRET, TASK, TinyNet, cut_of, tiny_parts, tiny_plan
 
+from cutlayer import attacks
 from cutlayer.attacks import (
     FORA,
     FSHA,
@@ -29,6 +32,10 @@ from cutlayer.attacks import (
     TailEnumeration,
     UnSplit,
 )
+from cutlayer.attacks.parts import seal_keys
+from cutlayer.attacks.parts.keyed import Keyed
+from cutlayer.attacks.parts.keys import KEYS
+from cutlayer.attacks.parts.viewing import Viewing
 from cutlayer.audit.check import attacks as laws
 from cutlayer.audit.hijack import Training, hijack
 from cutlayer.audit.judge import judge
@@ -168,6 +175,52 @@ def test_it_runs_against_guards_of_every_kind(attack, guard):
             assert pictures.min() >= 0 and pictures.max() <= 1 and row["n"] <= 16
         else:
             assert 0 <= row["value"] <= 1 and pictures is None
+
+
+# ------------------------------------------------------------------ whose key is in the copy of a guard
+# Everything that puts a copy of the guard into its own network: through a view, or behind the client's own head.
+COPYING = [attack for attack in SHORT if attack.forms or isinstance(attack, Keyed)]
+
+
+def asked(attack, keys):
+    """The attack with such keys, in the form that has a copy."""
+    return replace(attack, keys=keys, **({"knows": "matched"} if attack.forms else {}))
+
+
+@pytest.mark.parametrize("attack", COPYING, ids=repr)
+def test_every_attack_with_a_copy_of_the_guard_takes_every_kind_of_key(attack):
+    assert isinstance(attack, Viewing | Keyed), "a view is taken by a Viewing, a head is known to a Keyed"
+    guard = Chain(SEAL(), Noise(scale=0.1))
+    for keys in KEYS:
+        one = asked(attack, keys)
+        assert [form.keys for form in one.against(guard, (4, 5, 5))] == [keys]
+        assert one.ceiling(guard) == (keys == "true") and not one.ceiling(LightSplit(ratio=4))
+        assert one.against(GUARDS[0], (4, 5, 5)) == [attack.base()], "one control for all keys"
+    with pytest.raises(ValueError, match=r"keys says whose key .* got 'stolen'"):
+        replace(attack, keys="stolen")
+
+
+@pytest.mark.parametrize(
+    ("attack", "keys"),
+    and_the_rest([(attack, KEYS[turn % len(KEYS)]) for turn, attack in enumerate(COPYING)], COPYING, KEYS),
+    ids=repr,
+)
+def test_it_runs_with_every_kind_of_key(attack, keys, monkeypatch):
+    monkeypatch.setattr(seal_keys, "STARTS", 1)  # whether a key is found is asked in test_keys.py
+    row, _ = judged(asked(attack, keys), trained(SEAL(energy=0.7)), 16)
+    assert row["ceiling"] == (keys == "true")
+    assert ("key_empty" in row) == (keys == "recovered")
+    assert 0 <= row["value"] <= 1 if row["secret"] != "images" else row["ssim"] is not None
+
+
+def test_no_attack_takes_a_view_without_keys():
+    """A file that builds a view holds a Viewing, and passes on what it was asked for."""
+    for file in Path(attacks.__file__).parent.rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        for call in calls:
+            if isinstance(call.func, ast.Name) and call.func.id == "View":
+                assert ast.unparse(call.args[1]) == "spec.keys", f"{file.name}: View(spec.knows, spec.keys, …)"
+                assert "(Viewing)" in file.read_text()
 
 
 def secrets_in(attacker, victim):

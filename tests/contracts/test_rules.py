@@ -45,6 +45,7 @@ AVERAGES = [
     DiLoCo(lr=0.3),
     FedMuon(lr=0.3),
     FedMuon(lr=0.6, scale="rms", polish=True, exclude=("b",)),
+    FedMuon(lr=0.3, rest="adam"),
     FedProx(mu=0.1),
 ]
 # Samples do not count.

@@ -87,4 +87,5 @@ def test_no_two_codecs_have_the_same_tag():
 
 
 def test_the_suite_of_guards_has_each_guard_that_stands_by_itself_at_any_cut():
-    assert set(names("guards")) - {type(guard).__name__ for guard in every()} == {"NoGuard", "Chain", "JPEG", "HEVC"}
+    left_out = {"NoGuard", "Chain", "JPEG", "HEVC", "DST", "Haar", "PCA"}  # the last three: DCT stands for them
+    assert set(names("guards")) - {type(guard).__name__ for guard in every()} == left_out

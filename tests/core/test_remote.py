@@ -6,6 +6,7 @@ from torch import nn
 from toys import TASK, batches, split_and_whole, tiny_plan
 
 from cutlayer.core.errors import NonFinite, ProtocolError
+from cutlayer.core.lost_numbers import refuse_lost_numbers
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.remote import Remote
 from cutlayer.core.server import Server
@@ -59,7 +60,7 @@ def test_a_gradient_of_the_wrong_shape_is_refused():
 @pytest.mark.parametrize("call", [lambda one, z: one.body(z), lambda one, z: one.loss(z, torch.zeros(4).long())])
 def test_where_others_would_have_to_live_with_it_numbers_that_are_none_are_not_sent(call):
     sent, server = [], linear_server()
-    remote = Remote(0, lambda message: sent.append(message) or server.handle(message), refuse_non_finite=True)
+    remote = Remote(0, lambda message: sent.append(message) or server.handle(message), watchers=[refuse_lost_numbers])
     broken = torch.ones(4, 3)
     call(remote, broken)
     broken[2, 1] = float("nan")

@@ -101,7 +101,7 @@ def swapped(array, row, value):
         ({"x": X.astype(str), "y": Y}, "images must be whole numbers"),
         ({"x": X[0, 0, 0], "y": Y[:6]}, r"x must be \(N, H, W\).* it is \(6,\)"),
         ({"x": X.astype(np.float32), "y": Y}, r"floats must lie in \[0, 1\]; found 0 to 255"),
-        ({"x": X[:30], "y": Y}, "the train set has 30 images but 40 labels"),
+        ({"x": X[:30], "y": Y}, "x has 30 rows and y has 40: there is one label for every sample"),
         (
             {"x": X, "y": Y.astype(str)},
             "y must hold numbers, not <U.*: number the classes from 0 and name them in an array `classes`",

@@ -60,5 +60,5 @@ def test_a_fact_out_of_range_is_refused(folder, save_sheet, fact, value, most):
 
 def test_a_missing_file_is_named(folder):
     (folder / "utkface64" / "test.json").unlink()
-    with pytest.raises(MissingData, match=r"there is no utkface64/test\.json .*Faces"):
+    with pytest.raises(MissingData, match=r"there is no utkface64/test\.json .*aligned"):
         UTKFace().load(folder)

@@ -236,6 +236,11 @@ def test_a_run_carried_on_says_the_same():
     second = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     second.restore(tensors, facts)
     assert second.train() and second.coordinator.watches[0].report() == whole.coordinator.watches[0].report()
+    lost = next(name for name in tensors if name.startswith("watch/"))
+    with pytest.raises(ValueError, match="it is not whole"):
+        second.restore({name: t for name, t in tensors.items() if name != lost}, facts)
+    with pytest.raises(ValueError, match="of 0 server detectors and the plan has 1"):
+        second.restore(tensors, {name: one for name, one in facts.items() if name != "watches"})
 
 
 def test_it_is_the_servers_own_business():

@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage):
 
 
 def test_resuming_what_is_not_a_run_says_so(tmp_path):
-    with pytest.raises(FileNotFoundError, match="not a training run"):
+    with pytest.raises(FileNotFoundError, match=r"not a training run: .* Name a folder that `cutlayer train`"):
         load_plan(tmp_path)
 
 

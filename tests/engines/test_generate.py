@@ -2,6 +2,8 @@
 
 import json
 import threading
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from cutlayer import Plan
 from cutlayer.cli.app import app
 from cutlayer.core.batch import PAD, Batch
+from cutlayer.core.message import Kind, Message, through
 from cutlayer.data import Texts
 from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
 from cutlayer.engines.grpc.channel import Address
@@ -18,7 +21,9 @@ from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, Over
 from cutlayer.engines.predict import predict as predictions
+from cutlayer.guards import NoGuard, Noise
 from cutlayer.nets import TextDecoder
+from cutlayer.training.growing_text import GROWS, KeepsTexts, SendsNewPlaces
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.step import predict
 
@@ -61,8 +66,64 @@ def test_it_goes_on_as_the_grammar_does(run):
     found = generate(run[0], "the harbour is", Writing(tokens=6))
     assert found.text.startswith("the harbour is a ")
     assert found.new == 6 and len(found.seconds) == 6 and not found.full
-    more = [after - before for before, after in zip(found.bytes_up, found.bytes_up[1:], strict=False)]
-    assert set(more) == {4 * 32}  # z of all the text for every token; empty places are zeros, and cost nothing
+    assert len(set(found.bytes_up[1:])) == len(set(found.bytes_down[1:])) == 1, "a new token costs what the last did"
+    assert found.bytes_up[0] - found.bytes_up[1] == found.bytes_down[0] - found.bytes_down[1] == 2 * 4 * 32, (
+        "a prompt of 3"
+    )
+
+
+def written(run, guard, sender=None, lost=-1):
+    """(ids, what went up) by a network behind a guard; at message `lost` the server has forgotten the text."""
+    client = start.ready(replace(run[1], guard=guard), None, "cpu").networks[0]
+    ids, sent = [3, 7, 2], []
+
+    def listening(message, send):
+        sent.append(message["z"])
+        return message.reply() if len(sent) - 1 == lost else send(message)
+
+    with client.remote.watched(sender) if sender else nullcontext(), client.remote.watched(listening):
+        for token in continued(client, ids, LENGTH, Writing(6, 0.7), 5, sender):
+            ids.append(token)
+    return ids, sent
+
+
+def test_sending_new_places_alone_writes_the_same(run):
+    plain, whole = written(run, NoGuard())
+    ids, sent = written(run, NoGuard(), SendsNewPlaces())
+    assert ids == plain and [z.shape[1] for z in whole] == [LENGTH] * 6
+    assert [z.shape[1] for z in sent] == [3, 1, 1, 1, 1, 1]
+    assert torch.equal(torch.cat(sent, 1), whole[-1][:, :8])
+
+
+def test_a_server_that_has_a_text_no_longer_is_told_it_again_and_learns_nothing_more(run):
+    """With noise of its own for every message the server could average: each place leaves with one draw."""
+    ids, sent = written(run, Noise(scale=0.5), SendsNewPlaces(), lost=3)
+    assert [z.shape[1] for z in sent] == [3, 1, 1, 1, 6, 1, 1]
+    assert torch.equal(sent[4], torch.cat(sent[:4], 1)), "the same rows, with the noise they had"
+    assert ids == written(run, Noise(scale=0.5), SendsNewPlaces())[0]
+    anew = written(run, Noise(scale=0.5))[1]
+    assert not torch.equal(anew[0][:, :3], anew[1][:, :3]), "sent whole, the same places have other noise every time"
+
+
+def test_two_texts_of_one_client_do_not_mix():
+    heard = []
+
+    def body(message):
+        heard.append(message["z"])
+        return message.reply(u=message["z"])
+
+    door = through([KeepsTexts((4, 2))], body)
+
+    def say(text, number, first, *rows):
+        z = torch.tensor(rows, dtype=torch.float32)[None, :, None].expand(1, len(rows), 2)
+        return door(Message(Kind.PREDICT, 0, 0, {"z": z, GROWS: torch.tensor([text, number, first])}))
+
+    assert say(1, 0, 0, 5, 6)["u"].shape == (1, 2, 2)
+    assert say(1, 1, 2, 7)["u"].tolist() == [[[7, 7]]] and heard[-1][0, :, 0].tolist() == [5, 6, 7, 0]
+    assert say(1, 1, 2, 7)["u"].tolist() == [[[7, 7]]], "asked again"
+    assert not say(2, 1, 1, 9).tensors and not say(1, 3, 3, 9).tensors, "another text, and one that lacks a place"
+    say(2, 0, 0, 1)
+    assert heard[-1][0, :, 0].tolist() == [1, 0, 0, 0] and not say(1, 2, 3, 8).tensors
 
 
 def padded(ids):
@@ -164,4 +225,4 @@ def test_a_served_network_writes_what_it_writes_in_one_process(tmp_path):
     start.train(plan, tmp_path / "here")
     here = generate(tmp_path / "here", "the harbour", Writing(tokens=4))
     assert there.ids == here.ids and there.new == 4
-    assert there.bytes_up == here.bytes_up
+    assert there.bytes_up == here.bytes_up and len(set(there.bytes_up[1:])) == 1

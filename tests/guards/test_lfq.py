@@ -16,7 +16,7 @@ from cutlayer.core.seeds import generator
 from cutlayer.core.state import unnamed
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, WCC, Bottleneck1x1, Chain, TopK
-from cutlayer.guards.lfq import Levels, entropy_term
+from cutlayer.guards.lfq import Levels, entropy_of_levels, entropy_term
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.shapes import cut_shapes
@@ -434,3 +434,92 @@ def test_where_it_does_not_fit():
         tiny_plan(guard=LFQ(decoder="client"), clients=2, shared_client_network=False)
     assert cut_shapes(tiny_plan(guard=LFQ(), clients=2, shared_client_network=False), TASK)
     assert cut_shapes(Plan(guard=LFQ(decoder="client")), Task((1, 28, 28), 10))
+
+
+# ------------------------------------------------------------------ more levels, fewer bits, a client's affine
+@pytest.mark.parametrize("values", [2, 3, 5, 16, 256])
+def test_each_dimension_leaves_as_the_nearest_of_its_levels(values):
+    guard = LFQ(bits=3, values=values)
+    module = built(guard).eval()
+    with torch.no_grad():
+        seen, soft = module(Z, STEP).seen, module.encoder(Z)
+    levels = torch.linspace(-1, 1, values)
+    nearest = (soft.unsqueeze(-1) - levels).abs().amin(-1)
+    torch.testing.assert_close((soft - seen).abs(), nearest, atol=1e-6, rtol=0)
+    ready = module.packed
+    assert torch.equal(BY_TAG[ready.tag].decode(ready.encode(), seen.dtype, seen.shape), seen)
+    assert guard.bits_of_a_sample(CUT) == seen[0].numel() * max(1, (values - 1).bit_length())
+
+
+def test_with_two_levels_the_general_entropy_is_that_of_bits():
+    module = built(LFQ(bits=3))
+    codes = module._codes(Z)
+    levels = torch.tensor([-1.0, 1.0]).view(-1, 1, 1, 1, 1)
+    general = entropy_of_levels((-(codes.soft - levels).square()).log_softmax(0), 0.7)
+    torch.testing.assert_close(general, entropy_term(4 * codes.soft, 0.7))
+
+
+def test_more_levels_take_more_from_the_loss_and_learn_something():
+    module = built(LFQ(bits=3, values=4, decoder="client", recon=1.0)).train()
+    optimizer = torch.optim.Adam(module.parameters(), 1e-2)
+    losses = []
+    for _ in range(30):
+        guarded = module(Z, STEP)
+        assert set(guarded.penalty) == {"LFQ commitment", "LFQ entropy", "LFQ reconstruction"}
+        losses.append(float(guarded.penalty["LFQ reconstruction"].detach()))
+        optimizer.zero_grad()
+        sum(guarded.penalty.values()).backward()
+        optimizer.step()
+    assert losses[-1] < 0.7 * losses[0] and 0 < float(module.notes["bits used"]) <= 1
+
+
+@pytest.mark.parametrize("values", [2, 4])
+def test_coded_a_batch_takes_its_entropy_and_a_little(values):
+    """Eq. 2.8, with the entropy of a level over the batch and the constant that the coder's tables and words take."""
+    pytest.importorskip("constriction", reason="pip install 'cutlayer[entropy]'")
+    guard = LFQ(bits=8, values=values, coded=True)
+    z = torch.randn(256, *CUT, generator=generator(4)).relu()
+    module = built(guard).eval()
+    with torch.no_grad():
+        module.encoder[-1].bias += 1.2  # codes that are not equally frequent
+        seen = module(z, Batch(z, torch.zeros(256))).seen
+    shares = torch.stack([(seen == level).double().mean() for level in seen.unique()])
+    entropy = float(-(shares * shares.log2()).sum())
+    flat = 10 + 8 + seen.numel() * guard.value_bits // 8
+    assert module.packed.size() <= seen.numel() * entropy / 8 * 1.01 + 40
+    assert module.packed.size() < 0.9 * flat, "else this shows nothing"
+    ready = module.packed
+    assert torch.equal(BY_TAG[ready.tag].decode(ready.encode(), seen.dtype, seen.shape), seen)
+
+
+def test_coding_never_takes_more_than_going_without():
+    z = torch.randn(6, *CUT, generator=generator(4))
+    sizes = []
+    for guard in (LFQ(bits=3), LFQ(bits=3, coded=True)):
+        module = built(guard).eval()
+        with torch.no_grad():
+            module(z, STEP)
+        sizes.append(module.packed.size())
+    assert sizes[1] <= sizes[0]
+
+
+def test_an_affine_brings_the_codes_of_every_client_to_use():
+    """An encoder whose codes are far off for a client's data sends a constant; moved to its own mean it does not."""
+    used = {}
+    for scale in ("none", "affine"):
+        module = built(LFQ(bits=4, scale=scale)).train()
+        with torch.no_grad():
+            module.encoder[-1].bias += 9.0
+        module(Z, STEP)
+        used[scale] = float(module.notes["bits used"])
+    assert used["none"] == 0 and used["affine"] > 0.8
+    module.eval()
+    with torch.no_grad():
+        one, all_of_them = module(Z[:1], STEP).seen, module(Z, STEP).seen
+    assert torch.equal(one, all_of_them[:1]), "in service a sample's code is its own"
+
+
+@pytest.mark.parametrize("values", [1, 257, 2.5])
+def test_numbers_of_levels_that_make_no_sense_are_refused(values):
+    with pytest.raises(ValueError, match="values is a whole number from 2 to 256"):
+        LFQ(values=values)

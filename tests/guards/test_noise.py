@@ -15,7 +15,7 @@ from cutlayer.core.errors import NonFinite
 from cutlayer.guards import Chain, Clip, Gaussian, KAnonymous, Laplace, LightSplit, NoGuard, Noise, Prism, Subset
 from cutlayer.guards.base import Bound, Release, behind
 from cutlayer.guards.clip import clipped
-from cutlayer.guards.noise import gaussian_delta, gaussian_epsilon, gaussian_multiplier
+from cutlayer.guards.parts.calibration import gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from cutlayer.guards.parts.noise import draw
 from cutlayer.training.build import build_client
 from cutlayer.training.plan.shapes import cut_shapes

@@ -15,6 +15,7 @@ from cutlayer.nets import (
     MLP,
     VGG16,
     CutAtLayers,
+    DeepLabV3,
     FSAClient,
     FSHAClient,
     LeNet,
@@ -34,6 +35,7 @@ from cutlayer.nets import (
 )
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Task
+from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn, predict
 
@@ -62,6 +64,7 @@ EVERY = [
     (ResNet50(wide=True, depth=4), COLOUR),
     *((MobileNetV3Large(norm=norm), COLOUR) for norm in ("batch", "group")),
     *((Segmenter(norm=norm), SCENE) for norm in ("batch", "group")),
+    (DeepLabV3(blocks=3, norm="group", scale="imagenet"), SCENE),
     *((SignalNet(norm=norm), SIGNAL) for norm in ("batch", "group")),
     (MLP(), TABLE),
     (VGG16(), COLOUR),
@@ -160,6 +163,12 @@ def test_other_protocols_and_shapes(net, task, protocol):
 @pytest.mark.parametrize(("net", "task"), [(SignalNet(), SIGNAL), (MLP(), TABLE), (Segmenter(), SCENE)], ids=repr)
 def test_a_projection_at_cuts_that_are_no_images(net, task):
     check(net, task, guard=LightSplit(ratio=4))
+
+
+@pytest.mark.parametrize(("net", "task"), [case for case in EVERY if case[1].vocabulary], ids=repr)
+def test_of_texts_a_bypass_keeps_features_home_and_never_tokens(net, task):
+    cut = cut_shapes(tiny_plan(net=net, protocol=Bypass(home=0.25)), task)
+    assert cut.z == (*task.shape, 8) and cut.shared == (*task.shape, 6)
 
 
 def test_the_table_has_every_network_and_both_norms():

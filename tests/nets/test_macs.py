@@ -15,6 +15,8 @@ BY_HAND = [
     (nn.Conv1d(2, 3, 3, stride=2), (2, 9), 3 * 4 * (2 * 3)),
     (nn.ConvTranspose2d(3, 2, 2, stride=2), (3, 4, 4), 4 * 4 * (3 * 2 * 2 * 2)),
     (nn.Linear(7, 5), (7,), 35),
+    # five tokens of width 8: q, k, v and what follows attention; every pair of tokens twice; two linear layers
+    (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (5, 8), 5 * 8 * 32 + 2 * 5 * 5 * 8 + 2 * 5 * 8 * 16),
     (nn.Linear(7, 5, bias=False), (3, 7), 3 * 35),
     (nn.Sequential(nn.ReLU(), nn.BatchNorm2d(2), nn.MaxPool2d(2)), (2, 4, 4), 0),
 ]

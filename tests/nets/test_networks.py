@@ -12,6 +12,7 @@ from cutlayer.core.spec import names, spec, summary
 from cutlayer.nets import (
     MLP,
     VGG16,
+    DeepLabV3,
     FSAClient,
     FSHAClient,
     HuggingFace,
@@ -54,6 +55,10 @@ PUBLISHED = [
     # PRISM and SL-FC cut after torchvision's sixth child; 73,984 a block of layer1
     (ResNet18(depth=3), COLOUR, 10, (9_536 + 2 * 73_984, 11_166_976 - 2 * 73_984, 5_130), (64, 8, 8), (512,)),
     (ResNet18(depth=4), COLOUR, 10, (683_072, 11_181_642 - 683_072 - 5_130, 5_130), (128, 4, 4), (512,)),
+    # FORA's last split point; LFQ's layers 7 and 8 of Fig. 2.8
+    (ResNet18(depth=5), COLOUR, 10, (2_782_784, 8_393_728, 5_130), (256, 2, 2), (512,)),
+    (ResNet18(depth=6, stem="cifar"), COLOUR, 10, (11_168_832, 0, 5_130), (512, 4, 4), (512,)),
+    (ResNet18(blocks=7), COLOUR, 10, (6_455_872, 4_720_640, 5_130), (512, 1, 1), (512,)),
     (ResNet18(depth=4, stem="cifar"), COLOUR, 10, (675_392, 10_493_440, 5_130), (128, 16, 16), (512,)),
     # UnSplit's layers, by hand
     (MnistNet(), DIGIT, 10, (208, 44_220, 850), (8, 12, 12), (84,)),
@@ -68,6 +73,11 @@ PUBLISHED = [
     # the first bottleneck: 64*64 + 9*64*64 + 64*256, a shortcut of 64*256, and 2*(64 + 64 + 256 + 256) in the norms
     (ResNet50(depth=2), COLOUR, 10, (9_536 + 75_008, 23_423_488, 20_490), (256, 8, 8), (2048,)),
     (ResNet50(depth=3), COLOUR, 10, (9_536 + 215_808, 23_282_688, 20_490), (256, 8, 8), (2048,)),
+    (ResNet50(depth=5), COLOUR, 10, (8_543_296, 14_964_736, 20_490), (1024, 2, 2), (2048,)),
+    (ResNet50(depth=6), (3, 224, 224), 1000, (23_508_032, 0, 2_049_000), (2048, 7, 7), (2048,)),
+    (ResNet50(blocks=15), COLOUR, 10, (23_508_032 - 4_462_592, 4_462_592, 20_490), (2048, 1, 1), (2048,)),
+    # torchvision's deeplabv3_resnet50 has 42,004,074 with the 2,365,205 of the auxiliary classifier; LFQ's cut
+    (DeepLabV3(), (3, 513, 513), 21, (23_508_032, 16_125_440, 5_397), (2048, 65, 65), (256, 65, 65)),
     (ResNet50(depth=4), COLOUR, 10, (225_344 + 1_219_584, 22_063_104, 20_490), (512, 4, 4), (2048,)),
     # FORA's MobileNet has 3,217,226 with 10 classes; a separable block c -> d has 11c + cd + 2d
     (MobileNet(level=1), COLOUR, 10, (928, 3_217_226 - 10_250 - 928, 10_250), (32, 16, 16), (1024,)),
@@ -326,11 +336,17 @@ def test_the_smallest_image_works_and_a_smaller_one_is_refused(net, side):
         (lambda: SimpleCNN(norm="group"), r"SimpleCNN\(depth=1\) has no layer for norm='group'"),
         (lambda: MnistNet(cut=3), "cut is 2 or 4; got 3"),
         (lambda: ResNet18(stem="big"), "stem is 'imagenet' or 'cifar'; got 'big'"),
-        (lambda: ResNet18(depth=0), "depth is 1 or 2 or 3 or 4; got 0"),
+        (lambda: ResNet18(depth=0), "depth is 1 or .* or 6; got 0"),
         (lambda: ResNet18(norm="layer"), "norm is 'batch' or 'group'; got 'layer'"),
         (lambda: ResNet18(extra=True), "extra=True .* needs depth=2, got depth=1"),
         (lambda: ResNet18(extra=True, depth=4), "extra=True .* needs depth=2, got depth=4"),
-        (lambda: ResNet50(depth=5), "depth is 1 or 2 or 3 or 4; got 5"),
+        (lambda: ResNet50(depth=7), "depth is 1 or .* or 6; got 7"),
+        (lambda: ResNet50(blocks=17), "blocks is how many residual blocks the head has, 0 to 16; got 17"),
+        (lambda: ResNet18(blocks=9), "the head has, 0 to 8; got 9"),
+        (lambda: ResNet18(blocks=2, depth=3), "blocks=2 and depth=3 both say where the cut is: leave one of them"),
+        (lambda: DeepLabV3(blocks=-1), "0 to 16; got -1"),
+        (lambda: ResNet18(scale="cifar"), "scale is 'none' or 'imagenet'; got 'cifar'"),
+        (lambda: ResNet50(scale="imagenet").head(DIGIT), "three colours, and these images have 1: scale='none'"),
         (lambda: ResNet50(wide="very"), "wide is False or True; got 'very'"),
         (lambda: ResNet20(level=2), "level is 3 or .* or 9; got 2"),
         (lambda: MobileNet(level=5), "level is 1 or 2 or 3 or 4; got 5"),

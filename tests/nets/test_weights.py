@@ -1,7 +1,9 @@
 """Weights from files: everything arrives, or nothing does and one sentence says why; code in a file never runs."""
 
+import copy
 import os
 import pickle
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import nn
 from cutlayer.nets import (
     MLP,
     VGG16,
+    DeepLabV3,
     LeNet,
     MicronNet,
     MobileNetV3Large,
@@ -18,6 +21,7 @@ from cutlayer.nets import (
     ResNet18,
     ResNet20,
     ResNet50,
+    Whole,
     load_weights,
     whole_state,
 )
@@ -186,7 +190,7 @@ def test_names_of_vgg16():
     assert published(VGG16()) == expected
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 5, 6])
 def test_names_of_the_resnets(depth):
     known = published(ResNet18(depth=depth))
     assert len(known) == 122  # the entries of torchvision's resnet18
@@ -198,6 +202,66 @@ def test_names_of_the_resnets(depth):
     assert known["layer4.2.conv3.weight"] == (2048, 512, 1, 1)
     assert known["fc.bias"] == (1000,)
     assert published(ResNet50(wide=True))["layer3.5.conv2.weight"] == (512, 512, 3, 3)
+
+
+@pytest.mark.parametrize("blocks", [0, 9, 16])
+def test_names_of_deeplab(blocks):
+    known = published(DeepLabV3(blocks=blocks), classes=21)
+    # torchvision's deeplabv3_resnet50 without its auxiliary classifier: those of resnet50 without fc, 6 pairs of a
+    # convolution and five entries of BatchNorm in the pyramid, one more behind it, and the classifier.
+    backbone = {key.removeprefix("backbone.") for key in known if key.startswith("backbone.")}
+    assert backbone == {key for key in published(ResNet50()) if not key.startswith("fc.")}
+    assert len(known) == 318 + 7 * 6 + 2
+    assert known["backbone.layer4.2.conv2.weight"] == (512, 512, 3, 3)
+    assert known["classifier.0.convs.0.0.weight"] == (256, 2048, 1, 1)
+    assert known["classifier.0.convs.3.1.running_mean"] == (256,)
+    assert known["classifier.0.convs.3.0.weight"] == (256, 2048, 3, 3)
+    assert known["classifier.0.convs.4.1.weight"] == (256, 2048, 1, 1)
+    assert known["classifier.0.convs.4.2.bias"] == (256,)
+    assert known["classifier.0.project.0.weight"] == (256, 1280, 1, 1)
+    assert known["classifier.1.weight"] == (256, 256, 3, 3) and known["classifier.2.weight"] == (256,)
+    assert known["classifier.4.weight"] == (21, 256, 1, 1) and known["classifier.4.bias"] == (21,)
+
+
+class SmallDeepLab(DeepLabV3):
+    """The same names with few numbers."""
+
+    def head(self, shape):
+        return nn.Sequential(OrderedDict(backbone=nn.Sequential(OrderedDict(conv1=nn.Conv2d(3, 2, 1)))))
+
+    def body(self, shape):
+        inner = nn.Sequential(OrderedDict(layer4=nn.Conv2d(2, 2, 1)))
+        return nn.Sequential(OrderedDict(backbone=inner, classifier=nn.Sequential(nn.Conv2d(2, 2, 1))))
+
+    def tail(self, shape, classes):
+        return nn.Conv2d(2, classes, 1)
+
+
+def test_a_file_of_the_backbone_fills_it_alone_and_one_of_the_whole_all(tmp_path):
+    net, shape = SmallDeepLab(), (3, 4, 4)
+
+    def made():
+        return {"head": net.head(shape), "body": net.body(shape), "tail": net.tail(shape, 5)}
+
+    parts, other = made(), made()
+    whole = whole_state(net, **other) | {"aux_classifier.0.weight": torch.rand(2)}
+    load_weights(write(tmp_path / "whole.pt", whole), net, shape, 5, **parts)
+    assert same(states(parts), states(other))
+    uncut = Whole(net=net)
+    inside = {"body": uncut.body(shape), "tail": uncut.tail(shape, 5)}
+    load_weights(tmp_path / "whole.pt", uncut, shape, 5, **inside)
+    assert same({"all": whole_state(uncut, **inside)}, {"all": whole_state(net, **other)})
+    resnet = {k.removeprefix("backbone."): t + 1 for k, t in whole.items() if k.startswith("backbone.")}
+    before = whole_state(net, **{name: copy.deepcopy(part) for name, part in parts.items()})
+    load_weights(write(tmp_path / "resnet.pt", resnet | {"fc.weight": torch.rand(3)}), net, shape, 5, **parts)
+    for key, tensor in whole_state(net, **parts).items():
+        assert torch.equal(tensor, before[key] + key.startswith("backbone.")), key
+    # A side that has nothing of the backbone has nothing to take.
+    load_weights(tmp_path / "resnet.pt", net, shape, 5, tail=parts["tail"])
+    with pytest.raises(ValueError, match=r"1 key is misshapen \(backbone.conv1.weight"):
+        load_weights(
+            write(tmp_path / "x.pt", resnet | {"conv1.weight": torch.rand(1)}), net, shape, 5, head=parts["head"]
+        )
 
 
 def test_names_of_mobilenet_v3():

@@ -8,7 +8,7 @@ from torch import nn
 
 from cutlayer.core.server import Server
 from cutlayer.nets.own import Own
-from cutlayer.rules import FedAvgM, FedMuon, Update
+from cutlayer.rules import FedAdam, FedAvgM, FedMuon, Update
 from cutlayer.rules.fedmuon import orthogonalize
 from cutlayer.training.bodies import RoundBodies
 from cutlayer.training.coordinator import Coordinator
@@ -183,3 +183,32 @@ def test_embeddings_are_known_by_their_type_and_step_along_plain_momentum(protoc
 def test_tables_in_the_body_are_named_as_the_server_names_them():
     net = Own(lambda: nn.Sequential(nn.Identity(), nn.Embedding(5, 3), nn.Linear(3, 2)), "0", "2")
     assert embeddings(net) == ("body.1.weight",) and embeddings(net, crosses=False) == ("head.1.1.weight",)
+
+
+def test_with_adam_for_the_rest_vectors_step_as_with_fedadam_and_matrices_as_before():
+    torch.manual_seed(0)
+    start = {"net.w": torch.randn(4, 5), "net.b": torch.randn(4), "net.table.w": torch.randn(6, 3)}
+    rules = {
+        "ours": FedMuon(lr=0.1, rest="adam", rest_lr=0.02, exclude=("table",)),
+        "muon": FedMuon(lr=0.1),
+        "adam": FedAdam(lr=0.02),
+    }
+    found = {name: dict(start) for name in rules}
+    for round_ in range(3):
+        moves = {
+            name: torch.randn(t.shape, generator=torch.Generator().manual_seed(round_)) for name, t in start.items()
+        }
+        for name, rule in rules.items():
+            now = found[name]
+            came = [Update({key: now[key] - move for key, move in moves.items()}, 7)]
+            found[name] = rule(now, came)
+    assert torch.equal(found["ours"]["net.w"], found["muon"]["net.w"])
+    for name in ("net.b", "net.table.w"):
+        torch.testing.assert_close(found["ours"][name], found["adam"][name])
+        assert not torch.equal(found["ours"][name], found["muon"][name])
+
+
+@pytest.mark.parametrize("settings", [{"rest": "sgd"}, {"rest_lr": 0}])
+def test_a_rest_that_is_neither_is_refused(settings):
+    with pytest.raises(ValueError, match=r"rest is one of momentum, adam|rest_lr"):
+        FedMuon(**settings)

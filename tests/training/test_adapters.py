@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fleet import PLAIN, same
+from fleet import PLAIN, refuse_other_end, same
 from masked import TEXTS, batches, text_parts
 from test_split_equals_whole import learn_whole
 from torch import nn
 from toys import split_and_whole, states, tiny_plan
 
+from cutlayer.audit.passes import one_pass
+from cutlayer.audit.victim import Victim
 from cutlayer.core.message import Kind
 from cutlayer.core.spec import spec
 from cutlayer.engines.local.run import LocalRun
@@ -86,7 +88,7 @@ def test_the_base_keeps_the_names_that_files_have():
 
 SCHEDULES = {
     "relay, Adam": {"client_optimizer": Adam(), "server_optimizer": Adam()},
-    "SplitFed": {"rounds": SplitFed(), "local_steps": 2},
+    "SplitFed": {"rounds": SplitFed(), "local_steps": 2, "epochs": 3},
     "SplitFed, FedMuon": {"rounds": SplitFed(version=2), "rule": FedMuon()},
     "SplitFed, robust": {"rounds": SplitFed(), "rule": Median()},
     "control variates": {"rounds": SplitFed(version=2), "rule": Scaffold(), "client_optimizer": PLAIN},
@@ -108,24 +110,12 @@ marked = [
 
 @pytest.mark.parametrize("changes", marked)
 def test_only_adapters_and_the_tail_travel_and_a_resumed_run_is_the_same(changes):
-    one, heard, rounds = plan(**changes), [], [0]
+    one, heard = plan(**changes), []
     run = run_of(one)
     start = {name: t.clone() for name, t in run.server.body.state_dict().items()}
     note = run.ledger.note
     run.ledger.note = lambda message, *given: (heard.append(message), note(message, *given))[1]
-
-    def stop():
-        rounds[0] += 1
-        return rounds[0] > 2
-
-    run.train(stop=stop)
-    tensors, facts = run.snapshot()
-    kept = {name: t.clone() for name, t in tensors.items()}
-    resumed = run_of(one)
-    resumed.restore(kept, facts)
-    run.train()
-    resumed.train()
-    same(run.tensors(), resumed.tensors())
+    kept = refuse_other_end(run, lambda: run_of(one))
     learnt = {name for name, p in run.networks[0].split.named_parameters() if p.requires_grad}
     assert all("tail" in name or name.endswith((".down", ".up")) for name in learnt)
     handed = [message for message in heard if message.kind is Kind.WEIGHTS]
@@ -243,6 +233,21 @@ def test_what_a_client_lacks_counts_as_unchanged():
     assert widened(one, 0, misfit, whole)["net.a.down"].shape == (2, 4), (
         "another rank than its own is left to `sound`"
     )
+
+
+def test_whoever_reads_a_finished_run_has_each_client_s_own_rank():
+    run = run_of(plan(**UNEQUAL | {"epochs": 1}))
+    run.train()
+    other = run_of(plan(**UNEQUAL))
+    other.start_from(run)
+    for client, rank in ((0, 1), (1, 3)):
+        victim = Victim(run, images=4, client=client)
+        found = [layer for layer in victim.network.split.modules() if isinstance(layer, AdaptedLinear)]
+        assert {len(layer.down) for layer in found} == {rank}
+        same(other.networks[client].split.head.state_dict(), victim.network.split.head.state_dict())
+        assert one_pass(run, 0, 4, client).told.messages
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        load(run.networks[0], run.coordinator.shared)  # nobody cuts adapters silently
 
 
 def test_rows_that_the_first_client_lacks_can_learn():

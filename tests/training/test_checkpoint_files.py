@@ -2,12 +2,12 @@
 
 import os
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 
+from cutlayer.core import files
 from cutlayer.training import checkpoint
 from cutlayer.wire.transcript import Recorder
 
@@ -22,10 +22,10 @@ class Killed(BaseException):
 @contextmanager
 def killed_halfway():
     """Whoever writes a file is killed when half of it is there."""
-    write_whole, save_whole = Path.write_bytes, safetensors.torch.save_file
+    write_whole, save_whole = files.write_all, safetensors.torch.save_file
 
-    def write(self, content):
-        write_whole(self, content[: len(content) // 2])
+    def write(number, content):
+        write_whole(number, content[: len(content) // 2])
         raise Killed
 
     def save(tensors, path, metadata=None):
@@ -34,7 +34,7 @@ def killed_halfway():
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "write_bytes", write)
+        patch.setattr(files, "write_all", write)
         patch.setattr(safetensors.torch, "save_file", save)
         with pytest.raises(Killed):
             yield
@@ -120,15 +120,16 @@ def test_who_reads_the_old_file_while_the_new_one_is_written_reads_it_to_its_end
     assert path.read_bytes() != before and [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_checkpoint_gets_its_name_when_its_contents_are_on_the_disk(tmp_path, monkeypatch):
-    """Else a power cut leaves the name with nothing behind it, and the old file gone."""
+@every_file
+def test_a_file_gets_its_name_when_its_contents_are_on_the_disk(save, tmp_path, monkeypatch):
+    """Else a power cut leaves the name with nothing behind it, and the old file gone. Then the name is kept, too."""
     done, sync, replace = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.fstat(file).st_ino), sync(file)))
     monkeypatch.setattr(os, "replace", lambda old, new: (done.append((os.stat(old).st_ino, new)), replace(old, new)))
-    path = tmp_path / "last.safetensors"
-    save_checkpoint(path, new=True)
+    path = tmp_path / "file"
+    save(path, new=True)
     number = path.stat().st_ino
-    assert done == [number, (number, path)]
+    assert done == [number, (number, path), tmp_path.stat().st_ino]
 
 
 # -------------------------------------------------------------------------------------- snapshots

@@ -3,13 +3,17 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from masked import TEXTS, MaskedNet
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Task
 from cutlayer.core.compressor import Compression
+from cutlayer.core.message import Kind, Message
 from cutlayer.data.base import Parts
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, Chain, LightSplit, Quantize
+from cutlayer.nets import MLP, SignalNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.training.facts.compression import compared, crossing, lines, rates
 from cutlayer.training.protocols import UShaped, Vanilla
@@ -97,3 +101,16 @@ def test_the_summary_of_a_run_has_the_exact_names():
         assert f"{name} {found[name]:.3g}" in told
     assert "z up" in told and "2/(1 + rho)" in told
     assert lines(rates(tiny_plan(), TASK, Ledger())) == []
+
+
+@pytest.mark.parametrize(
+    ("net", "task", "unit"),
+    [(MaskedNet(), TEXTS, "token"), (MLP(), Task((9,), 3), "number"), (SignalNet(), Task((2, 40), 3), "place")],
+    ids=["texts", "rows", "signals"],
+)
+def test_of_texts_and_rows_bits_are_those_of_a_token_or_a_number(net, task, unit):
+    ledger = Ledger()
+    ledger.samples["training"] = 4
+    ledger.note(Message(Kind.FORWARD, 0, 0, {"z": torch.zeros(4, 2)}), "up")
+    told = lines(rates(tiny_plan(net=net), task, ledger))[0]
+    assert f"bits per input {unit} " in told and "pixel" not in told

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fleet import PLAIN, refuse_other_end, same
 from toys import TASK, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Kind
@@ -10,7 +11,6 @@ from cutlayer.engines.local import pool
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.rules import FedMuon, Scaffold
 from cutlayer.training.build import build_client
-from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Federated, Vanilla
@@ -29,15 +29,9 @@ def trained(split):
     return {name: p for name, p in split.named_parameters() if p.requires_grad}
 
 
-def same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
-
-
-PLAIN = SGD(lr=0.05, momentum=0.0)
 SCHEDULES = {
     "relay": {},
-    "SplitFed": {"rounds": SplitFed(), "local_steps": 2},
+    "SplitFed": {"rounds": SplitFed(), "local_steps": 2, "epochs": 3},
     "FedMuon": {"rounds": SplitFed(version=2), "rule": FedMuon()},
     "control variates": {"rounds": SplitFed(version=2), "rule": Scaffold(), "client_optimizer": PLAIN},
     "a wave": {"rounds": Wave()},
@@ -60,21 +54,7 @@ def test_only_what_trains_is_handed_on_and_a_resumed_run_is_the_same(changes):
     run = run_of(one)
     note = run.ledger.note
     run.ledger.note = lambda message, *given: (heard.append(message), note(message, *given))[1]
-    half = [0]
-
-    def stop():
-        half[0] += 1
-        return half[0] > 2
-
-    run.train(stop=stop)
-    tensors, facts = run.snapshot()
-    kept = {name: t.clone() for name, t in tensors.items()}
-    resumed = run_of(one)
-    resumed.restore(kept, facts)
-    run.train()
-    resumed.train()
-    same(run.tensors(), resumed.tensors())
-    same(run.server.body.state_dict(), resumed.server.body.state_dict())
+    kept = refuse_other_end(run, lambda: run_of(one))
     learnt = trained(run.networks[0].split)
     handed = [message for message in heard if message.kind is Kind.WEIGHTS]
     assert handed

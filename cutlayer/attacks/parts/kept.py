@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import __version__
+from ...core.files import write_tensors
 from ...core.seeds import derive, seeded
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -71,13 +72,9 @@ def _read(name: str) -> dict[str, Tensor] | None:
 
 
 def _write(name: str, state: dict[str, Tensor]) -> None:
-    """Beside, then renamed: whoever reads meanwhile finds the whole file or none, and of two writers one wins."""
-    from safetensors.torch import save_file
-
+    """Whoever reads meanwhile finds the whole file or none, and of two writers one wins."""
     path = _path(name)
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.writing")
-    save_file(state, beside)
-    os.replace(beside, path)
+    write_tensors(path, state)

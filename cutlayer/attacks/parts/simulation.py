@@ -12,14 +12,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from ...core.guard import Shape
 from ...core.message import Kind, Message
-from ...guards.base import Guard
 from ...metrics.images import ssim
 from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader, start_at
 from ...nets.base import check_choice
 from ...nets.server_network import ServerNetwork
-from ..base import EVERY, FORMS, Attack, Attacker, Knowledge
+from ..base import EVERY, FORMS, Attacker, Knowledge
 from .sdar_nets import Conditional, Scale, Simulator, feature_critic, image_critic, published_decoder
-from .view import KEYS, View, lifts, matches
+from .view import View, lifts, matches
+from .viewing import Viewing
 
 READERS = ("auto", "conv", "batchnorm", "mlp")
 RECENT = 4  # messages that stand for how the client speaks at a moment of its training
@@ -45,7 +45,7 @@ AT_ONCE = 256  # rows that are read together
 
 
 @dataclass(frozen=True, repr=False)
-class Simulation(Attack):
+class Simulation(Viewing):
     """A simulated client learns the task behind the server's own body; a decoder inverts it. SDAR and PCAT are two
     settings of it."""
 
@@ -67,13 +67,12 @@ class Simulation(Attack):
     reader: str = "auto"  # "conv" for maps, else "mlp"; "batchnorm" is the decoder of SDAR's release
     alongside: bool = False  # learn from the messages and bodies of the training as they came, not from its end
     knows: str = EVERY
-    keys: str = "own"
     told: ClassVar[tuple[str, ...]] = ("task", "aux", "aux_labels", "observed", "net", "body", "guard")
-    forms: ClassVar[tuple[str, ...]] = FORMS
     # Behind a DCT, compared coefficient by coefficient, SSIM 0.41 to 0.44; as lifted maps 0.22 to 0.26.
     strongest: ClassVar[str] = "matched"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.steps, self.width, self.hidden) < 1 or self.batch < 2 or self.blocks < 0:
             raise ValueError(f"{self}: steps, width and hidden are from 1 up, batch from 2, blocks from 0")
         if min(self.lambda1, self.lambda2, self.structure) < 0:
@@ -85,7 +84,6 @@ class Simulation(Attack):
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("reader", self.reader, READERS)
         check_choice("knows", self.knows or FORMS[0], FORMS)
-        check_choice("keys", self.keys, KEYS)
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -96,9 +94,6 @@ class Simulation(Attack):
         """The setting for a budget; "paper" has the published widths, rates and iterations."""
         check_choice("budget", budget, tuple(SIZES))
         return cls(**SIZES[budget])
-
-    def ceiling(self, guard: Guard) -> bool:
-        return matches(self.knows) and self.keys == "true" and guard.has_key
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return Simulating(self, knowledge, seed)
@@ -123,7 +118,7 @@ class Simulating(Attacker):
         shape = tuple(seen.shape[1:])
         self.reader, build = _reader(spec, shape, self.task.shape)
 
-        self.view = View(spec.knows, knowledge, seed, spec.keys, lift=self.server.lift).to(images)
+        self.view = View(spec.knows, spec.keys, knowledge, seed, lift=self.server.lift).to(images)
         # What a guard learns with its client, the attacker's copy learns with the simulator.
         self.view.copies.requires_grad_(True)
         head = knowledge.net.head(self.task.shape)
@@ -152,12 +147,25 @@ class Simulating(Attacker):
         return torch.cat([self._decode(message) for message in _uploads(messages)])
 
     @torch.no_grad()
+    def read(self, messages: Sequence[Message]) -> Tensor:
+        """What was received, in the space where the simulated client's messages are compared with it."""
+        return torch.cat([self.server.read(message["z"]) for message in _uploads(messages)])
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """What the simulated client would send for these images, by the statistics of their own batches."""
+        chunks = images.tensor_split(max(1, len(images) // self.spec.batch))
+        return torch.cat(
+            [self.view.sent(self.simulator(x), x, None, self.spec.steps + place) for place, x in enumerate(chunks)]
+        )
+
+    @torch.no_grad()
     def infer(self, messages: Sequence[Message]) -> Tensor:
         """The label that the server's own network, with the attacker's tail in the U shape, finds behind each row."""
         return torch.cat([self.server(self.server.read(message["z"])) for message in _uploads(messages)]).argmax(1)
 
     def remarks(self) -> dict[str, object]:
-        return self.found
+        return {**self.found, **self.view.remarks()}
 
     def _moments(self, knowledge: Knowledge) -> "list[Moment]":
         """What it learns from, moment by moment: the newest messages, and its own body of that epoch."""

@@ -1,13 +1,16 @@
 """How an attacker looks at a guarded cut, in each form of knowledge."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from ...core.batch import Batch
 from ...core.seeds import derive
-from ..base import EVERY, FORMS, Knowledge
+from ..base import EVERY, FORMS, Knowledge, KnownGuard, smashed
+from .keys import check_keys, copies_of
 
-KEYS = ("own", "mixture", "true")  # whose key an attacker puts into its copy of a secret transform
+MIXED = 16  # keys of a mixture
 
 
 def lifts(form: str) -> bool:
@@ -27,18 +30,20 @@ class View(nn.Module):
     matched+lift: both. Messages are lifted, the attacker's activations go through its copy and the same lift, and are
     compared at the shape of the cut, where neighbours are neighbours again.
 
-    `lift` is another way back than the public map, such as the one that the server has learnt.
+    `keys` says whose key the copy has (`parts/keys.py`). One to be recovered is read off the observed messages; who
+    has none yet calls `find_key` when there are some. `lift` is another way back than the public map, such as the one
+    that the server has learnt.
     """
 
-    def __init__(self, form: str, knowledge: Knowledge, seed: int, keys: str = "own", lift: nn.Module | None = None):
+    def __init__(self, form: str, keys: str, knowledge: Knowledge, seed: int, lift: nn.Module | None = None):
         super().__init__()
         form = "oblivious" if form == EVERY else form  # there is nothing to know, or nothing was said
-        if form not in FORMS or keys not in KEYS:
-            raise ValueError(
-                f"knows is one of {', '.join(FORMS)}, keys one of {', '.join(KEYS)}; got {form!r}, {keys!r}"
-            )
+        if form not in FORMS:
+            raise ValueError(f"knows is one of {', '.join(FORMS)}; got {form!r}")
+        check_keys(keys)
         assert knowledge.guard is not None
-        self.form = form
+        self.form, self.keys, self.seed = form, keys, seed
+        self.known = replace(knowledge.guard, true_key=None)  # whoever keeps an attacker keeps no client's key
         # Of one message. Whoever takes part in the training has none yet; both sides know the shape anyway.
         seen = knowledge.guard.spec.out_shape(knowledge.guard.shape)
         # What the attacker's own network must produce, and the shape messages have where both are compared.
@@ -46,16 +51,24 @@ class View(nn.Module):
         self.shape = knowledge.guard.shape if lifts(form) else seen
         self.undo = (lift or knowledge.guard.undo()) if lifts(form) else None
         self.copies = nn.ModuleList()
+        self.key_empty: float | None = None
         if matches(form):
-            known = knowledge.guard
-            if keys == "true":
-                if known.true_key is None:
-                    raise ValueError("the true key is the judge's to give, and this attacker was not given it")
-                drawn = [known.true_key]
-            else:
-                drawn = [derive(seed, "key", number) for number in range(1 if keys == "own" else 16)]
-            self.copies = nn.ModuleList(known.copy(key) for key in drawn)
-            self.copies.requires_grad_(False)
+            recorded = keys == "recovered" and knowledge.observed is not None
+            self._copy(knowledge.guard, smashed(knowledge.observed or ()) if recorded else None)
+
+    def find_key(self, seen: Tensor) -> None:
+        """Read the key off these messages, where it is to be recovered."""
+        if self.keys == "recovered" and len(self.copies):
+            self._copy(self.known, seen)
+
+    def _copy(self, known: KnownGuard, seen: Tensor | None) -> None:
+        drawn = [derive(self.seed, "key", number) for number in range(MIXED)]
+        modules, self.key_empty = copies_of(known, self.keys, drawn, seen, self.seed)
+        self.copies = nn.ModuleList(modules).requires_grad_(False)
+
+    def remarks(self) -> dict[str, object]:
+        """What a row says of a key that was looked for."""
+        return {"key_empty": self.key_empty} if self.keys == "recovered" and matches(self.form) else {}
 
     def sent(self, z: Tensor, images: Tensor, labels: Tensor | None, step: int) -> Tensor:
         """The attacker's own activations as they would leave, one row a sample. Differentiable in z."""

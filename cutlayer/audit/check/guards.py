@@ -1,10 +1,12 @@
 """Laws of guards."""
 
 import pickle
+from dataclasses import replace
 
 import torch
 
 from ...core.guard import Shape
+from ...core.search import corners, why_strange
 from ...core.seeds import derive, seeded
 from ...guards.base import Guard, NoGuard
 from ...guards.parts.claims import Claim
@@ -189,6 +191,19 @@ def refuses_in_words(guard: Guard) -> None:
         raise Skipped("it reads every cut that was tried")
 
 
+def names_what_may_be_tried(guard: Guard) -> None:
+    """what tune may try for its settings is what it can be built with"""
+    kind = type(guard)
+    if kind.search is None:
+        raise Skipped("it names no search space, so tune takes it as it is typed")
+    need((why := why_strange(kind)) is None, why or "")
+    for settings in corners(kind):
+        try:
+            replace(guard, **settings)
+        except ValueError as error:
+            raise AssertionError(f"{settings} is in its search space, and it refuses that: {error}") from error
+
+
 LAWS = (
     promises,
     lifts,
@@ -202,4 +217,5 @@ LAWS = (
     claims_are_true,
     hands_on,
     refuses_in_words,
+    names_what_may_be_tried,
 )

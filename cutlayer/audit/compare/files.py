@@ -5,13 +5,13 @@ import csv
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from ... import __version__
+from ...core.files import write_together
 from ...training.facts.made import made
 from ..report.plots import SOFT, heat, png, pyplot
 from ..report.tidy import without_empty_columns
@@ -63,12 +63,7 @@ def write(data: dict[str, Any], chosen: Sequence[Variant], folder: Path) -> None
         "report.html": html(data, pictures).encode(),
         **pictures,
     }
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        for name, content in files.items():
-            (Path(beside) / name).write_bytes(content)
-        folder.mkdir(exist_ok=True)
-        for name in files:
-            (Path(beside) / name).replace(folder / name)
+    write_together(folder, files)
 
 
 def table(rows: Sequence[Row]) -> bytes:
@@ -128,6 +123,7 @@ def print_table(rows: Sequence[Row]) -> None:
         "over alone",
         "best client",
         "worst client",
+        "steps",
         "crossed",
         "client MMAC",
         "seconds",
@@ -138,7 +134,7 @@ def print_table(rows: Sequence[Row]) -> None:
     for line in summaries(rows):
         shown.add_row(
             line["variant"], reached(line), over_alone(line), share(line["best_client"]), share(line["worst_client"]),
-            size(line["bytes"]), f"{line['client_macs'] / 1e6:.2f}", f"{line['seconds']:.1f}",
+            f"{line['steps']:,}", size(line["bytes"]), f"{line['client_macs'] / 1e6:.2f}", f"{line['seconds']:.1f}",
             size(line["rule_memory"]),
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
@@ -167,7 +163,8 @@ def share(value: float | None) -> str:
 
 # ------------------------------------------------------------------------------ charts
 def curves(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
-    """For each variant a point an epoch: mean accuracy, lowest and highest over the seeds, and mean bytes so far."""
+    """For each variant a point an epoch: mean accuracy, lowest and highest over the seeds, mean bytes so far and mean
+    validation loss (None: not known)."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name in dict.fromkeys(row["variant"] for row in rows):
         runs = [row["history"] for row in rows if row["variant"] == name]
@@ -175,6 +172,7 @@ def curves(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
         for place in range(max((len(one) for one in runs), default=0)):
             epochs = [one[place] for one in runs if place < len(one)]
             reached = [epoch.get("val", epoch.get("test")) for epoch in epochs]
+            lost = [epoch["val_loss"] for epoch in epochs if "val_loss" in epoch]
             points.append(
                 {
                     "epoch": epochs[0]["epoch"],
@@ -182,16 +180,20 @@ def curves(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
                     "low": min(reached),
                     "high": max(reached),
                     "bytes": mean(epoch["bytes"] for epoch in epochs),
+                    "loss": mean(lost) if lost else None,
                 }
             )
     return found
 
 
 def convergence(rows: Sequence[Row]) -> bytes:
-    """Accuracy against epochs and against what crossed; the band is from the worst seed to the best."""
+    """Accuracy against epochs and against what crossed, with a band from the worst seed to the best; validation loss
+    against epochs, where it is known."""
     plt = pyplot()
     found = curves(rows)
-    canvas, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.6), sharey=True)
+    lossy = any(point["loss"] is not None for points in found.values() for point in points)
+    canvas, (left, right, *third) = plt.subplots(1, 2 + lossy, figsize=(11.5 + 5 * lossy, 4.6))
+    right.sharey(left)
     for number, (name, points) in enumerate(found.items()):
         look = {"color": plt.cm.tab10(number % 10), "ls": _LINES[number // 10 % len(_LINES)], "lw": 1.8}
         if points and not points[-1]["bytes"]:  # nothing crosses, so what it ends with holds for any number of bytes
@@ -204,13 +206,20 @@ def convergence(rows: Sequence[Row]) -> bytes:
             axes.plot(across, up, label=_wrapped(name), marker="o" if len(points) == 1 else None, **look)
             low, high = [point["low"] for point in points], [point["high"] for point in points]
             axes.fill_between(across, low, high, color=look["color"], alpha=0.15, lw=0)
+        for axes in third:
+            known = [(point["epoch"], point["loss"]) for point in points if point["loss"] is not None]
+            axes.plot(*zip(*known, strict=True), marker="o" if len(known) == 1 else None, **look) if known else None
+    for axes in third:
+        axes.set_ylabel("validation loss")
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
     left.set_ylabel(f"{'validation' if _validated(rows) else 'test'} accuracy")
     left.set_xlabel("epoch")
     left.xaxis.get_major_locator().set_params(integer=True)
     right.set_xlabel("MiB crossed, all messages of training, both ways")
     if _spans(point["bytes"] for points in found.values() for point in points) > 50:
         right.set_xscale("log")
-    for axes in (left, right):
+    for axes in (left, right, *third):
         axes.grid(color="#eef2f6")
         axes.set_axisbelow(True)
     canvas.tight_layout()

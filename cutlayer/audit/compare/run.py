@@ -202,7 +202,7 @@ def _train(run: LocalRun, half: Path | None, show: Callable[[float], None]) -> d
 def run_facts(run: LocalRun) -> dict[str, Any]:
     return {
         "plan": repr(run.plan),
-        "val": _validated(run),
+        "val": validated(run),
         "best_epoch": run.progress.best.epoch,
         "epochs": run.progress.epoch,
         "steps": run.progress.step,
@@ -221,7 +221,7 @@ def run_facts(run: LocalRun) -> dict[str, Any]:
     }
 
 
-def _validated(run: LocalRun) -> float | None:
+def validated(run: LocalRun) -> float | None:
     """The validation accuracy of the network that is tested: what settings may be chosen by."""
     if run.progress.best.tensors:
         return run.progress.best.accuracy
@@ -261,7 +261,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "seeds": len(rows),
         "lost": len(rows) - len(whole),
         "accuracy": mean(accuracies) if accuracies else None,
-        "val": mean(validated) if (validated := [row["val"] for row in whole if row["val"] is not None]) else None,
+        "val": mean(chosen) if (chosen := [row["val"] for row in whole if row["val"] is not None]) else None,
         **({"perplexity": mean(row["perplexity"] for row in whole)} if whole and "perplexity" in whole[0] else {}),
         "deviation": (stdev(accuracies) if len(accuracies) > 1 else 0.0) if accuracies else None,
         "best_client": over("best"),
@@ -274,7 +274,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "rule_memory": max(row["rule_memory"] for row in rows),
         "rejected": sum(row["rejected"] for row in rows),
         "accuracy_chance": mean(row["accuracy_chance"] for row in rows),
-        "steps": rows[0]["steps"],
+        "steps": round(mean(row["steps"] for row in rows)),  # of the server; clients differ in size from seed to seed
         "client_steps": rows[0]["client_steps"],
         "client_macs": rows[0]["client_macs"],
         "client_parameters": rows[0]["client_parameters"],

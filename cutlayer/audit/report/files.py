@@ -3,7 +3,6 @@
 import base64
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ... import __version__
+from ...core.files import write_together
 from ...engines.tracking import Tracking
-from ...training.facts.compression import RATES, compared, crossing
+from ...training.facts.compression import RATES, compared, crossing, in_units
 from ...training.facts.made import made
 from ...training.facts.privacy import lines
 from ..floors import blind_guess
@@ -27,6 +27,7 @@ from ..split_buys import in_words as buys_in_words
 from ..split_buys import over_seeds as alone_over_seeds
 from ..verdicts import by_form, flags, guards_of, over_seeds, strongest, total_bytes
 from ..words import floor_name, percents, secret_name, signed
+from ..words_told import in_words as words_told
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
 from .plots import INK, SOFT, png, pyplot
 from .row_plots import best_records, column_chart, column_table, curves
@@ -61,12 +62,7 @@ def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None
         "report.html": html(audit, pictures, command).encode(),
         **pictures,
     }
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        for name, content in files.items():
-            (Path(beside) / name).write_bytes(content)
-        folder.mkdir(exist_ok=True)
-        for name in files:
-            (Path(beside) / name).replace(folder / name)
+    write_together(folder, files)
 
 
 def track(audit: Audit, folder: Path, names: Sequence[str]) -> None:
@@ -192,6 +188,8 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         rate_names=RATES,
         crossing=crossing,
         compared=compared,
+        in_units=in_units,
+        words_told=words_told,
         measured=audit.rows[0]["rates"]["total ratio"] is not None,
     )
     return without_empty_columns(page)

@@ -1,8 +1,9 @@
 """Orders to clients elsewhere: an order, the questions it leads to, and its answer, each checked before it counts."""
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -21,6 +22,9 @@ from .pace import Pace, TurnClock
 from .replies import Replies
 from .session import Frame, Refused
 from .validation import MessageValidator, finite
+
+AT_ONCE = 32  # clients that follow an order at a time which has nothing to do with the others'
+_Found = TypeVar("_Found")
 
 
 class GrpcCarrier:
@@ -45,19 +49,25 @@ class GrpcCarrier:
         return [brought.get(turn.client) for turn in turns]
 
     def evaluate(self, purpose: str) -> list[float]:
-        coordinator, found = self.coordinator, list[float]()
-        present = [one.number for one in self.attendance.present()]
-        for number in present[:1] if coordinator.alike and not self.attendance.own_data() else present:
-            what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
-            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown(number)
-            order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
-            try:
-                right, count = self.ask(number, order)["score"].tolist()
-            except Absent:
-                self.attendance.lose(self.connections[number])
-                continue
-            found += [right / count] if count else []
-        return found
+        """Of each client, in their order. Side by side, unless somebody at the server listens: that hears one after
+        the other, as in one process."""
+        present = self.attendance.present()
+        asked = present[:1] if self.coordinator.alike and not self.attendance.own_data() else present
+        scores = side_by_side(lambda one: self._score(one, purpose), asked, 1 if self.replies.heard else AT_ONCE)
+        return [right / count for right, count in scores if count]
+
+    def _score(self, connection: ClientConnection, purpose: str) -> tuple[int, int]:
+        """How many of its samples a client got right, and of how many."""
+        coordinator, number = self.coordinator, connection.number
+        what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
+        weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown(number)
+        order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
+        try:
+            right, count = self.ask(number, order)["score"].tolist()
+        except Absent:
+            self.attendance.lose(connection)
+            return 0, 0
+        return right, count
 
     def keep(self, number: int) -> State:
         """Clients keep what is theirs at home; nothing of it comes here."""
@@ -144,11 +154,13 @@ class GrpcCarrier:
         return Message(kind, client, self.coordinator.progress.taken[client], what)
 
     def _everybody(self, kind: Kind, number: int) -> None:
-        for connection in self.attendance.present():
+        def one(connection: ClientConnection) -> None:
             try:
                 self.ask(connection.number, self.order(kind, connection.number, number))
             except Absent:
                 self.attendance.lose(connection)
+
+        side_by_side(one, self.attendance.present())
 
     def ask(self, client: int, order: Message) -> Message:
         """Have a client follow an order, answer its questions, and return its own answer."""
@@ -175,7 +187,7 @@ class GrpcCarrier:
                         self._learnt(int(order["turn"][2] - order["turn"][1]))
                     return message
                 validator.check(message, client)
-                with coordinator.lock:
+                with coordinator.counting:
                     if message.kind is Kind.PREDICT:
                         coordinator.ledger.samples["predicting"] += len(message["z"])
                     coordinator.ledger.note(message, UP, len(frame))
@@ -190,7 +202,7 @@ class GrpcCarrier:
                 self._learnt(1)
 
     def _learnt(self, steps: int) -> None:
-        with self.coordinator.lock:
+        with self.coordinator.counting:
             for _ in range(steps):
                 self.coordinator.progress.learnt()
 
@@ -217,7 +229,7 @@ class GrpcCarrier:
     def _send(self, connection: ClientConnection, message: Message, counted: bool = False) -> None:
         frame = frames.encode(message)
         if counted:
-            with self.coordinator.lock:
+            with self.coordinator.counting:
                 self.coordinator.ledger.note(message, DOWN, len(frame))
         connection.send(frame)
 
@@ -250,6 +262,15 @@ class GrpcCarrier:
         shared = self.coordinator.shared
         if weights and shared and not self.coordinator.plan.rounds.merges and _form(weights) != _form(shared):
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
+
+
+def side_by_side(
+    work: Callable[[ClientConnection], _Found], connections: Sequence[ClientConnection], at_once: int = AT_ONCE
+) -> list[_Found]:
+    """What comes of each, in their order. Each waits for its own disk or data: one after the other, a snapshot of
+    hundreds takes as long as all of them together. Everybody comes to an end before the first error is raised."""
+    with ThreadPoolExecutor(max(1, min(at_once, len(connections)))) as pool:
+        return list(pool.map(work, connections))
 
 
 def serve_predictions(carrier: GrpcCarrier, connection: ClientConnection) -> None:

@@ -9,13 +9,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
 
 from ...core.errors import ProtocolError
 from . import certs
+from .credentials import Credentials
+from .handshake import refuse_unlike
 from .limits import QUIET
 from .service import CONVERSE, STATUS, transport
 from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_note
@@ -23,14 +25,20 @@ from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_no
 log = logging.getLogger("cutlayer.join")
 Told = TypeVar("Told")
 PERSISTENT = ("busy", "internal", "rate", "slow", "window")  # refusals that may pass: try again
+OUTDATED = ("expired", "revoked")  # refusals that a renewed certificate mends
 RETRY = 5.0  # seconds between two tries to connect, at most
 PACKETS = 16  # that lie unread at the client: more wait at the server
 SAID = 60.0  # seconds without a word of the server before the client says that it waits; then twice as many
+NEXT = 0.3  # seconds between two questions to a server that is away
 LINGER = 10.0  # seconds a client that is done waits for a server that is away
 
 
 class NewSession(Exception):
     """The server does not know our conversation any more: it will say where to go on from."""
+
+
+class Ending(Exception):
+    """This client was asked to end."""
 
 
 class GaveUp(OSError):
@@ -49,10 +57,13 @@ class Address:
     give_up: float = 3600.0  # seconds without a server before it ends
     silence: float = 86400.0  # seconds without a word of a server that is there, before it ends
     message: int = LARGEST  # bytes of one message
+    own: Credentials | None = field(default=None, init=False, compare=False, repr=False)  # as they are now
 
     def __post_init__(self) -> None:
         if self.identity is None:
             require_loopback(self.target)
+        else:
+            object.__setattr__(self, "own", Credentials(self.identity, None, log))
 
     def channel(self) -> grpc.Channel:
         options = [
@@ -63,10 +74,8 @@ class Address:
         ]
         if self.identity is None:
             return grpc.insecure_channel(self.target, options=options)
-        own = self.identity
-        return grpc.secure_channel(
-            self.target, grpc.ssl_channel_credentials(own.ca, own.key, own.cert), options=options
-        )
+        assert self.own is not None
+        return grpc.secure_channel(self.target, self.own.of_client(), options=options)
 
 
 def require_loopback(target: str) -> None:
@@ -81,12 +90,20 @@ def require_loopback(target: str) -> None:
 
 
 def call(address: Address, method: str, request: bytes, timeout: float) -> bytes:
-    """One question, one answer."""
-    with address.channel() as channel:
-        try:
-            return bytes(channel.unary_unary(method)(request, timeout=timeout, wait_for_ready=True))
-        except grpc.RpcError as error:
-            raise GaveUp(f"no answer from {address.target}: {_why(error)}") from error
+    """One question, one answer. A server that can never be ours is refused at once; any other is waited for."""
+    until = time.monotonic() + timeout
+    while True:
+        left, hint = max(0.1, until - time.monotonic()), ""
+        with address.channel() as channel:
+            try:
+                return bytes(channel.unary_unary(method)(request, timeout=left))
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    hint = refuse_unlike(address.target, address.identity, until - time.monotonic())
+                    if time.monotonic() + NEXT < until:
+                        time.sleep(NEXT)
+                        continue
+                raise GaveUp(f"no answer from {address.target}: {hint or _why(error)}") from error
 
 
 def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:
@@ -106,7 +123,10 @@ class ServerChannel:
         self._incoming = Incoming()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel: grpc.Channel | None = None
+        self._ending = threading.Event()
+        self._shown: certs.Identity | None = None  # the certificate of this connection
         self.connections = 0
+        self.connected = False
 
     def send(self, frame: bytes | bytearray) -> None:
         for packet in self._session.send(frame):
@@ -115,6 +135,7 @@ class ServerChannel:
     def receive(self) -> Frame:
         """The next frame, however many connections it takes."""
         while True:
+            self._refuse_ending()
             packet = self._heard() if self._channel is not None else NotConnected()
             try:
                 if isinstance(packet, Exception):
@@ -128,7 +149,7 @@ class ServerChannel:
                 self._reconnect()
                 continue
             except Refused as error:
-                if error.name not in PERSISTENT:
+                if error.name not in PERSISTENT and not self._renewed(error):
                     raise
                 self._reconnect()
                 continue
@@ -151,6 +172,21 @@ class ServerChannel:
             log.info("waiting", extra={"facts": {"for": self._address.target, "seconds": round(waited)}})
             said *= 2
 
+    def _renewed(self, error: Refused) -> bool:
+        """Whether the certificate that is refused is an old one by now."""
+        own = self._address.own
+        return error.name in OUTDATED and own is not None and own.current() is not self._shown
+
+    def stop(self) -> None:
+        """Whoever waits for the server, or is about to, gets `Ending`. Called from a thread of its own."""
+        self._ending.set()
+        self._incoming.put(Ending())
+
+    def _refuse_ending(self, seconds: float = 0.0) -> None:
+        """Wait a little, unless this client ends."""
+        if self._ending.wait(seconds):
+            raise Ending
+
     def open(self) -> None:
         """Connect, if only to see whether the server lets us in."""
         with contextlib.suppress(NewSession):
@@ -169,6 +205,7 @@ class ServerChannel:
         self.close()
 
     def close(self) -> None:
+        self.connected = False
         self._outgoing.put(None)
         self._incoming.close()
         if self._channel is not None:
@@ -187,12 +224,12 @@ class ServerChannel:
                 if time.monotonic() - began > patience:
                     raise GaveUp(f"no server at {self._address.target} for {patience:.0f} s: {error}") from None
                 log.info("waiting", extra={"facts": {"for": self._address.target, "why": str(error)}})
-                time.sleep(wait * random.uniform(0.7, 1.3))
+                self._refuse_ending(wait * random.uniform(0.7, 1.3))
                 wait = min(2 * wait, RETRY)
             except Refused as error:
                 if error.name not in PERSISTENT or time.monotonic() - began > patience:
                     raise
-                time.sleep(wait * random.uniform(0.7, 1.3))
+                self._refuse_ending(wait * random.uniform(0.7, 1.3))
                 wait = min(2 * wait, RETRY)
         heard, session = told(welcome, "heard", int), told(welcome, "session", str)
         if session == self.session_id:
@@ -208,17 +245,22 @@ class ServerChannel:
         self._incoming, self._outgoing = Incoming(), queue.SimpleQueue()
         facts = {**self._hello(), "session": self.session_id, "heard": self._session.heard}
         self._outgoing.put(note(Type.HELLO, facts))
+        own = self._address.own
+        self._shown = own.current() if own is not None else None
         self._channel = self._address.channel()
         stream = self._channel.stream_stream(CONVERSE)(_until_none(self._outgoing))
         threading.Thread(target=_pump, args=(stream, self._incoming), daemon=True).start()
+        self._refuse_ending()
         try:
             first = self._incoming.get(timeout=30.0)
         except queue.Empty:
             raise NotConnected("no welcome within 30 seconds") from None
         if isinstance(first, Exception):
             raise first
+        welcome = read_note(first, Type.WELCOME)
         self.connections += 1
-        return read_note(first, Type.WELCOME)
+        self.connected = True
+        return welcome
 
 
 class NotConnected(Exception):

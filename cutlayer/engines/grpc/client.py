@@ -4,14 +4,16 @@ import json
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ... import __version__
 from ...core.batch import Task
-from ...core.errors import Halt, NonFinite, ProtocolError
+from ...core.errors import DiskFull, Halt, Interrupted, NonFinite, ProtocolError
 from ...core.message import Kind, Message
 from ...core.state import State
 from ...data.base import Parts
@@ -24,6 +26,7 @@ from ...training.client import Client
 from ...training.evaluation import figures
 from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
+from ...training.growing_text import GROWS
 from ...training.loop import BEST
 from ...training.orders import PURPOSES, numbers, weights_in
 from ...training.own_data import OwnData, Uplink
@@ -33,14 +36,18 @@ from ...training.step import export
 from ...training.suspicion import COUNTS, Suspicion, without_last
 from ...wire import frames
 from ...wire.ledger import DOWN, UP, Ledger
-from ..books import Books
+from ..books import JOURNAL, Books
 from ..folder import FolderLock
 from ..halt import lay_down
 from . import certs
-from .channel import LINGER, PERSISTENT, Address, GaveUp, NewSession, ServerChannel, call, told
-from .service import ENROLL
+from .audit_log import AuditLog
+from .channel import LINGER, PERSISTENT, Address, Ending, GaveUp, NewSession, ServerChannel, call, told
+from .credentials import Expiry
+from .pulse import Pulse
+from .service import ENROLL, LOOK, SAID
 from .session import VERSION, Frame, Refused, Type, note, read_note
 from .validation import finite
+from .versions import own_versions
 
 log = logging.getLogger("cutlayer.join")
 
@@ -65,11 +72,15 @@ class DeployedClient:
         self._about: dict[str, Any] = {}
         self._process = secrets.token_hex(8)
         self.lock: FolderLock | None = None
+        self.audit: AuditLog | None = None
+        self.expiry, self.pulse = Expiry(log), Pulse()
+        self._looked = -LOOK  # when its certificate was last looked at
         self._exact = True  # whether the server calls the run what an undisturbed one would have been
         self._turn: tuple[int, int, int] | None = (
             None  # epoch, first batch and step of the turn that is being followed
         )
         self._evaluation: tuple[str, int] = "", 0
+        self._told = deque[tuple[str, int]](maxlen=2)  # releases that were said in the log
         self._predicted = 0  # messages of the evaluation that is being followed
         self._lacks_best = False  # it stands at a best epoch that it was not there for
 
@@ -83,10 +94,14 @@ class DeployedClient:
                 number = told(facts, "number", int)
                 if not 0 <= number < self.plan.clients:
                     raise ProtocolError(f"the server calls this client number {number} of {self.plan.clients}")
+                said = {"server": self.address.target, "plan": self.plan.fingerprint(), "number": number}
+                log.info("plan agreed", extra={"facts": said})
                 return number
             except (GaveUp, Refused) as error:
                 passing = isinstance(error, GaveUp) or error.name in PERSISTENT
                 if not passing or time.monotonic() - began > self.channel.give_up:
+                    name = error.name if isinstance(error, Refused) else "away"
+                    log.error("refused", extra={"facts": {"error": name, "text": str(error)[:SAID]}})
                     raise
                 log.info("waiting", extra={"facts": {"for": self.address.target, "why": str(error)}})
                 time.sleep(0.5)
@@ -109,19 +124,43 @@ class DeployedClient:
             "task": [*task[:2], dict(task.attributes), task.vocabulary],
             **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }
+        self.snapshots.set_aside_damaged()
         if not self.snapshots.numbers():
             self._write(0)
 
     def run(self, on_step: OnStep = lambda *told: None) -> dict[str, Any]:
         """Follow orders until the run is over; returns what this client says of it."""
         self._on_step = on_step
+        try:
+            return self._run()
+        except Ending:
+            steps = self._party.network.steps
+            log.info("stopped", extra={"facts": {"step": steps}})
+            self.channel.close()
+            self._write_history()
+            self._put_down()
+            raise Interrupted(f"stopped after {steps} steps of this client; the same command goes on") from None
+        except Refused as error:
+            log.error("refused", extra={"facts": {"error": error.name, "text": str(error)[:SAID]}})
+            raise
+        finally:
+            if self.audit is not None:
+                self.audit.close()
+
+    def stop(self) -> None:
+        """End between two messages: what was sent is in the books, and the last snapshots are whole."""
+        self.channel.stop()
+
+    def _run(self) -> dict[str, Any]:
         while True:
+            self._look_at_certificates()
             try:
                 order = self._decode(self.channel.receive())
                 frame = self._answer(order)
                 result = self._result() if order.kind is Kind.END else {}  # before the server may forget us
                 self.channel.send(frame)
                 if order.kind is Kind.END:
+                    log.info("finished", extra={"facts": {"step": result["steps"], "exact": result["exact"]}})
                     self.channel.leave(LINGER)
                     self._put_down()
                     return result
@@ -129,6 +168,40 @@ class DeployedClient:
                 log.info("new session", extra={"facts": {"step": self._party.network.steps}})
             except Halt as halt:
                 raise self._halted(halt) from halt
+            except DiskFull:  # as if its machine were off, until there is room
+                self.channel.close()
+                self._put_down()
+                raise
+
+    def status(self) -> dict[str, Any]:
+        """How it is, for whoever asks on this client's own machine."""
+        facts: dict[str, Any] = {
+            "version": __version__,
+            "plan": self.plan.fingerprint(),
+            "state": "joining",
+            "missing": [],
+            "away": [] if self.channel.connected else [f"the server at {self.address.target}"],
+            "refused": {},
+            "certificates": self.expiry.facts(),
+        }
+        if self.party is None:
+            return facts
+        return facts | {
+            "state": "training",
+            "epoch": max(0, self.rows[-1]["epoch"] - 1) if self.rows else 0,
+            "step": self.party.network.steps,
+            "steps": self.plan.epochs * self.party.batches,
+            "accuracy": self.scores.get("validation"),
+            "ledger": self.ledger.as_dict(),
+            "step_seconds": self.pulse.usual,
+            "since_step": round(self.pulse.since(), 3),
+        }
+
+    def _look_at_certificates(self) -> None:
+        own, now = self.address.own, time.monotonic()
+        if own is not None and now - self._looked >= LOOK:
+            self._looked = now
+            self.expiry.own(own.current(), self.name)
 
     # -------------------------------------------------------------------- conversation
     @property
@@ -168,6 +241,7 @@ class DeployedClient:
     def _who(self) -> dict[str, Any]:
         return {
             "protocol": VERSION,
+            "versions": own_versions(),
             "name": self.name,
             "plan": self.plan.fingerprint(),
             "fields": self.plan.agreed(),
@@ -209,12 +283,20 @@ class DeployedClient:
             evaluated = self._party.evaluated_as(PURPOSES[purpose])
             self._turn, self._evaluation, self._predicted = None, (evaluated, epoch), 0
             self.books.evaluation(evaluated, epoch)
+            self._released(evaluated, epoch)
         elif order.kind in (Kind.TURN, Kind.WEIGHTS):
             epoch, first, last, _ = numbers(order, "turn", 4)
             if order.step != self._party.steps:
                 raise ProtocolError(f"{order}: this client stands at step {self._party.steps}")
             self._turn = epoch, first, order.step
             self._party.detour = (epoch, first) if self.books.turn(order.step, epoch, first, last) else ()
+            if last > first and (not self._told or self._told[-1] != ("train", epoch)):
+                self._released("train", epoch)
+
+    def _released(self, what: str, epoch: int) -> None:
+        """For the audit log, once an epoch; every turn of it is in the books."""
+        self._told.append((what, epoch))
+        log.info("released", extra={"facts": {"what": what, "epoch": epoch, "details": JOURNAL}})
 
     def _answer_to(self, message: Message) -> Message:
         answer = self.channel.receive()
@@ -224,7 +306,8 @@ class DeployedClient:
         empty = not reply.tensors and message.kind in FUSED and not (frozen and message.kind is Kind.BACKWARD)
         if self.plan.rounds.merges and empty:
             raise NonFinite("the server could not compute this without NaN or infinity: the turn is given up")
-        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen)
+        fan_out = self.plan.guard.fan_out
+        refuse_wrong_answer(message, reply, self._u, self._crossed.get(message.step, ()), frozen, fan_out)
         return reply.to(self.device)
 
     def _decode(self, frame: Frame) -> Message:
@@ -300,6 +383,7 @@ class DeployedClient:
             total, count = self.sums.get(name, (0.0, 0))
             self.sums[name] = (total + value, count + 1)
             self.rows[-1][name] = (total + value) / (count + 1)
+        self.pulse.step()
         self._on_step(epoch, self._party.network.steps, terms)
 
     def _halted(self, halt: Halt) -> Halt:
@@ -428,7 +512,7 @@ class PredictOnlyClient:
                 continue
         reply = decoded(answer, self._channel.limit)
         self._ledger.note(reply, DOWN, len(answer))
-        refuse_wrong_answer(message, reply, self._u)
+        refuse_wrong_answer(message, reply, self._u, fan_out=self._site.plan.guard.fan_out)
         return reply
 
 
@@ -450,9 +534,17 @@ def decoded(frame: Frame, limit: int) -> Message:
 
 
 def refuse_wrong_answer(
-    asked: Message, reply: Message, row: tuple[int, ...], crossed: tuple[int, ...] = (), forward_only: bool = False
+    asked: Message,
+    reply: Message,
+    row: tuple[int, ...],
+    crossed: tuple[int, ...] = (),
+    forward_only: bool = False,
+    fan_out: int = 1,
 ) -> None:
-    """A server is not believed either: another step, another shape, or numbers that are none."""
+    """A server is not believed either: another step, another shape, or numbers that are none.
+
+    Its half of the guard makes `fan_out` rows of each that left.
+    """
     if (reply.kind, reply.client, reply.step) != (asked.kind, asked.client, asked.step):
         raise ProtocolError(f"the server answered {asked} with {reply}")
     if asked.kind is Kind.LIFT:
@@ -468,8 +560,12 @@ def refuse_wrong_answer(
         name, shape = "loss", ()
     else:
         # To a reference the rows come back that were referred to: the labels they are compared with have as many.
-        rows = len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
+        rows = fan_out * len(asked["z"]) if "z" in asked.tensors else len(reply.tensors.get("u", ()))
         name, shape = "u", (rows, *row)
+        if GROWS in asked.tensors:
+            if not reply.tensors:  # the server has this text no longer
+                return
+            shape = (rows, asked["z"].shape[1], *row[1:])
     if set(reply.tensors) != {name}:
         raise ProtocolError(f"the server answered {asked} with {sorted(reply.tensors)[:4]}; {name} was expected")
     tensor = reply[name]

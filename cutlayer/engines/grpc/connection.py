@@ -56,7 +56,7 @@ class ClientConnection:
         self.connections = 0
         self.superseded = 0  # times another process took its place while it was connected
         self.heard_at = 0.0
-        self._moved_at = self._began_at = 0.0  # when something new came; when the frame that is coming began
+        self.moved_at = self._began_at = 0.0  # when something new came; when the frame that is coming began
         self.waited_for = False
         self._session: Session | None = None
         self._push: Push | None = None
@@ -95,7 +95,7 @@ class ClientConnection:
             assert self._session is not None
             self._push, self._close, self.facts = push, close, facts if not known else {**self.facts, **facts}
             self.connections += 1
-            self.heard_at = self._moved_at = time.monotonic()
+            self.heard_at = self.moved_at = time.monotonic()
             self._news.notify_all()
             self.wakeup.ring()
             return {"session": self.session_id, "heard": self._session.heard, "number": self.number}, again
@@ -128,7 +128,7 @@ class ClientConnection:
         self.heard_at = time.monotonic()
         if frame is None and session.partial == before:
             return None  # it came before, and is no sign that anything goes on
-        self._moved_at = self.heard_at
+        self.moved_at = self.heard_at
         if before is None:
             self._began_at = self.heard_at
         self._refuse_slow(session)
@@ -177,7 +177,7 @@ class ClientConnection:
                         raise Stopped
                     if not self.in_step:
                         raise Lost(self.name)
-                    latest = min(max(began, self._moved_at) + deadline, began + PATIENCE * deadline)
+                    latest = min(max(began, self.moved_at) + deadline, began + PATIENCE * deadline)
                     left = latest - time.monotonic()
                     if left <= 0:
                         raise Absent(self.name)

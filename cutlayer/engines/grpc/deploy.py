@@ -1,11 +1,12 @@
 """A run between machines, on disk: one folder at the server, one at each client, each enough to go on after a crash.
 
-server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json
-client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json; halted.json
-         and halted.safetensors where its detectors stopped it
+server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json, audit.jsonl
+client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json;
+         audit.jsonl; halted.json and halted.safetensors where its detectors stopped it
 """
 
 import json
+import logging
 import secrets
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Any
 from ... import __version__
 from ...core.batch import Task
 from ...core.errors import Interrupted
+from ...core.files import WRITING, tidy
 from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
@@ -27,14 +29,19 @@ from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
-from ..folder import LOCK, SCALE, FolderLock, keep_scale, keep_words, known_scale
+from ..folder import LOCK, SCALE, SECRET, FolderLock, keep_scale, keep_words, known_scale, known_secret
 from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
+from .audit_log import AuditLog
 from .channel import Address, require_loopback
 from .client import DeployedClient
+from .pulse import Pulse
 from .server import GrpcServer
 from .service import Network
+from .versions import own_versions
+
+log = logging.getLogger("cutlayer.serve")
 
 
 class Service:
@@ -50,12 +57,14 @@ class Service:
         identity: Path | None,
         limits: Limits | None = None,
         at_server: Sequence[Watcher] = (),
+        pulse: Pulse | None = None,
     ):
         _refuse_alone(plan)
         if identity is None:
             require_loopback(listen)
-        self.folder, self.at_server = folder, at_server
+        self.folder, self.at_server, self.pulse = folder, at_server, pulse or Pulse()
         self._lock = _begin(folder, plan.public())
+        self._audit = AuditLog(folder, log.name)
         self.admission = Admission(plan, names, limits or Limits())
         self.host: GrpcServer | None = None
         self.stopping = threading.Event()
@@ -67,8 +76,14 @@ class Service:
             identity=certs.read_identity(identity, "server") if identity else None,
             revoked=certs.Revoked(identity / certs.REVOKED) if identity else None,
         )
-        self._remember()
-        self.network.start()
+        try:
+            self._remember()
+            self.network.start()
+        except BaseException:
+            self._audit.close()
+            self._lock.release()
+            raise
+        log.info("started", extra={"facts": {"plan": self.admission.fingerprint, **own_versions()}})
 
     def run(
         self,
@@ -87,9 +102,12 @@ class Service:
                 host.use_kept()
                 result: dict[str, Any] = json.loads(done.read_text())
             else:
-                if not host.run(on_step, lambda: self._epoch(host, on_epoch)):
+                if not host.run(lambda event: self._step(event, on_step), lambda: self._epoch(host, on_epoch)):
+                    log.info("stopped", extra={"facts": {"step": host.progress.step}})
                     raise Interrupted(f"stopped after step {host.progress.step}; the same command goes on")
                 result = self._result(host)
+                ended = {"step": host.progress.step, "exact": result["exact"]}
+                log.info("finished", extra={"facts": ended})
             host.part(lambda name: self._told(result, name), already=result["ended"])
             if stay:
                 self.stopping.wait()
@@ -99,6 +117,7 @@ class Service:
                 connection.goodbye()
             time.sleep(0.1)
             self.network.stop()
+            self._audit.close()
             self._lock.release()
 
     def stop(self) -> None:
@@ -111,6 +130,7 @@ class Service:
     def close(self) -> None:
         """Of a service that was never run: leave port and folder to another."""
         self.network.stop(grace=0.0)
+        self._audit.close()
         self._lock.release()
 
     def status(self) -> dict[str, Any]:
@@ -120,8 +140,18 @@ class Service:
             "state": "waiting" if self.host is None else "finished" if self._finished() else "training",
             "missing": self.admission.missing(),
             "refused": dict(self.network.refused),
+            "certificates": self.network.expiry.facts(),
         }
-        return facts | (self.host.status() if self.host is not None else {})
+        if self.host is None:
+            return facts
+        sign = max(one.moved_at for one in self.admission.connections)
+        told = self.host.status()
+        return facts | told | {
+            "away": [one["name"] for one in told["clients"] if not (one["connected"] or one["skipped"])],
+            "step_seconds": self.pulse.usual,
+            "since_step": round(self.pulse.since(sign), 3),
+            "stalled": self.pulse.stalled(sign),
+        }  # fmt: skip
 
     def _finished(self) -> bool:
         return (self.folder / "result.json").exists()
@@ -140,12 +170,17 @@ class Service:
     def _remember(self) -> None:
         """What clients said of their data before a restart: the run need not wait for all of them to say it again."""
         snapshots = checkpoint.Snapshots(self.folder / "snapshots")
+        snapshots.set_aside_damaged()
         if numbers := snapshots.numbers():
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
                     shape, *rest = known["task"]
                     self.admission.task = Task(tuple(shape), *rest)
                     self.admission.known[client] = {**known, "task": self.admission.task}
+
+    def _step(self, event: StepEvent, on_step: Callable[[StepEvent], None]) -> None:
+        self.pulse.step()
+        on_step(event)
 
     def _epoch(self, host: GrpcServer, on_epoch: Callable[[dict[str, Any]], None]) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in host.progress.history)
@@ -189,6 +224,7 @@ def join(
     data: Source | None = None,
     data_dir: Path | None = None,
     device: str = "cpu",
+    on_open: Callable[[DeployedClient], None] = lambda site: None,
 ) -> DeployedClient:
     """Become `name` in a run, on this client's own `data` or on its share of the plan's: ready to `run()`."""
     _refuse_alone(plan)
@@ -199,8 +235,9 @@ def join(
     plan, lock = _with_secret(plan, folder)  # behind everything that can be wrong with the command: makes the folder
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(plan, name, address, folder, device)
-    site.lock = lock
+    site.lock, site.audit = lock, AuditLog(folder, "cutlayer.join")
     try:
+        on_open(site)
         number = site.enrol()
         task, own = own_parts(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
@@ -209,6 +246,7 @@ def join(
         keep_words(folder, own.private.tokenizer)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
+        site.audit.close()
         lock.release()
         raise
     return site
@@ -248,27 +286,50 @@ def _begin(folder: Path, plan: Plan) -> FolderLock:
     """A new folder, or one that was left by the same plan; it is this process's now."""
     plan.refuse_nameless()
     path = folder / "plan.json"
-    if not path.exists() and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
+    if not path.exists() and folder.exists() and any(not _is_nothing(one) for one in folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
     if path.exists():
-        before = json.loads(path.read_text())
-        checkpoint.refuse_other_version(before.get("version"), folder)
+        before = _begun(path)
+        checkpoint.refuse_other_version(before["version"], folder)
         if before["fingerprint"] != plan.fingerprint():
             raise ValueError(f"{folder} belongs to another plan: {before['plan']}. Choose another --out")
-        return FolderLock(folder)
+        return _locked(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder)
+    lock = _locked(folder)
     facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(path, json.dumps(facts, indent=1))
     return lock
 
 
+def _is_nothing(path: Path) -> bool:
+    """What a process leaves in a folder that it could not begin."""
+    return path.name == LOCK or path.name.endswith(WRITING)
+
+
+def _locked(folder: Path) -> FolderLock:
+    """It is this process's, and so is what others left there half written."""
+    lock = FolderLock(folder)
+    for place in (folder, folder / "snapshots"):
+        tidy(place)
+    return lock
+
+
+def _begun(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text())
+        return {"version": told.get("version"), "fingerprint": told["fingerprint"], "plan": told["plan"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is empty or damaged: put back a copy of it, or begin anew with another --out"
+        ) from error
+
+
 def _with_secret(plan: Plan, folder: Path) -> tuple[Plan, FolderLock]:
     """The plan with this client's own private seed, drawn once and kept: a replayed step must be the same step."""
     lock = _begin(folder, plan)
-    path = folder / "private.json"
+    path = folder / SECRET
     if path.exists():
-        kept = json.loads(path.read_text())["private_seed"]
+        kept = known_secret(folder)
         if plan.private_seed not in (None, kept):
             raise ValueError(f"{folder} was started with another private seed")
         return replace(plan, private_seed=kept), lock

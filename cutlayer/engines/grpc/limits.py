@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .session import LARGEST
+from .versions import VersionPolicy
 
 GREETING = 10.0  # seconds a new connection has to say who it is
 REVIEW = 5.0  # seconds between two looks at the certificate of an open connection, and at frames that do not end
@@ -24,6 +25,7 @@ class Limits:
     greeting: float = GREETING  # seconds a new connection has to say who it is
     review: float = REVIEW  # seconds between two looks at the certificate of an open connection
     quiet: float = QUIET  # seconds without a byte before a client is asked whether it is still there
+    versions: VersionPolicy = VersionPolicy()  # how far those of a client may differ from ours
 
     @property
     def visits(self) -> int:

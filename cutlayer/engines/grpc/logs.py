@@ -4,6 +4,12 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What an event is about, by name."""
+    return getattr(record, "facts", {})
 
 
 class Facts(logging.Formatter):
@@ -14,7 +20,7 @@ class Facts(logging.Formatter):
         self._json = form == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = getattr(record, "facts", {})
+        facts = facts_of(record)
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         event = record.getMessage()
         if self._json:
@@ -25,11 +31,19 @@ class Facts(logging.Formatter):
         return f"{when} {event} {told}".rstrip()
 
 
+class _Stderr(logging.StreamHandler):
+    """Standard error as it is when something is said: it may be taken over while a party runs (native_lines.py)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def start_logs(form: str) -> None:
     """Events of `cutlayer.*` to standard error."""
     if form not in ("text", "json"):
         raise ValueError(f"--log is text or json; got {form!r}")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(Facts(form))
     logger = logging.getLogger("cutlayer")
     logger.handlers[:] = [handler]

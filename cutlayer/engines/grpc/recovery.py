@@ -8,7 +8,7 @@ from ...training.checkpoint import Snapshots
 from . import admission as admission
 from .admission import Admission
 from .attendance import Attendance, log
-from .carrier import GrpcCarrier
+from .carrier import GrpcCarrier, side_by_side
 from .connection import Absent, ClientConnection
 
 
@@ -72,19 +72,21 @@ class Recovery:
         if not common:
             self.attendance.exact = False
         self.rewinds += self.progress.step < stood
-        for connection in present:
-            connection.agree()
-            theirs = self.kept if common else self.newest_of(connection)
-            try:
-                order = self.carrier.order(Kind.REWIND, connection.number, theirs)
-                done = self.carrier.ask(connection.number, order)
-            except Absent:
-                self.attendance.lose(connection)
-                continue
-            connection.facts["snapshots"] = [one for one in connection.facts["snapshots"] if one <= self.kept]
-            if not common:
-                self.progress.taken[connection.number] = int(done["steps"])
+        side_by_side(lambda connection: self._lead_back(connection, bool(common)), present)
         log.info("met", extra={"facts": {"snapshot": self.kept, "step": self.progress.step}})
+
+    def _lead_back(self, connection: ClientConnection, common: bool) -> None:
+        """One client to where the server stands, or as near as it can come."""
+        connection.agree()
+        theirs = self.kept if common else self.newest_of(connection)
+        try:
+            done = self.carrier.ask(connection.number, self.carrier.order(Kind.REWIND, connection.number, theirs))
+        except Absent:
+            self.attendance.lose(connection)
+            return
+        connection.facts["snapshots"] = [one for one in connection.facts["snapshots"] if one <= self.kept]
+        if not common:
+            self.progress.taken[connection.number] = int(done["steps"])
 
     def newest_of(self, connection: ClientConnection) -> int:
         """The snapshot nearest to where the coordinator stands, of those a client has."""

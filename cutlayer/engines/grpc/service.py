@@ -15,17 +15,20 @@ import grpc
 from . import certs
 from .admission import Admission
 from .connection import ClientConnection, Push
-from .session import CHUNK, HEADER, VERSION, Refused, Type, note, read_note
+from .credentials import Credentials, Expiry
+from .session import CHUNK, HEADER, Refused, Type, note, read_note
 
 CONVERSE, ENROLL, STATUS = "/cutlayer.Cut/Converse", "/cutlayer.Cut/Enroll", "/cutlayer.Cut/Status"
 FAREWELL = 5.0  # seconds to take in why a connection ends
 IDLE_MS = 60_000  # a connection without a conversation is closed
-TOLD = 2000  # characters of an error that are sent or logged
+TOLD = 2000  # characters of an error that are sent or logged,
+SAID = 300  # and of a refusal in the log
 NAMES = 4096  # names whose connections are counted at a time
 CONNECTIONS = (30, 10.0)  # a client may connect so many times in so many seconds
 PENALTY = 1.0  # seconds that who calls too often waits for its refusal
 STREAMS = 8  # calls that one connection may have open: more of them wait at the caller
 SILENT = 4  # connections of one certificate that have not said anything yet
+LOOK = 3600.0  # seconds between two looks at how long the server's own certificate holds
 SPARE = 64  # calls beside those of the clients, for whoever is to be refused
 
 log = logging.getLogger("cutlayer.serve")
@@ -62,6 +65,7 @@ class Network:
         self._listen, self._identity, self._revoked = listen, identity, revoked
         self._admission, self._limits, self._status = admission, admission.limits, status
         self._came: dict[str, deque[float]] = {}
+        self.expiry = Expiry(log)
         self._silent: Counter[str] = Counter()  # connections whose greeting has not come, by name
         self._loop = asyncio.new_event_loop()
         self._ready: threading.Event = threading.Event()
@@ -113,14 +117,19 @@ class Network:
             if self._identity is None:
                 self.port = self._server.add_insecure_port(self._listen)
             else:
-                own = self._identity
-                credentials = grpc.ssl_server_credentials([(own.key, own.cert)], own.ca, require_client_auth=True)
-                self.port = self._server.add_secure_port(self._listen, credentials)
+                self._own = Credentials(self._identity, "server", log)
+                self.port = self._server.add_secure_port(self._listen, self._own.of_server())
+                self._watch = asyncio.ensure_future(self._watch_certificates(self._own))
         except RuntimeError as error:
             raise OSError(
                 f"cannot listen on {self._listen}: the port is taken, or it is no address of ours"
             ) from error
         await self._server.start()
+
+    async def _watch_certificates(self, own: Credentials) -> None:
+        while True:
+            self.expiry.own(own.current(), "server")
+            await asyncio.sleep(LOOK)
 
     # ---------------------------------------------------------------------- calls
     async def _tell(self, request: bytes, context: Any) -> bytes:
@@ -130,17 +139,21 @@ class Network:
                 return json.dumps(self._status()).encode()
         except Refused as error:
             await self._slow_down(error)
-            return self._refusal(error)
+            return self._refusal(error, context)
 
     async def _enroll(self, request: bytes, context: Any) -> bytes:
         try:
             with _named():
                 self._refuse_calls(context, "enrolment")
                 facts = read_note(request, Type.HELLO)
-                return note(Type.WELCOME, self._admission.enrol(self._greeted(context, facts), facts))
+                name = self._greeted(context, facts)
+                welcome = self._admission.enrol(name, facts)
+                said = {"client": name, "plan": self._admission.fingerprint, "from": context.peer()}
+                log.info("plan agreed", extra={"facts": said})
+                return note(Type.WELCOME, welcome)
         except Refused as error:
             await self._slow_down(error)
-            return self._refusal(error)
+            return self._refusal(error, context)
 
     async def _slow_down(self, error: Refused) -> None:
         """Whoever comes too often is not refused at once: it would come again at once."""
@@ -148,7 +161,7 @@ class Network:
             await asyncio.sleep(PENALTY)
 
     def _refuse_calls(self, context: Any, what: str) -> None:
-        name = self._name(context, {"name": "?"})
+        name = self._name(context, {"name": "?"}, operators=what == "status")
         if self._identity is not None:
             self._refuse_too_often(f"{name}, {what}")
 
@@ -193,20 +206,21 @@ class Network:
                 coming = self._admission.admit(name, facts)
                 welcome, again = coming.connect(facts, push, close)
             connection = coming
+            self._joined(context, connection, facts)
             await context.write(note(Type.WELCOME, welcome))
             await self._carry(connection, push, again, outgoing, closing, context)
         except TimeoutError:
-            await context.write(
-                self._refusal(Refused("slow", f"no greeting within {self._limits.greeting:.0f} seconds"))
-            )
+            slow = Refused("slow", f"no greeting within {self._limits.greeting:.0f} seconds")
+            await context.write(self._refusal(slow, context))
         except Refused as error:
             if connection is not None:
                 connection.drop()
             await self._slow_down(error)
-            await context.write(self._refusal(error))
+            await context.write(self._refusal(error, context))
         finally:
             if connection is not None:
                 connection.disconnect(push)
+                log.info("left", extra={"facts": {"client": connection.name, "what": _purpose(facts)}})
 
     async def _carry(
         self,
@@ -262,13 +276,10 @@ class Network:
 
     # ----------------------------------------------------------------- who may enter
     def _greeted(self, context: Any, facts: dict[str, Any]) -> str:
-        if facts.get("protocol") != VERSION:
-            raise Refused(
-                "version", f"this server speaks version {VERSION}, not {facts.get('protocol')}: update the older side"
-            )
+        self._limits.versions.refuse(facts)
         return self._name(context, facts)
 
-    def _name(self, context: Any, facts: dict[str, Any]) -> str:
+    def _name(self, context: Any, facts: dict[str, Any], operators: bool = False) -> str:
         """Who this is: the name in the certificate. Without certificates, on loopback only, what it says."""
         claimed = str(facts.get("name", ""))
         if self._identity is None:
@@ -282,6 +293,8 @@ class Network:
             raise Refused("expired", f"the certificate of {names[0].decode()} has expired")
         if self._revoked is not None and self._revoked.holds(certs.serial(pem)):
             raise Refused("revoked", f"the certificate of {names[0].decode()} was revoked")
+        if not operators and certs.is_operators(pem):
+            raise Refused("operator", f"{names[0].decode()} is an operator, who may ask for the status and no more")
         if claimed not in ("?", names[0].decode()):
             raise Refused("name", f"the certificate is {names[0].decode()}'s, not {claimed}'s")
         return str(names[0].decode())
@@ -298,9 +311,24 @@ class Network:
             raise Refused("rate", f"{name} connected {most} times within {seconds:.0f} seconds: wait")
         came.append(now)
 
-    def _refusal(self, error: Refused) -> bytes:
+    def _joined(self, context: Any, connection: ClientConnection, facts: dict[str, Any]) -> None:
+        said = {"client": connection.name, "what": _purpose(facts), "from": context.peer()}
+        log.info("joined", extra={"facts": {**said, "plan": self._admission.fingerprint}})
+        if self._identity is not None:
+            self.expiry.note(connection.name, context.auth_context()["x509_pem_cert"][0])
+
+    def _refusal(self, error: Refused, context: Any = None) -> bytes:
+        """What is said to who is refused. With a context it is logged; else whoever refused it has done that."""
         self.refused[error.name] += 1
+        if context is not None:
+            names = (context.auth_context() or {}).get("x509_common_name", [])
+            said = {"client": ", ".join(one.decode(errors="replace") for one in names), "from": context.peer()}
+            log.warning("refused", extra={"facts": {**said, "error": error.name, "text": str(error)[:SAID]}})
         return note(Type.REFUSED, {"name": error.name, "text": str(error)[:TOLD]})
+
+
+def _purpose(facts: dict[str, Any]) -> str:
+    return "predict" if facts.get("purpose") == "predict" else "train"
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from collections.abc import Set
 import torch
 from torch import Tensor
 
-from ...core.batch import Task
+from ...core.batch import NO_LABEL, Task
 from ...core.message import BESIDE, Kind, Message
+from ...training.growing_text import GROWS, grows
 from ...training.labels import label_shape
 from ...training.plan.plan import Plan
 from ...training.plan.roles import Phase
@@ -34,7 +35,7 @@ class MessageValidator:
         self._pieces, self._exchanges, self._exchanged = plan.micro_batches, plan.guard.exchange, -1
         self._fan_out = plan.guard.fan_out
         self._counts = not plan.guard.mixes_samples  # whether each row is a sample's own
-        self._roles, self._phase = plan.roles, Phase.SPLIT
+        self._roles, self._phase, self._grows = plan.roles, Phase.SPLIT, grows(plan, task)
         self.silent = False  # whether nothing is heard of the turn but its end
         self._first = self._last = self._step = 0  # of the turn, in batches
         self.frozen, self._crosses, self._merges = False, plan.protocol.crosses, plan.rounds.merges
@@ -66,8 +67,11 @@ class MessageValidator:
         if self._order is Kind.EVALUATE:
             if message.kind is not Kind.PREDICT:
                 raise Refused("kind", f"{message} was not asked for: only PREDICT is")
-            self._tensors(message, {"z", *self._beside})
-            self._activations(message, max(self._rows, PREDICTED))
+            self._tensors(message, {"z", *self._beside}, {GROWS} if self._grows else set())
+            if GROWS in message.tensors:
+                self._places(message)
+            else:
+                self._activations(message, max(self._rows, PREDICTED))
             return
         if message.kind is Kind.LIFT:
             self._exchange(message)
@@ -170,6 +174,18 @@ class MessageValidator:
         for name, form in self._beside.items():
             _refuse_other(message, name, (len(z), *form.shape), form.dtype)
 
+    def _places(self, message: Message) -> None:
+        """Some places of one text, wherever they are."""
+        where, z = message[GROWS], message["z"]
+        if where.dtype != torch.int64 or where.shape != (3,):
+            raise Refused("shape", f"{message}: {GROWS} is three whole numbers")
+        places = z.shape[1] if z.dim() > 1 else 0
+        if not 0 < places <= self._sent[0]:
+            raise Refused("shape", f"{message}: z has {places} places, 1 to {self._sent[0]} are allowed")
+        _refuse_other(message, "z", (1, places, *self._sent[1:]))
+        if min(where.tolist()) < 0 or int(where[2]) + places > self._sent[0]:
+            raise Refused("range", f"{message}: {places} places from {int(where[2])} on, of {self._sent[0]}")
+
     def _labels(self, message: Message) -> None:
         y, rows = message["y"], message.tensors.get("rows")
         lifted = len(message["z"]) * self._fan_out
@@ -179,7 +195,8 @@ class MessageValidator:
             raise Refused("shape", f"{message}: y is one {each} for each row of z")
         if not 0 < len(y) <= self._rows:
             raise Refused("shape", f"{message}: y has {len(y)} labels, 1 to {self._rows} are allowed")
-        if not 0 <= int(y.min()) <= int(y.max()) < self._classes:
+        known = y[y != NO_LABEL] if self._label else y  # pixels may have none
+        if not known.numel() or not 0 <= int(known.min()) <= int(known.max()) < self._classes:
             raise Refused("range", f"{message}: y holds classes from 0 to {self._classes - 1}")
         if rows is not None:
             if rows.dtype != torch.int64 or rows.shape != y.shape[:1]:

@@ -4,12 +4,12 @@ A step is captured whole, both sides of the cut and both optimizers, once it has
 shapes, rates and tensors. It computes what the plain step computes; what cannot be captured runs as always.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...core.batch import Batch
@@ -33,6 +33,8 @@ class CapturedSteps:
         self._looked = False  # at a plain step, for what a graph would repeat
         self._stands: dict[int, tuple[float, ...]] = {}  # by client, what the graphs below were captured with
         self._kept: dict[int, dict[Any, _Captured]] = {}
+        self._plain = set[Any]()  # shapes that a plain step had
+        self._walked: dict[int, tuple[tuple[nn.Module, ...], list[Mapping[str, Tensor | None]]]] = {}
         self._pool: Any = None
 
     def __call__(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
@@ -40,13 +42,18 @@ class CapturedSteps:
             return learn(client, batch, hooks=hooks)
         exchange_lift(client)  # between two steps, captured or not
         stands = (*self._rates(client), *self._tensors(client))
+        shapes = batch.x.shape, batch.y.shape, tuple(batch.s)
         if self._stands.get(client.number) != stands:
             # Tensors were replaced, a rate is another or momentum is still to be made: a plain step, and look again.
             self._start_anew(client.number, stands)
+            self._plain.add(shapes)
             return learn(client, batch)
         if not self._looked:
             return self._look(client, batch)
-        kept, shapes = self._kept[client.number], (batch.x.shape, batch.y.shape, tuple(batch.s))
+        if shapes not in self._plain:  # kernels are loaded and chosen when a shape is new, and not while capturing
+            self._plain.add(shapes)
+            return learn(client, batch)
+        kept = self._kept[client.number]
         if shapes not in kept:
             captured = self._capture(client, batch)
             if captured is None:
@@ -60,6 +67,7 @@ class CapturedSteps:
         while len(self._kept) >= MOST_KEPT:
             oldest = next(iter(self._kept))
             del self._kept[oldest], self._stands[oldest]
+            self._walked.pop(oldest, None)
         self._stands[number], self._kept[number] = stands, {}
 
     def _look(self, client: ClientNetwork, batch: Batch) -> dict[str, float]:
@@ -79,6 +87,7 @@ class CapturedSteps:
         updates = self.server.bodies.version(client.number)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         client.remote.continue_at(step)
+        drawn = torch.cuda.get_rng_state(batch.x.device)
         try:
             with self.ledger.recording() as crossed, torch.cuda.graph(graph, pool=self._pool):
                 terms = client.split.terms(still, client.remote)
@@ -92,6 +101,7 @@ class CapturedSteps:
         except RuntimeError as error:
             self.why_not = f"this step cannot be captured: {str(error).splitlines()[0]}"
             torch.cuda.synchronize()
+            _draw_again_from(drawn, batch.x.device)
             self.server.forget(client.number)
             client.split.zero_grad()  # what was captured of them was never computed
             client.remote.continue_at(step)
@@ -125,17 +135,35 @@ class CapturedSteps:
 
     def _tensors(self, client: ClientNetwork) -> tuple[int, ...]:
         """Where everything lies that a step reads or writes beside its batch."""
-        modules = (client.split, self.server.bodies.of(client.number))
-        places = [t.data_ptr() for module in modules for t in (*module.parameters(), *module.buffers())]
+        places = [t.data_ptr() for held in self._held(client) for t in held.values() if t is not None]
         for optimizer in (client.optimizer, self.server.optimizer):
             for entries in optimizer.state.values() if optimizer is not None else ():
                 places += [value.data_ptr() for value in entries.values() if isinstance(value, Tensor)]
         return tuple(places)
 
+    def _held(self, client: ClientNetwork) -> list[Mapping[str, Tensor | None]]:
+        """Where modules of both sides keep their tensors. Walking through them takes longer than a small step."""
+        body = self.server.bodies.of(client.number)
+        parts = (body, client.split, *client.split.children())
+        known = self._walked.get(client.number)
+        if known is None or known[0] != parts:
+            inside = [part for side in parts[:2] for part in side.modules()]
+            found: list[Mapping[str, Tensor | None]] = [part._parameters for part in inside]
+            known = self._walked[client.number] = (parts, found + [part._buffers for part in inside])
+        return known[1]
+
     def _rates(self, client: ClientNetwork) -> Iterator[float]:
         for optimizer in (client.optimizer, self.server.optimizer):
             for group in optimizer.param_groups if optimizer is not None else ():
                 yield group["lr"]
+
+
+def _draw_again_from(state: Tensor, device: torch.device) -> None:
+    """A capture that fails leaves the device's generator waiting for its end, and dropout is refused from then on."""
+    fresh = torch.Generator(device)
+    fresh.set_state(state)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 class _Captured(NamedTuple):

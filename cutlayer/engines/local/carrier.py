@@ -11,7 +11,7 @@ from ...core.state import State
 from ...data.base import Parts, Samples
 from ...training.batches import on
 from ...training.coordinator import Coordinator
-from ...training.evaluation import figures
+from ...training.evaluation import figures, mean_loss
 from ...training.fused_wave import FUSED
 from ...training.loop import BEST
 from ...training.micro_batches import Ring
@@ -57,14 +57,6 @@ class LocalCarrier:
         self.coordinator, self.clients, self.parts, self._fused = coordinator, clients, parts, fused
         self._there: dict[int, tuple[Samples, Samples]] = {}  # what is held out, and the same on the clients' device
 
-    @property
-    def keeps_heads(self) -> bool:
-        """Whether a client's network is more than what is shared."""
-        coordinator = self.coordinator
-        roles = coordinator.plan.roles
-        # Clients that all are frozen are not given the shared weights again.
-        return not coordinator.shared or roles.keeps_heads or roles.phase(coordinator.progress.epoch).frozen
-
     def ask_all(self, turns: Sequence[Turn]) -> Iterable[Message | None]:
         if self._fused is not None:
             return self._fused.side_by_side(turns, self._one)
@@ -75,15 +67,15 @@ class LocalCarrier:
 
     def ask(self, client: int, order: Message) -> Message:
         """Have a client follow an order, and return its answer."""
-        done = self.clients.awake(client, self.keeps_heads, self._fused is not None).handle(order)
+        done = self.clients.awake(client, self.coordinator.keeps_networks, self._fused is not None).handle(order)
         self.coordinator.server.settled(client)
         return done
 
     def evaluate(self, purpose: str) -> list[float]:
-        self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.keeps_heads))
+        self.coordinator.progress.refuse_lost_weights(self.clients.own_tensors(self.coordinator.keeps_networks))
         found = self.accuracies(purpose, self.parts.val if purpose == "validate" else self.parts.test)
-        told = figures(client.scored for client in self.clients)
-        self.coordinator.progress.figures = {name: told[name] for name in told if name == "perplexity"}
+        told = figures(client.scored for client in self.clients) | mean_loss(client.scored for client in self.clients)
+        self.coordinator.progress.figures = {name: told[name] for name in told if name in ("perplexity", "loss")}
         return found
 
     def accuracies(self, purpose: str, samples: Samples) -> list[float]:
@@ -92,8 +84,8 @@ class LocalCarrier:
         samples = self._on_device(samples)
         for client in self.clients[:1] if coordinator.alike else self.clients:
             part = part_of(samples, client.number, coordinator.plan, coordinator.alike)
-            self.clients.awake(client.number, self.keeps_heads)
-            weights = {} if client.number in coordinator.heads_of_their_own() else coordinator.shared
+            self.clients.awake(client.number, self.coordinator.keeps_networks)
+            weights = {} if client.number in coordinator.heads_of_their_own() else coordinator.shown(client.number)
             right, count = client.evaluate_with(weights, purpose, coordinator.progress.epoch, part)
             found += [right / count] if count else []
         return found
@@ -107,10 +99,10 @@ class LocalCarrier:
         return self._there[id(samples)][1]
 
     def keep(self, number: int) -> State:
-        return self.clients.tensors(self.keeps_heads)
+        return self.clients.tensors(self.coordinator.keeps_networks)
 
     def rewind(self, number: int, kept: Mapping[str, Tensor]) -> None:
-        self.clients.load(kept, self.keeps_heads, self.coordinator.shared)
+        self.clients.load(kept, None if self.coordinator.keeps_networks else self.coordinator.shown)
         for client, steps in zip(self.clients, self.coordinator.progress.taken, strict=True):
             client.continue_at(steps)
             client.at_best = number == BEST

@@ -1,6 +1,6 @@
 """Clients of one process: of very many, only those used last have a network in memory."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from torch import Tensor
@@ -191,15 +191,15 @@ class ClientPool(Sequence[PooledClient]):
                 self.awake(client.number, keeps)
             yield from ((f"client{client.number}/{name}", t) for name, t in own.items())
 
-    def load(self, tensors: Mapping[str, Tensor], keeps: bool, shared: State) -> None:
-        """Go back to what `tensors` once was; where clients keep nothing, they have what is shared."""
+    def load(self, tensors: Mapping[str, Tensor], shown: Callable[[int], State] | None) -> None:
+        """Go back to what `tensors` once was; where clients keep nothing, they have what they are `shown`."""
         found: dict[str, State] = {}
         for key, tensor in tensors.items():
             party, name = key.split("/", 1)
             found.setdefault(party, {})[name] = tensor
         for client in self._clients:
             client.load_state(found.get(f"client{client.number}", {}))
-            if not keeps and client.awake:
-                load(client.network, {name: t.to(client.device) for name, t in shared.items()})
             if client.awake:
-                self.awake(client.number, keeps)
+                if shown is not None:
+                    load(client.network, {name: t.to(client.device) for name, t in shown(client.number).items()})
+                self.awake(client.number, keeps=shown is None)

@@ -115,6 +115,13 @@ class LocalRun:
         """Each is woken up when it is looked at."""
         return _Each(self.clients, lambda client: client.network)
 
+    def newest(self, client: int) -> ClientNetwork:
+        """A client's network with the shared weights, where there are some."""
+        network = self.networks[client]
+        if shared := self.coordinator.shown(client):
+            load(network, shared)
+        return network
+
     @property
     def samples(self) -> Sequence[Samples]:
         """Each client's own."""
@@ -161,12 +168,9 @@ class LocalRun:
             return None
         if not self.plan.shared_client_network and self.plan.clients > 1:
             return None
-        adapters, shared = self.plan.adapters, self.coordinator.shared
+        adapters = self.plan.adapters
         widest = max(range(self.plan.clients), key=adapters.rank_of) if adapters is not None else 0
-        client = self.networks[widest]
-        if shared:
-            load(client, shared)
-        split = client.split
+        split = self.newest(widest).split
         if not self.plan.protocol.crosses:
             parts = {name: folded(part) for name, part in split.head.named_children()}
             return whole_state(self.plan.net, head=parts["0"], body=parts["1"], tail=folded(split.tail))
@@ -180,10 +184,8 @@ class LocalRun:
         unfix(self.server.body)
         for party in self.clients:
             party.keep_whole()
-        for client, theirs in zip(self.networks, other.networks, strict=True):
-            if other.coordinator.shared:
-                load(theirs, other.coordinator.shared)
-            for name, module in theirs.split.named_children():
+        for number, client in enumerate(self.networks):
+            for name, module in other.newest(number).split.named_children():
                 if name != "guard":
                     client.split.get_submodule(name).load_state_dict(module.state_dict())
         for name, module in other.server.body.named_children():

@@ -5,7 +5,8 @@ private.json         the clients' private seed (readable by its owner alone)
 words.txt            of texts: what the token ids stand for, where the words were those of the training texts
 input_scale.json     how inputs far from 0 to 1 were standardised (the same)
 history.jsonl        one line an epoch
-last.safetensors     where the run stands; best.safetensors: its best epoch by validation accuracy
+last.safetensors     where the run stands; older-last.safetensors: the epoch before, as long as it runs
+best.safetensors     its best epoch by validation accuracy
 halted.*             where a detector stopped it, and why: see `halt`
 result.json          accuracy, bytes, time, once it is finished
 transcript.bin       what the server received, where it was recorded: `cutlayer attack` reads it
@@ -13,6 +14,7 @@ model.safetensors    the whole network at the end, where there is one for all cl
 """
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +58,7 @@ from ..result import Result
 from .room import sentence
 from .run import LocalRun
 
+LAST = "last.safetensors"
 Carried = Callable[..., bool]  # as `LocalRun.train`, with the run in front
 
 
@@ -86,9 +89,11 @@ def train(
     """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
     follow = follow or Following()
     if follow.elsewhere is not None and (follow.record or follow.link is not None):
-        raise ValueError("--record and --link listen to the server in this process: leave them out, or --engine ray")
+        raise ValueError(
+            "--record and --link listen to a server in this process: leave out either them or --engine ray"
+        )
     if follow.elsewhere is not None and str(faster):
-        raise ValueError(f"{faster}: faster ways are those of one process: leave them out, or --engine ray")
+        raise ValueError(f"{faster}: faster ways are those of one process: leave out either them or --engine ray")
     folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if (link := follow.link) is not None:
         refuse_side_by_side(plan)
@@ -99,7 +104,7 @@ def train(
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
     run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None, faster=faster)
     if resume:
-        run.restore(*checkpoint.load(folder / "last.safetensors"))
+        run.restore(*checkpoint.load_or_older(folder / LAST))
         write_plan(run.plan, folder)
         if recorder is not None and (folder / TRANSCRIPT).exists():
             recorder.load(folder / TRANSCRIPT)
@@ -110,8 +115,8 @@ def train(
 
     def keep() -> None:
         if run.progress.best.epoch == run.progress.epoch:
-            _save(run, folder, "best")
-        _save(run, folder, "last")
+            checkpoint.save(folder / "best.safetensors", *run.snapshot())
+        _save(run, folder)
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
         follow.on_epoch(run.progress.history[-1])
@@ -132,7 +137,7 @@ def train(
         del run
         raise MemoryError(sentence(plan, task, where))
     if not finished:
-        _save(run, folder, "last")
+        _save(run, folder)
         if recorder is not None:
             recorder.save(folder / TRANSCRIPT)
         again = "" if typable(run.plan) else "with the same recipe and options, and "
@@ -190,17 +195,26 @@ def ready(
 
 
 def _begin(run: LocalRun, folder: Path) -> None:
+    """Its first checkpoint is the last of what a run needs to go on: where that is not there, nothing was begun."""
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_first(run, folder)
+    except OSError:
+        shutil.rmtree(folder)  # it was new or empty, and would be neither for the next command
+        raise
+
+
+def _write_first(run: LocalRun, folder: Path) -> None:
     write_plan(run.plan, folder)
     keep_scale(folder, run.parts.scale)
     keep_words(folder, run.parts.private.tokenizer)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
-    _save(run, folder, "last")
+    _save(run, folder)
 
 
-def _save(run: LocalRun, folder: Path, name: str) -> None:
-    checkpoint.save(folder / f"{name}.safetensors", *run.snapshot())
+def _save(run: LocalRun, folder: Path) -> None:
+    checkpoint.save_keeping_older(folder / LAST, *run.snapshot())
     _write_history(run, folder)
 
 
@@ -264,4 +278,5 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         **more,
     }
     checkpoint.write_text(folder / RESULT, json.dumps(result, indent=1))
+    checkpoint.drop_older(folder / LAST)
     return result

@@ -66,6 +66,7 @@ class _Turns:
     orders: list[Message]
     then: list[int]  # stamps
     places: list[int]  # of each in its round
+    keeps: bool  # their networks are more than what comes with their next orders
     replies: list[tuple[bytes, Sequence[bytes] | bytes]] = field(default_factory=list)  # by what was asked
     heard: int = 0  # how many of them the crew has had
     kept: int = 0  # bytes
@@ -89,11 +90,6 @@ class RayCarrier:
         # No two servers of a fleet give the same stamp, and so no crew takes an older state for a newer one.
         self._stamps = count(time.time_ns())
 
-    @property
-    def keeps(self) -> bool:
-        """Whether a client's network is more than what comes with its orders."""
-        return not self.coordinator.relays or self.coordinator.plan.roles.keeps_heads
-
     # ------------------------------------------------------------------- what an engine is
     def ask_all(self, turns: Sequence[Turn]) -> Iterable[Message | None]:
         rounds, crosses = self.coordinator.plan.rounds, self.coordinator.plan.protocol.crosses
@@ -105,7 +101,7 @@ class RayCarrier:
 
     def evaluate(self, purpose: str) -> list[float]:
         coordinator, found = self.coordinator, list[float]()
-        if self.keeps:
+        if coordinator.keeps_networks:
             coordinator.progress.refuse_lost_weights(self.keep(0).items())
         what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
         own = coordinator.heads_of_their_own()
@@ -252,7 +248,8 @@ class RayCarrier:
     def _given(self, orders: list[Message], places: Sequence[int], learns: bool = False) -> _Turns:
         """Orders for the crew that plays these clients. Who does not learn keeps what it has."""
         then = [next(self._stamps) if learns else self._shelf.stamp(order.client) for order in orders]
-        return _Turns(orders[0].client % len(self.crews), orders, then, list(places))
+        keeps = self.coordinator.keeps_networks
+        return _Turns(orders[0].client % len(self.crews), orders, then, list(places), keeps)
 
     def _begin(self, at: _Turns, with_states: bool = False) -> Any:
         orders, recent = [], self._recent[at.crew]
@@ -263,7 +260,7 @@ class RayCarrier:
             if len(recent) > AWAKE:
                 del recent[next(iter(recent))]
             stamp = self._shelf.stamp(order.client)
-            orders.append(Order(bytes(frames.encode(order)), stamp, then, state))
+            orders.append(Order(bytes(frames.encode(order)), stamp, then, at.keeps, state))
         at.heard = 0
         at.ticket = self.crews.begin(at.crew, orders)
         return at.ticket

@@ -42,7 +42,6 @@ class Setup(NamedTuple):
     )
     counts: Sequence[int]  # how many each has
     alike: bool  # all clients have one network, so that one speaks for all
-    keeps: bool  # a client's network is more than what comes with its orders
 
 
 class Order(NamedTuple):
@@ -51,6 +50,7 @@ class Order(NamedTuple):
     frame: bytes
     stamp: int
     then: int  # the stamp of what it leaves
+    keeps: bool  # that is its network, too, not only what it remembers beside it
     state: Asleep | None = None  # None: the crew may have it still
 
 
@@ -121,7 +121,7 @@ class Crew:
         for order, (number, client) in zip(orders, playing.items(), strict=True):
             self._awake[number] = order.then, client
             if order.then != order.stamp:
-                states.append(Asleep.of(client.own_state() if self._setup.keeps else client.memory(), self._layout))
+                states.append(Asleep.of(client.own_state() if order.keeps else client.memory(), self._layout))
         answers = [bytes(frames.encode(one)) for one in done]
         return Said((), False, answers, states, self._steps, dict(self._ledger.samples))
 

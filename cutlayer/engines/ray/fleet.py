@@ -52,8 +52,7 @@ def fleet_of(run: LocalRun, device: torch.device | str = "cpu") -> tuple[Coordin
     counts = [len(share) for share in shares]
     assert len(counts) == run.plan.clients
     coordinator = _coordinator(run.plan, run.task, counts, device)
-    keeps = not coordinator.relays or run.plan.roles.keeps_heads
-    return coordinator, Setup(run.plan, run.task, run.parts, torch.cat(shares), counts, coordinator.alike, keeps)
+    return coordinator, Setup(run.plan, run.task, run.parts, torch.cat(shares), counts, coordinator.alike)
 
 
 def _coordinator(plan: Any, task: Any, counts: list[int], device: torch.device | str) -> Coordinator:

@@ -16,6 +16,7 @@ from ..plan.shapes import cut_shapes
 
 FLOAT = 4  # bytes
 RATES = ("bits per feature", "bits per input pixel", "uplink ratio", "total ratio")
+UNITS = {1: "number", 2: "place"}  # what rows of a table and signals have for pixels
 # What is in a message. Labels that stay home: the U shape. Labels that travel: LOSS, and no answer to learn from.
 _U_SHAPE = {"FORWARD up": "z up", "FORWARD down": "u down", "BACKWARD up": "du up", "BACKWARD down": "dz down"}
 _VANILLA = {"LOSS up": "z, y up", "LOSS down": "loss down", "BACKWARD up": "scale up", "BACKWARD down": "dz down"}
@@ -38,7 +39,7 @@ def rates(plan: Plan, task: Task, ledger: Ledger) -> dict[str, Any]:
     down = FLOAT * features + (FLOAT * answers if labels_stay else 0)
     other = (ledger.bytes[Kind.LIFT.name, UP] + ledger.bytes[Kind.LIFT.name, DOWN]) / samples
     spent = ledger.per_sample(UP) + ledger.per_sample(DOWN)
-    pixels = max(1, prod(task.shape[1:] or task.shape))  # a record has none: there it is its numbers
+    pixels = max(1, prod(task.shape[1:] or task.shape))  # of a text its tokens, of a record its numbers
     return {
         "bits per feature": 8 * sent / features,
         "bits per input pixel": 8 * sent / pixels,
@@ -47,6 +48,7 @@ def rates(plan: Plan, task: Task, ledger: Ledger) -> dict[str, Any]:
         "by message": _by_message(ledger, samples),
         "amortised": other,
         "cost model": cost_model(plan, task, sent),
+        "input unit": "token" if task.vocabulary else UNITS.get(len(task.shape), "pixel"),
     }
 
 
@@ -91,6 +93,11 @@ def compared(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def in_units(name: str, found: dict[str, Any]) -> str:
+    """The name of a rate as readers of these data have it: texts have tokens, records numbers, signals places."""
+    return name.replace("pixel", found.get("input unit", "pixel"))
+
+
 def lines(found: dict[str, Any]) -> list[str]:
     """The figures of a run in words; none before anything was learnt."""
     if found["total ratio"] is None:
@@ -98,7 +105,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     spent = ", ".join(f"{name} {count:,.1f}" for name, count in crossing(found).items())
     beside = compared(found)
     return [
-        ", ".join(f"{name} {found[name]:.3g}" for name in RATES),
+        ", ".join(f"{in_units(name, found)} {found[name]:.3g}" for name in RATES),
         f"bytes a sample by message: {spent}",
         f"cost model 2/(1 + rho) = {beside['model']:.2f} with rho = {beside['rho']:.3f}; counted over z and dz "
         f"{beside['z and dz']:.2f}, over everything {beside['all']:.2f} (the model omits {beside['omits']})",

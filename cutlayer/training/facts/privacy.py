@@ -19,9 +19,9 @@ from ...core.features import features
 from ...core.guard import Shape
 from ...core.seeds import seeded
 from ...core.split import Split
-from ...guards import Gaussian, Guard, Laplace, Noise
+from ...guards import DPSGD, Gaussian, Guard, Laplace, Noise
 from ...guards.base import Bound, Release, behind, standing
-from ...guards.noise import gaussian_epsilon
+from ...guards.parts.calibration import gaussian_epsilon
 from ..build import build_client, build_server
 from ..plan.plan import Plan
 from ..plan.roles import Phase
@@ -65,25 +65,25 @@ def privacy(
     `delta`: that of the guard where it names one, else 1e-5. `fitted`: the frozen parts come from an earlier run on
     the same records (an audit does that for guards that are fitted to a finished network).
     """
-    plan = plan if epochs is None else replace(plan, epochs=epochs)
+    epochs = plan.epochs if epochs is None else epochs
     cut = cut_shapes(plan, task)
     claims, bound, deltas = _along(plan.guard, cut.shared)
     delta = next(iter(deltas), DELTA) if delta is None else delta
     if not 0 < delta < 1:
         raise ValueError(f"delta is a probability well below 1/samples, e.g. 1e-5; got {delta!r}")
     parties = _build(plan, task)
-    weights, why_no_weights = _weights(plan, task, parties, delta)
+    weights, why_no_weights = _weights(plan, task, parties, delta, epochs)
     if cut.beside:
         bound = Bound(why=f"{_names(cut)} leaves beside what is noised, as it is: take a network that sends none")
-    messages, why_no_epsilon = _messages(plan, task, parties, bound, weights, delta, fitted)
+    messages, why_no_epsilon = _messages(plan, task, parties, bound, weights, delta, epochs, fitted)
     return {
         "claims": claims,
         "epsilon": messages,
         "why_no_epsilon": why_no_epsilon,
         "weights": weights,
         "why_no_weights": why_no_weights,
-        "inference": _inference(plan, bound, delta),
-        "bits": told_bits(plan, cut.shared),
+        "inference": _inference(plan, bound, delta, epochs),
+        "bits": told_bits(plan, cut.shared, epochs),
         "beside": _told_beside(cut),
         "not_covered": _not_covered(plan, messages, weights),
         "assumes": _assumes(plan, messages, weights),
@@ -132,14 +132,14 @@ def _in_words(what: str, single: str, price: dict[str, Any] | None, why: str | N
     return [f"{what}, over {epochs}: ε = {price['total']:.2f}{at} for one record replaced ({each})"]
 
 
-def told_bits(plan: Plan, shape: Shape) -> dict[str, int] | None:
+def told_bits(plan: Plan, shape: Shape, epochs: int) -> dict[str, int] | None:
     """The most bits that the messages of a training tell of a sample, where its guard fixes them. A message that was
     sent before tells nothing new; what else travels (du, labels, weights) is not counted."""
     everyone = plan.guarded_clients is None or plan.guarded_clients == plan.clients
     bits = plan.guard.message_bits(shape) if plan.protocol.crosses and everyone else None
     if bits is None:
         return None
-    messages = sum(plan.roles.phase(epoch) in (Phase.SPLIT, Phase.SEND) for epoch in range(plan.epochs))
+    messages = sum(plan.roles.phase(epoch) in (Phase.SPLIT, Phase.SEND) for epoch in range(epochs))
     return {"message": bits, "messages": messages, "sample": bits * messages}
 
 
@@ -156,9 +156,18 @@ def epsilon_of(spent: Sequence[Spent], delta: float) -> float | None:
         return None
     kinds = {"gaussian": dp.GaussianDpEvent, "laplace": dp.LaplaceDpEvent}
     events = [dp.SelfComposedDpEvent(kinds[one.noise](one.multiplier), times) for one, times in spent]
-    # A coarser grid rounds up further, by at most a cell a release; at an ε of hundreds nobody misses the digits.
-    accountant = PLDAccountant(value_discretization_interval=max(FINEST, _roughly(spent, delta) / CELLS))
+    accountant = PLDAccountant(value_discretization_interval=_cell(_roughly(spent, delta)))
     return float(accountant.compose(dp.ComposedDpEvent(events)).get_epsilon(delta))
+
+
+def rounding(epsilon: float, releases: int) -> float:
+    """By how much the accountant may say more than an ε that so many releases were made for: a cell a release."""
+    return releases * _cell(epsilon)
+
+
+def _cell(epsilon: float) -> float:
+    """The width of the accountant's grid. At an ε of hundreds nobody misses the digits."""
+    return max(FINEST, epsilon / CELLS)
 
 
 def epsilon_of_one(release: Release, delta: float) -> float:
@@ -181,7 +190,7 @@ def _along(guard: Guard, shape: Shape) -> tuple[list[dict[str, str]], Bound, lis
         _, bound = behind(part, bound)
     said = [one.sentence() for one in standing(guard, shape)]
     claims = [{"guard": repr(part), "claim": sentence} for part, sentence in zip(parts, said, strict=True)]
-    return claims, bound, [part.delta for part in parts if isinstance(part, Gaussian)]
+    return claims, bound, [part.delta for part in parts if isinstance(part, Gaussian | DPSGD)]
 
 
 def _messages(
@@ -191,6 +200,7 @@ def _messages(
     bound: Bound,
     weights: dict[str, Any] | None,
     delta: float,
+    epochs: int,
     fitted: bool,
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Message 1 over all epochs. A record is in one batch an epoch, so it costs one release an epoch."""
@@ -201,7 +211,7 @@ def _messages(
     inputs = _inputs(task, cut_shapes(plan, task), None)
     if why := _mixes("the head", split.head, inputs) or _mixes("the guard", split.guard, None):
         return None, why
-    spent = [Spent(bound.release, plan.epochs)]
+    spent = [Spent(bound.release, epochs)]
     if fitted:
         return _price(spent, delta, None), (
             "the frozen head was learnt from the same records in an earlier run, without noise, and every message "
@@ -215,7 +225,7 @@ def _messages(
                 f"the {which} learns from the records, so that later messages tell of them through its weights: "
                 "freeze the head (and take a guard without weights), or learn with DPSGD and freeze the body"
             )
-        spent.append(Spent(Release("gaussian", weights["multiplier"]), plan.epochs))
+        spent.append(Spent(Release("gaussian", weights["multiplier"]), epochs))
     total = epsilon_of(spent, delta)
     return _price(spent, delta, total), NO_ACCOUNTANT if total is None else None
 
@@ -243,14 +253,14 @@ def _price(spent: list[Spent], delta: float, total: float | None) -> dict[str, A
     }
 
 
-def _inference(plan: Plan, bound: Bound, delta: float) -> dict[str, Any] | None:
+def _inference(plan: Plan, bound: Bound, delta: float, epochs: int) -> dict[str, Any] | None:
     """What a prediction costs the record that is predicted. It taught the client nothing, and in evaluation mode no
     layer mixes rows, so neither the head's training nor BatchNorm stands in the way."""
     if bound.release is None:
         return None
     everyone = plan.guarded_clients is None or plan.guarded_clients == plan.clients
     networks = 1 if plan.shared_client_network and plan.guarded_clients is None else plan.clients
-    times = plan.epochs * networks if plan.val_share else 0
+    times = epochs * networks if plan.val_share else 0
     return {
         "release": epsilon_of_one(bound.release, delta),
         "validation_releases": times,
@@ -259,7 +269,9 @@ def _inference(plan: Plan, bound: Bound, delta: float) -> dict[str, Any] | None:
 
 
 # ------------------------------------------------------------------ the client's weights
-def _weights(plan: Plan, task: Task, parties: _Parties, delta: float) -> tuple[dict[str, Any] | None, str | None]:
+def _weights(
+    plan: Plan, task: Task, parties: _Parties, delta: float, epochs: int
+) -> tuple[dict[str, Any] | None, str | None]:
     """DP-SGD over all epochs. Replacing a record moves the sum of clipped gradients by at most 2·clip, once an epoch;
     batches are shuffled, not drawn at random, so nothing is gained by sampling."""
     parts = plan.guard.stages()
@@ -279,7 +291,7 @@ def _weights(plan: Plan, task: Task, parties: _Parties, delta: float) -> tuple[d
     ):
         if why := _mixes(name, part, _inputs(task, cut, shape)):
             return None, why
-    spent = [Spent(release, plan.epochs)]
+    spent = [Spent(release, epochs)]
     if _learns(parties.body):
         return _price(spent, delta, None), (
             "the body learns from the same records without noise, and later gradients of all samples come through "

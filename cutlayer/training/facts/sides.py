@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from ...core.batch import Batch, made_up
 from ...core.message import Message
 from ...core.remote import Remote
 from ...core.seeds import generator
-from ...nets.base import count_parameters
+from ...nets.base import count_parameters, counting
 from ..build import build_client, build_server
 from ..plan.plan import Plan, Task
 from ..plan.shapes import cut_shapes
@@ -32,9 +31,9 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
         return server.handle(message)
 
     client.remote = Remote(0, listen)
-    with torch.no_grad(), FlopCounterMode(display=False) as both:
+    with torch.no_grad(), counting() as both:
         client.split.eval()(batch, client.remote)
-    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+    with torch.no_grad(), counting() as alone:
         if sent:
             server.body.eval()(sent[0]["z"], **sent[0].beside)
     return {

@@ -37,7 +37,7 @@ MOST_MICRO_BATCHES = 8
 LEAST = {
     "clients": 1, "local_steps": 0, "epochs": 0, "batch_size": 2, "micro_batches": 1, "patience": 0, "aux_samples": 0
 }  # fmt: skip
-Part = Rounds | Roles | Rule | Guard | Detector | ServerDetector | Poison | Protocol
+Part = Net | Rounds | Roles | Rule | Guard | Detector | ServerDetector | Poison | Protocol
 # Fields that each side has for itself: no other is told of them.
 OWN = (
     "data",
@@ -99,6 +99,7 @@ class Plan(Spec):
         self._refuse_numbers_out_of_range()
         if self.rounds.merges and not self.rule.merges:
             object.__setattr__(self, "rule", FedAvg())
+        object.__setattr__(self, "guard", self.guard.over(self.epochs))
         for part in self.parts():
             part.refuse_unfit_plan(self)
         if self.adapters is not None:
@@ -108,7 +109,7 @@ class Plan(Spec):
         """What may refuse to stand in this plan, each for reasons of its own."""
         poisons: list[Part] = [] if self.poison is None else [self.poison]
         detectors: list[Part] = [*self.client_detectors, *self.server_detectors]
-        return [self.rounds, self.roles, self.rule, self.guard, *detectors, *poisons, self.protocol]
+        return [self.net, self.rounds, self.roles, self.rule, self.guard, *detectors, *poisons, self.protocol]
 
     def _refuse_other_kind(self, name: str, kind: Any) -> None:
         value, several = getattr(self, name), get_origin(kind) is tuple

@@ -67,7 +67,7 @@ class BypassNetwork(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         (seen, penalty, rows, home), beside = self.guarded(batch)
-        u = each(server.body(seen, self.guard.packed, beside), self.answers(seen, rows))
+        u = each(server.body(seen, self.guard.packed, beside), self.guard.answers(seen, rows))
         return Output(self.tail(self.rejoin(u, home), **beside), penalty)
 
 

@@ -1,6 +1,7 @@
 """One run whose parties are killed and whose connections break, and what must be true of it in the end."""
 
 import json
+import os
 import random
 import time
 from collections import Counter
@@ -10,15 +11,22 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from nursery import POINTS, Nursery, audited
+from nursery import FULL, LEARNT, POINTS, Nursery, audited
 from proxy import Relay, wait_for
-from rehearsal import FAULTED, NAMES, crossings, refuse_other_tensors, undisturbed
+from rehearsal import FAULTED, NAMES, refuse_other_crossings, refuse_other_tensors, undisturbed
 
+from cutlayer.core.errors import DiskFull
+from cutlayer.core.message import Handler, Message
+from cutlayer.engines.folder import LOCK
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training import checkpoint
+from cutlayer.training.checkpoint import Snapshots
 from cutlayer.training.step import export
 
-PATIENCE = 240.0
+PATIENCE = 1800.0  # a machine may be busy with other things
+TWIN = " once more"  # another process of a party that lives
+DISK_FULL = DiskFull.exit_code
+FROM_OUTSIDE = ("any", "any", "truncated snapshot", "double start")
 
 
 @dataclass
@@ -27,15 +35,24 @@ class Story:
 
     plan: str
     seed: int
-    kills: Counter[str] = field(default_factory=Counter)  # by party and moment
+    kills: Counter[str] = field(default_factory=Counter)  # by party and moment; full disks and double starts, too
     faults: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     returns: int = 0  # to a snapshot, at the server
 
 
 @cache
-def reference(plan: str) -> LocalRun:
-    return undisturbed(FAULTED[plan])
+def reference(plan: str) -> tuple[LocalRun, list[list[int]]]:
+    """The undisturbed run, and at which steps of each client its server may have learnt."""
+    steps: list[list[int]] = [[] for _ in range(FAULTED[plan].clients)]
+
+    def watcher(message: Message, handle: Handler) -> Message:
+        if message.kind.name in LEARNT:
+            steps[message.client].append(message.step)
+        return handle(message)
+
+    heard = () if FAULTED[plan].rounds.fused else (watcher,)  # there it answers all at once, and nobody hears one
+    return undisturbed(FAULTED[plan], watchers=heard), steps
 
 
 def play(
@@ -50,25 +67,26 @@ def play(
     every: int = 4,
     pace: float = 0.004,
 ) -> Story:
-    """Run `plan` to its end through at least `kills` kills (as many as fit in) and these faults, and check it."""
+    """Run `plan` to its end through at least `kills` troubles of processes (as many as fit in) and these faults of
+    connections, and check it."""
     draw, story, began = random.Random(seed), Story(plan, seed), time.monotonic()
     dooms: dict[str, str] = {}  # who will die where
     facts: dict[str, Any] = {"plan": plan, "folder": str(folder), "pace": pace, "quiet": 1.0}
-    facts |= {"limits": {"every": every, "deadline": 30.0, "quiet": 1.0}}
+    facts |= {"limits": {"every": every, "deadline": 300.0, "quiet": 1.0}}
     facts |= {"identities": str(identities)} if identities else {}
 
     def start(name: str) -> None:
         doom = None
         if sum(story.kills.values()) + len(dooms) < kills and draw.random() < 0.6:
-            point = draw.choice(POINTS["server" if name == "server" else "client"])
-            doom = (point, 0 if point == "result" else draw.randint(0, 12))
+            point = draw.choice([*POINTS["server" if name == "server" else "client"], FULL, FULL])
+            doom = (point, 0 if point == "result" else draw.randint(0, 60) if point == FULL else draw.randint(0, 12))
             dooms[name] = point
         nursery.start(name, port=relay.port, **({"doom": doom} if doom else {}), **facts)
 
     with Relay(lambda: _port(folder), faults or ()) as relay:
         over: set[str] = set()
-        start("server")
-        wait_for(lambda: _port(folder), 30, "the server's port")
+        nursery.start("server", port=relay.port, **facts)
+        wait_for(lambda: _port(folder), 300, "the server's port")
         for name in NAMES:
             start(name)
         while len(over) < 1 + len(NAMES):
@@ -77,26 +95,43 @@ def play(
             ended = nursery.wait(draw.uniform(0.05, 0.8) if killable else 1.0)
             if not ended and killable:
                 victim = draw.choice([name for name in ("server", *NAMES) if name not in over])
+                trouble = draw.choice(FROM_OUTSIDE)
+                if trouble == "double start" and not _has_its_folder(folder / victim):
+                    trouble = "any"  # of two that have just started either may be the one that goes on
                 if victim not in dooms:
-                    dooms[victim] = "any"
-                    nursery.signal(victim, SIGKILL)
+                    dooms[victim] = trouble
+                    if dooms[victim] == "double start":
+                        nursery.start(victim, alias=victim + TWIN, port=relay.port, **facts)
+                    else:
+                        nursery.signal(victim, SIGKILL)
             for name, code in ended:
-                assert code in (0, -SIGKILL), f"{name} ended with {code}\n{_logs(folder)}"
+                party = "server" if name.startswith("server") else "client"
+                if name.endswith(TWIN):  # refused, or too late: the run was over
+                    dooms.pop(name.removesuffix(TWIN), None)
+                    assert code in (0, 1), f"{name} ended with {code}\n{_logs(folder)}"
+                    refused = code == 1 and "another process goes on" in (folder / f"{name}.log").read_text()
+                    assert refused or code == 0, _logs(folder)
+                    story.kills[f"{party}, double start"] += refused
+                    continue
+                doom = dooms.pop(name, None)
                 if code == 0:
                     over.add(name)
-                    dooms.pop(name, None)
                     continue
-                party = "server" if name == "server" else "client"
-                story.kills[f"{party}, {dooms.pop(name)}"] += 1
+                expected = DISK_FULL if doom == FULL else -SIGKILL
+                assert code == expected, f"{name} ended with {code}, not {expected}\n{_logs(folder)}"
+                if doom == "truncated snapshot":
+                    doom = doom if _truncate_newest(folder, name) else "any"
+                story.kills[f"{party}, {doom}"] += 1
                 start(name)
         story.faults = relay.done
     story.seconds = round(time.monotonic() - began, 1)
-    story.returns = check(reference(plan), plan, folder)
+    story.returns = check(plan, folder, sealed=identities is not None)
     return story
 
 
-def check(local: LocalRun, plan: str, folder: Path) -> int:
+def check(plan: str, folder: Path, sealed: bool = False) -> int:
     """The run is the undisturbed one: weights, figures, messages, and each update exactly once."""
+    local, heard = reference(plan)
     names = NAMES[: FAULTED[plan].clients]
     server, _ = checkpoint.load(folder / "server" / "server.safetensors")
     refuse_other_tensors(dict(local.server.body.state_dict()), server)
@@ -108,16 +143,39 @@ def check(local: LocalRun, plan: str, folder: Path) -> int:
     assert result["exact"] and result["skipped"] == [] and result["refused"].keys() <= {"superseded", "rate"}
     assert (result["steps"], result["epochs"]) == (local.progress.step, local.progress.epoch)
     assert result["best_epoch"] == local.progress.best.epoch
-    assert crossings(result["ledger"]) == crossings(local.ledger.as_dict())
+    refuse_other_crossings(local, result["ledger"], sealed)
     history = [json.loads(line) for line in (folder / "server" / "history.jsonl").read_text().splitlines()]
     assert [row.get("val") for row in history] == [row.get("val") for row in local.progress.history]
     # The step table: of all updates ever made, those that are in the weights are each step once, in order.
     steps, counts = audited(folder / "server.table", len(names))
-    assert steps == [list(range(taken)) for taken in local.progress.taken]
+    assert steps == heard
     for number, name in enumerate(names):
         (own,), _ = audited(folder / f"{name}.table", 1)
         assert own == list(range(local.progress.taken[number]))
     return counts["return"]
+
+
+def _has_its_folder(folder: Path) -> bool:
+    """Whether a process holds its lock. Looked up where the system lists locks: to try it would be to hold it."""
+    lock, listed = folder / LOCK, Path("/proc/locks")
+    if not lock.exists() or not listed.exists():
+        return False
+    return any(line.split()[5].endswith(f":{lock.stat().st_ino}") for line in listed.read_text().splitlines())
+
+
+def _truncate_newest(folder: Path, name: str) -> bool:
+    """Half of the newest snapshot of a party that was killed, if all still have an older one in common.
+
+    While a snapshot is being taken some have a newer pair than others: then two troubles at once would be too many.
+    """
+    time.sleep(0.3)  # those who live may be writing theirs
+    numbers = {one: Snapshots(folder / one / "snapshots").numbers() for one in ("server", *NAMES)}
+    *older, newest = numbers[name] or [0]
+    if not older or not set(older).intersection(*(numbers[one] for one in numbers if one != name)):
+        return False
+    path = folder / name / "snapshots" / f"snapshot-{newest}.safetensors"
+    os.truncate(path, path.stat().st_size // 2)
+    return True
 
 
 def _port(folder: Path) -> int | None:

@@ -5,7 +5,8 @@ a restart costs a tenth of a second. It reads orders from standard input, one JS
 output who has started and who has ended. When its input ends it ends every party, and itself.
 
 A party may be doomed: it then kills itself with SIGKILL the n-th time it passes a certain point. Points are chosen to
-be the worst moments: half a snapshot written, an update made and not answered, an answer given and not kept.
+be the worst moments: half a snapshot written, an update made and not answered, an answer given and not kept. Or its
+disk is full from the n-th operation on, and it ends by itself.
 """
 
 import contextlib
@@ -26,6 +27,8 @@ POINTS = {
     "server": ("before update", "after update", "half a file", "before rename", "after rename", "orders", "result"),
     "client": ("after step", "half a file", "before rename", "after rename", "orders", "answers"),
 }
+FULL = "full disk"
+LEARNT = ("LOSS", "BACKWARD")  # the messages that a body may step at: who is frozen sends no gradient
 
 
 class Nursery:
@@ -49,10 +52,11 @@ class Nursery:
         self._news = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def start(self, name: str, **facts: Any) -> None:
+    def start(self, name: str, alias: str = "", **facts: Any) -> None:
+        """A party; another process of one that is there already goes by an `alias`."""
         with self._news:
-            self._tell({"start": name, **facts})
-            assert self._news.wait_for(lambda: name in self.alive, 60), f"{name} did not start"
+            self._tell({"start": name, "alias": alias or name, **facts})
+            assert self._news.wait_for(lambda: (alias or name) in self.alive, 300), f"{name} did not start"
 
     def signal(self, name: str, number: int) -> None:
         self._tell({"signal": number, "name": name})
@@ -67,7 +71,7 @@ class Nursery:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(120)
 
     def _tell(self, order: dict[str, Any]) -> None:
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -117,8 +121,8 @@ def main() -> None:
             pid = os.fork()
             if not pid:
                 be(order)
-            parties[pid] = order["start"]
-            say({"name": order["start"], "pid": pid})
+            parties[pid] = order["alias"]
+            say({"name": order["alias"], "pid": pid})
     for pid in parties:
         os.kill(pid, signal.SIGKILL)
 
@@ -134,31 +138,40 @@ def be(order: dict[str, Any]) -> None:
     try:
         folder = Path(order["folder"])
         folder.mkdir(parents=True, exist_ok=True)
-        log = os.open(folder / f"{order['start']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = os.open(folder / f"{order['alias']}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
         code = (serve if order["start"] == "server" else join)(order, folder)
-    except BaseException:
+    except BaseException as error:
         import traceback
 
         traceback.print_exc()
+        code = code_of(error)
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code that the command would end with."""
+    from cutlayer.core.errors import DiskFull
+    from cutlayer.core.files import is_full
+
+    return DiskFull.exit_code if is_full(error) else getattr(error, "exit_code", 1)
 
 
 class Doom:
     """Death at the n-th passing of a point."""
 
     def __init__(self, point: str | None, count: int = 0):
-        self._point, self._left = point, count
+        self.point, self.left = point, count
 
     def at(self, point: str, first: Callable[[], object] = lambda: None) -> None:
-        if point != self._point:
+        if point != self.point:
             return
-        self._left -= 1
-        if self._left < 0:
+        self.left -= 1
+        if self.left < 0:
             first()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -184,14 +197,20 @@ def audited(path: Path, clients: int) -> tuple[list[list[int]], Counter[str]]:
             client, step = facts
             steps[client].append(step)
         else:  # a return: later updates are gone, with the weights that had them
-            steps = [one[:kept] for one, kept in zip(steps, facts[0], strict=True)]
+            steps = [[step for step in one if step < kept] for one, kept in zip(steps, facts[0], strict=True)]
     return steps, counts
 
 
 def _mortal_files(doom: Doom) -> None:
-    """Checkpoints whose writer may die half-way."""
-    from cutlayer.training import checkpoint
+    """Checkpoints whose writer may die half-way, on a disk that may be full."""
+    from full_disk import FullDisk, use
 
+    from cutlayer.core import files
+
+    if doom.point == FULL:
+        disk = FullDisk(doom.left)
+        use(disk, disk.save_file)
+        return
     replace = os.replace
 
     def renamed(beside: Any, path: Any) -> None:
@@ -206,14 +225,13 @@ def _mortal_files(doom: Doom) -> None:
         def __getattr__(self, name: str) -> Any:
             return renamed if name == "replace" else getattr(os, name)
 
-    checkpoint.os = Os()  # type: ignore[attr-defined]
+    files.os = Os()  # type: ignore[attr-defined]
 
 
 def serve(order: dict[str, Any], folder: Path) -> int:
     from rehearsal import NAMES
 
     from cutlayer.core.errors import Interrupted
-    from cutlayer.core.message import Kind
     from cutlayer.engines.grpc.admission import Limits
     from cutlayer.engines.grpc.carrier import GrpcCarrier
     from cutlayer.engines.grpc.deploy import Service
@@ -227,7 +245,7 @@ def serve(order: dict[str, Any], folder: Path) -> int:
 
     def watcher(message: Any, handle: Any) -> Any:
         time.sleep(order.get("pace", 0.0))
-        if message.kind is not Kind.BACKWARD:
+        if message.kind.name not in LEARNT:
             return handle(message)
         doom.at("before update")
         answer = handle(message)
@@ -249,7 +267,7 @@ def serve(order: dict[str, Any], folder: Path) -> int:
     identity = Path(order["identities"]) / "server" if "identities" in order else None
     service = Service(
         plan, NAMES[: plan.clients], folder / "server", listen="127.0.0.1:0", identity=identity,
-        limits=Limits(**order.get("limits", {})), at_server=[watcher],
+        limits=Limits(**order.get("limits", {})), at_server=() if plan.rounds.fused else [watcher],
     )  # fmt: skip
     result_of = service._result
 
@@ -272,11 +290,11 @@ def serve(order: dict[str, Any], folder: Path) -> int:
         except Interrupted as error:
             print(error)
             ended.append(130)
-        except BaseException:
+        except BaseException as error:
             import traceback
 
             traceback.print_exc()
-            ended.append(1)
+            ended.append(code_of(error))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -289,7 +307,7 @@ def join(order: dict[str, Any], folder: Path) -> int:
     from rehearsal import open_site
     from toys import tiny_parts
 
-    from cutlayer.engines.grpc import certs
+    from cutlayer.engines.grpc import certs, deploy
     from cutlayer.engines.grpc.channel import Address
     from cutlayer.engines.grpc.client import DeployedClient
     from cutlayer.engines.grpc.logs import start_logs
@@ -315,8 +333,10 @@ def join(order: dict[str, Any], folder: Path) -> int:
     DeployedClient._go_to, DeployedClient._follow = returned, followed  # type: ignore[method-assign]
     identity = certs.read_identity(Path(order["identities"]) / name, "client") if "identities" in order else None
     address = Address(f"localhost:{order['port']}", identity, quiet=order.get("quiet", 20.0))
-    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 60.0))
     _mortal_files(doom)
+    lock = deploy._begin(folder / name, plan)  # as `deploy.join` does
+    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 300.0))
+    site.lock = lock
 
     def stepped(epoch: int, steps: int, terms: Any) -> None:
         table.add("update", 0, steps - 1)

@@ -12,6 +12,7 @@ from cutlayer.data.partitions import IID
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.service import CONVERSE
 from cutlayer.engines.grpc.session import HEADER, VERSION, Refused, Type, head, note, read_note
+from cutlayer.engines.grpc.versions import own_versions
 from cutlayer.training.plan.plan import Plan
 
 
@@ -77,6 +78,7 @@ def hello(plan: Plan, name: str, /, **changes: object) -> dict:
     """What an honest client says of itself; a change to None leaves a fact out."""
     facts = {
         "protocol": VERSION,
+        "versions": own_versions(),
         "name": name,
         "plan": plan.fingerprint(),
         "fields": plan.agreed(),

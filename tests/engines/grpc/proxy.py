@@ -9,7 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-FAULTS = ("cut", "close", "stall", "delay", "truncate", "duplicate")
+FAULTS = ("cut", "close", "stall", "delay", "truncate", "duplicate", "reorder")
+# What comes twice or in another order is noticed where records are numbered and signed. Without TLS it would have to
+# happen inside of one machine's loopback, and a part of a tensor in the wrong place could pass for a tensor.
+SIGNED = ("duplicate", "reorder")
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time to linger: closing sends RST
 
 
@@ -22,6 +25,7 @@ class Relay:
     delay      this direction pauses
     truncate   half of the buffer is passed on, then both are closed
     duplicate  the buffer is passed on twice
+    reorder    its second half is passed on before its first
     """
 
     def __init__(self, target: Callable[[], int | None], faults: Sequence[tuple[str, int]] = ()):
@@ -101,6 +105,8 @@ class Relay:
             pair.end()
         elif fault == "duplicate":
             sink.sendall(data + data)
+        elif fault == "reorder":
+            sink.sendall(data[len(data) // 2 :] + data[: len(data) // 2])
         else:
             sink.sendall(data)
 

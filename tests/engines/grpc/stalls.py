@@ -17,6 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
@@ -74,13 +75,14 @@ ATTACKS = {
 }
 
 
-def attack(name: str, port: int, folder: Path, seconds: float, core: int | None) -> None:
+def attack(name: str, port: int, folder: Path, seconds: float, core: int | None, begun: Any) -> None:
     pin(core)
     who, act, count = ATTACKS[name]
     address = Address(f"localhost:{port}", certs.read_identity(folder / who, "client"))
     over = threading.Event()
     for _ in range(count):
         threading.Thread(target=act, args=(address, over), daemon=True).start()
+    begun.set()
     time.sleep(seconds)
     os._exit(0)
 
@@ -114,9 +116,11 @@ def measure(
     found, spawn = {}, multiprocessing.get_context("spawn")
     for name in names or ATTACKS:
         before, had = rate(run, seconds), memory()
-        enemy = spawn.Process(target=attack, args=(name, run.port, folder / "certs", seconds + 6, cores[1]))
+        begun = spawn.Event()
+        enemy = spawn.Process(target=attack, args=(name, run.port, folder / "certs", seconds + 2, cores[1], begun))
         enemy.start()
-        time.sleep(4.0)  # its imports take a while
+        assert begun.wait(60)
+        time.sleep(1.0)  # until its first calls are there
         under, has = rate(run, seconds), memory()
         enemy.join()
         time.sleep(1.0)

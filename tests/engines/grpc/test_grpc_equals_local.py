@@ -15,7 +15,7 @@ from cutlayer.core.spec import names
 from cutlayer.data import CIFAR10
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.grpc import certs
-from cutlayer.guards import DPSGD, LFQ, SEAL, WCC, Chain, Gate, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
+from cutlayer.guards import C3, DPSGD, LFQ, SEAL, WCC, Chain, Gate, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
 from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, FedAvgM, FedMuon, FedProx, FedYogi, Median, Scaffold
 from cutlayer.training.plan.lr_schedules import Cosine
@@ -156,6 +156,11 @@ ALWAYS = "adapters, SplitFed, frozen clients"
 )
 def test_over_sockets_as_in_one_process(plan, tmp_path):
     check(plan, tmp_path)
+
+
+def test_samples_that_share_a_row_over_sockets(tmp_path):
+    """More rows come back than left."""
+    check(plan(guard=C3(ratio=2), protocol=Vanilla()), tmp_path)
 
 
 @pytest.mark.campaign

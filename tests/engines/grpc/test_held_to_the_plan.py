@@ -9,12 +9,13 @@ from rehearsal import Rehearsal, rehearse
 from toys import TinyNet, tiny_plan
 
 from cutlayer.core.errors import OffPlan
-from cutlayer.core.message import Kind
+from cutlayer.core.message import Kind, Message
 from cutlayer.engines.grpc import deploy
 from cutlayer.engines.grpc.channel import Address
-from cutlayer.guards import Chain, Clip, Gaussian, Noise
+from cutlayer.guards import Chain, Clip, Gate, Gaussian, Noise
 from cutlayer.training.facts.privacy import privacy
 from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.roles import SendOnce
 
 PLAN = tiny_plan(epochs=2, batch_size=10, guard=Noise(scale=0.5))
 
@@ -54,6 +55,33 @@ def test_a_replay_with_other_answers_sends_the_same_bytes(tmp_path):
         own = server.run.sites["ward-a"]
         assert torch.equal(z[0], z[2]) and torch.equal(z[1], z[3]) and torch.equal(du[0], du[2])
         assert own.books.spent()["batches"] == 2 and own.books.spent()["sent_again"] == 4
+
+
+def test_what_is_sent_once_stays_once_when_a_server_asks_again(tmp_path):
+    """Clients of SendOnce promise so many bits a sample: a replay shows the same ones, and no epoch sends more."""
+    gate = Gate(numbers=6, bits=2, budget=2000, hidden=8)
+    plan = tiny_plan(epochs=4, batch_size=24, guard=gate, roles=SendOnce(split=1, views=1))
+
+    def frozen(epoch, step):
+        server.host.server.open_round({0})
+        server.host.coordinator.kept.epoch = epoch
+        found = server.ask(Message(Kind.TURN, 0, step, {"turn": torch.tensor([epoch, 0, 2, 1])}))
+        server.host.server.open_round()
+        return found
+
+    with crooked(plan, tmp_path) as server:
+        for _ in range(2):
+            server.turn(0, 0, 0, 2, 0)
+            frozen(1, 2)
+            server.number(Kind.REWIND, 0, 0)
+            for parameter in server.host.server.body.parameters():
+                parameter.data.mul_(-3.0)  # another head after its first batch, and so another message of each sample
+        z = server.sent()
+        assert len(z) == 8 and all(torch.equal(one, again) for one, again in zip(z[:4], z[4:], strict=True))
+        server.turn(0, 0, 0, 2, 0)
+        frozen(1, 2)
+        error = refused(server, lambda: frozen(1, 4))
+    assert "batch 0 of epoch 1 at step 4, and it was released at step 2" in str(error)
 
 
 def test_the_result_says_what_was_spent_and_prices_what_was_released(tmp_path):

@@ -12,6 +12,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.guards import LightSplit
+from cutlayer.nets import TextEncoder
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Bypass, Vanilla
@@ -25,10 +26,14 @@ def plan(**changes):
 PLANS = {
     "U-shaped, guarded": plan(guard=LightSplit(ratio=4)),
     "a fused wave": plan(rounds=Wave(fused=True)),
+    "SplitFed": plan(rounds=SplitFed(version=2), epochs=1),
     "SplitFed, vanilla": plan(rounds=SplitFed(), protocol=Vanilla()),
+    "unequal depths": plan(
+        net=TextEncoder(layers=3, width=8, at=(1, 2), vocabulary=TEXTS.vocabulary), shared_client_network=False
+    ),
     "bypass, in pieces": plan(protocol=Bypass(), micro_batches=2),
 }
-ALWAYS = ("a fused wave",)
+ALWAYS = ("a fused wave", "SplitFed")
 marked = [pytest.param(one, id=n, marks=() if n in ALWAYS else pytest.mark.campaign) for n, one in PLANS.items()]
 
 

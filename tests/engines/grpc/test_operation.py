@@ -17,8 +17,8 @@ from cutlayer.core.batch import Batch
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
 from cutlayer.engines.grpc.client import PredictOnlyClient
 from cutlayer.engines.grpc.deploy import Service, join
+from cutlayer.engines.grpc.health import start_health
 from cutlayer.engines.grpc.logs import Facts, start_logs
-from cutlayer.engines.grpc.prometheus import start_metrics
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.guards import LightSplit
 from cutlayer.training.build import build_client
@@ -82,7 +82,7 @@ def test_predictions_of_a_visitor_are_those_of_the_local_network(protocol, tmp_p
 
 def test_status_and_metrics_tell_how_it_stands(tmp_path):
     rehearsal, serving = staying(PLAN, tmp_path)
-    port = start_metrics("127.0.0.1:0", rehearsal.service.status)
+    port = start_health("127.0.0.1:0", rehearsal.service.status).server_port
     facts = status(rehearsal.address("ward-a"))
     assert (facts["state"], facts["epoch"], facts["step"]) == ("finished", 1, rehearsal.host.progress.step)
     assert facts["plan"] == PLAN.fingerprint() and facts["exact"] and facts["accuracy"] is not None
@@ -185,6 +185,11 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         (["status", "127.0.0.1:9"], 1, "--certs FOLDER"),
         (["status", "10.0.0.1:9", "--insecure"], 1, "loopback only"),
         (["serve", "--insecure", "--every", "0"], 1, "--every"),
+        (["serve", "--insecure", "--metrics", "9100"], 1, "--metrics is HOST:PORT"),
+        (["serve", "--insecure", "--versions", "torch=almost"], 1, "same, patch, minor, any"),
+        (["serve", "--insecure", "--stalled-after", "1"], 1, "--stalled-after"),
+        (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--metrics", ":"], 1, "--metrics is HOST:PORT"),
+        (["status", "127.0.0.1", "--insecure"], 1, "a server is HOST:PORT"),
         (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--give-up", "0.1"], 4, "no answer from"),
         (["join", "Plan()", "127.0.0.1:9", "--insecure"], 2, ""),
         (["join", "Plan()", "localhost:9", "--as", "a", "--certs", "nowhere"], 1, "there is no folder nowhere"),

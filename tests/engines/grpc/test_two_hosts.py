@@ -55,6 +55,7 @@ def start(namespace, *words, out):
     return subprocess.Popen(command, stderr=out.open("w"), env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.campaign
 def test_a_run_between_two_hosts_equals_a_local_one(hosts, tmp_path: Path):
     one, other = hosts
     certs.make(tmp_path / "certs", [SERVER], ["a", "b"])

@@ -10,6 +10,7 @@ import torch
 from rehearsal import Rehearsal, open_site, refuse_other_counts, refuse_other_weights, share, undisturbed
 from toys import TASK, batches, tiny_parts, tiny_plan
 
+from cutlayer.core.batch import Task
 from cutlayer.core.errors import ProtocolError
 from cutlayer.core.message import Kind, Message
 from cutlayer.core.state import optimizer_state
@@ -21,8 +22,10 @@ from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.guards import KAnonymous
+from cutlayer.nets import TextDecoder, TextEncoder
 from cutlayer.training.batches import task_of
 from cutlayer.training.build import build_client, build_server
+from cutlayer.training.growing_text import GROWS
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
@@ -267,6 +270,36 @@ def test_rows_that_samples_share_are_let_in():
     for message in said:
         validator.check(message, 1)
         validator.passed(message)
+
+
+@pytest.mark.parametrize(
+    ("z", "grows", "why"),
+    [
+        ((1, 2, 8), [5, 0, 4], None),
+        ((1, 2, 8), [5, 0, 5], "range"),
+        ((1, 2, 8), [5, -1, 0], "range"),
+        ((1, 7, 8), [5, 0, 0], "shape"),
+        ((1, 0, 8), [5, 0, 0], "shape"),
+        ((2, 2, 8), [5, 0, 0], "shape"),
+        ((1, 2, 9), [5, 0, 0], "shape"),
+        ((1, 2, 8), [5, 0], "shape"),
+        ((1, 2, 8), [5.0, 0.0, 0.0], "shape"),
+    ],
+)
+def test_places_of_a_growing_text_lie_in_it(z, grows, why):
+    validator = MessageValidator(tiny_plan(net=TextDecoder(width=8, vocabulary=11)), Task((6,), 11, {}, 11))
+    validator.open(None)
+    message = Message(Kind.PREDICT, 0, 0, {"z": torch.ones(z), GROWS: torch.tensor(grows)})
+    with nullcontext() if why is None else pytest.raises(Refused) as refused:
+        validator.check(message, 0)
+    assert why is None or refused.value.name == why
+
+
+def test_a_network_that_names_no_tokens_has_no_growing_texts():
+    validator = MessageValidator(tiny_plan(net=TextEncoder(width=8, vocabulary=11)), Task((6,), 2, {}, 11))
+    validator.open(None)
+    with pytest.raises(Refused, match="carries"):
+        validator.check(Message(Kind.PREDICT, 0, 0, {"z": torch.ones(1, 6, 8), GROWS: torch.tensor([5, 0, 0])}), 0)
 
 
 def test_a_visitor_only_predicts():

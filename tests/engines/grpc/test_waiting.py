@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from proxy import wait_for
 from rehearsal import NAMES
 from toys import tiny_plan
 
@@ -65,9 +66,9 @@ def test_a_server_without_clients_looks_for_them_only_when_something_happens(ser
     service.admission.missing = lambda: looked.append(1) or missing()
     told = []
     thread, found = in_thread(lambda: service.run(on_wait=told.append))
-    time.sleep(0.6)
-    assert told == [list(NAMES)]
-    assert len(looked) <= 3
+    wait_for(lambda: told)
+    time.sleep(0.3)  # in which nothing happens
+    assert told == [list(NAMES)] and len(looked) <= 3
     service.stop()
     thread.join(20)
     assert isinstance(found[0], Interrupted)

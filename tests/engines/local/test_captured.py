@@ -75,6 +75,8 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: None)
+    monkeypatch.setattr("cutlayer.engines.local.captured._draw_again_from", lambda state, device: None)
 
 
 def after(steps, captured, spoiled=False, **changes):
@@ -130,6 +132,37 @@ def test_graphs_are_kept_of_the_clients_that_stepped_last(monkeypatch):
             steps(client.network, client.batch(index))
     kept = list(range(3, plan.clients))
     assert list(steps._kept) == list(steps._stands) == kept and all(steps._kept[number] for number in kept)
+
+
+@pytest.mark.usefixtures("graphs")
+def test_a_batch_of_another_size_is_computed_as_it_is_before_it_is_captured():
+    run = LocalRun(tiny_plan(batch_size=8), tiny_parts(), classes=TASK.classes)
+    client, steps = run.clients[0], CapturedSteps(run.server, run.ledger)
+    whole, odd = client.order(0)[0], client.order(0)[0][:3]
+    known = []
+    for index in (whole, whole, whole, whole, odd, odd):
+        steps(client.network, client.batch(index))
+        known.append(len(steps._kept[0]))
+    assert known == [0, 0, 0, 1, 1, 2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are CUDA's")
+def test_dropout_works_behind_a_capture_that_failed(monkeypatch):
+    run = LocalRun(tiny_plan(batch_size=8), tiny_parts(), classes=TASK.classes, device="cuda")
+    client, steps = run.clients[0], CapturedSteps(run.server, run.ledger)
+    ones, looks = torch.ones(64, device="cuda"), []
+
+    def looked_at(*given):
+        looks.append(float(given[-1].sum()) if steps._looked else 0.0)  # which no graph may do
+
+    client.network.split.head.register_forward_hook(looked_at)
+    for index in client.order(0)[:4]:
+        steps(client.network, client.batch(index))
+    assert steps.why_not is not None and len(looks) >= 4
+    torch.manual_seed(3)
+    first = nn.functional.dropout(ones)
+    torch.manual_seed(3)
+    assert torch.equal(first, nn.functional.dropout(ones)) and 0 < first.count_nonzero() < 64
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are CUDA's")

@@ -5,7 +5,8 @@ from itertools import count
 import pytest
 import torch
 from crews_here import CrewsHere
-from toys import TASK, tiny_parts, tiny_plan
+from masked import TEXTS, MaskedNet, text_parts
+from toys import TASK, LinearNet, tiny_parts, tiny_plan
 
 from cutlayer.core.compressor import Compression
 from cutlayer.core.errors import ProtocolError
@@ -17,16 +18,20 @@ from cutlayer.engines.ray.carrier import LostCrew, RayCarrier
 from cutlayer.engines.ray.crew import NEW, Crew
 from cutlayer.engines.ray.fleet import fleet_of
 from cutlayer.engines.ray.shelf import Shelf
-from cutlayer.guards import LFQ, LightSplit, Noise, Quantize
+from cutlayer.guards import LFQ, Gate, LightSplit, Noise, Quantize
+from cutlayer.nets.lora import LoRA
+from cutlayer.nets.text_encoder import TextEncoder
 from cutlayer.rules import Scaffold
 from cutlayer.training import loop
 from cutlayer.training.plan.optimizers import SGD, Adam
-from cutlayer.training.plan.roles import Frozen
+from cutlayer.training.plan.roles import Frozen, SendOnce
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Federated, Vanilla
 
 PLAIN = SGD(lr=0.1, momentum=0.0)
 HALF = Compression(answers=Quantize(bits=8), gradients=Quantize(bits=8))
+GATE, HOME_GATE = (Gate(numbers=6, bits=2, budget=2000, hidden=8, home=home) for home in (0.0, 1.0))
+DEPTHS = TextEncoder(layers=3, width=8, at=(1, 2), vocabulary=TEXTS.vocabulary)
 GROUP = tiny_plan().net.__class__(norm="group")
 PLANS = {
     "relay": {"client_optimizer": Adam()},
@@ -47,22 +52,48 @@ PLANS = {
     "labels travel": {"protocol": Vanilla(), "guard": LightSplit(ratio=4), "compression": HALF},
     "learnt lift": {"guard": LFQ(groups=2, bits=3, levels="learned"), "rounds": SplitFed(version=2)},
     "wave of noise": {"guard": Noise(scale=0.1), "rounds": Wave(weights="even"), "protocol": Vanilla()},
+    "sent once": {"guard": HOME_GATE, "roles": SendOnce(home=1, split=1), "epochs": 4},
+    "sent once, vanilla": {"guard": GATE, "roles": SendOnce(split=1), "epochs": 4, "protocol": Vanilla()},
+    "sent once, wave": {"guard": GATE, "roles": SendOnce(split=1), "epochs": 4, "rounds": Wave()},
+    "gate": {"guard": GATE, "rounds": SplitFed()},
+    "adapters": {"net": LinearNet(), "adapters": LoRA(rank=2, at="query"), "rounds": SplitFed()},
+    "unequal ranks": {"net": LinearNet(), "adapters": LoRA(rank=(1, 3), at="query"), "rounds": SplitFed()},
+    "padded texts": {"net": MaskedNet(), "rounds": SplitFed(version=2)},
+    "unequal depths": {"net": DEPTHS, "shared_client_network": False},
+    "padded texts, wave": {"net": MaskedNet(), "rounds": Wave(fused=True), "protocol": Vanilla()},
 }
+SELDOM = ("unequal depths", "sent once, vanilla", "sent once, wave", "gate", "adapters", "padded texts, wave")
+each_plan = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.campaign if name in SELDOM else ()) for name in PLANS]
+)
 
 
 def plan_of(name, **more):
     return tiny_plan(**{"batch_size": 6, "clients": 3, "epochs": 2, **PLANS[name], **more})
 
 
+def here(plan):
+    """The same in one process, about to begin."""
+    parts = text_parts() if isinstance(plan.net, MaskedNet | TextEncoder) else tiny_parts()
+    return LocalRun(plan, parts, classes=TASK.classes)
+
+
+# What only the engine that sees the clients is told.
+FACTS_OF_ONE_PROCESS = ("seconds", "val_loss")
+
+
 def carried(plan, lost=(), crews=2):
-    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    run = here(plan)
     coordinator, setup = fleet_of(run)
     made = CrewsHere(setup, crews, lost)
     return coordinator, RayCarrier(coordinator, made), made
 
 
 def told(coordinator, carrier):
-    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in coordinator.progress.history]
+    rows = [
+        {name: value for name, value in row.items() if name not in FACTS_OF_ONE_PROCESS}
+        for row in coordinator.progress.history
+    ]
     return coordinator.tensors(), (rows, coordinator.ledger.as_dict(), carrier.evaluate("test"))
 
 
@@ -77,7 +108,7 @@ def in_one_process():
 
     def found(name):
         if name not in made:
-            run = LocalRun(plan_of(name), tiny_parts(), classes=TASK.classes)
+            run = here(plan_of(name))
             assert loop.train(run.coordinator, run.carrier)
             made[name] = told(run.coordinator, run.carrier)
         return made[name]
@@ -85,7 +116,7 @@ def in_one_process():
     return found
 
 
-@pytest.mark.parametrize("name", PLANS)
+@each_plan
 def test_crews_give_weights_history_and_bytes_of_one_process(name, in_one_process, monkeypatch):
     monkeypatch.setattr(crewing, "AWAKE", 1)  # each client finds another's network there, or none
     monkeypatch.setattr(carrying, "AWAKE", 1)
@@ -94,7 +125,7 @@ def test_crews_give_weights_history_and_bytes_of_one_process(name, in_one_proces
     assert same(told(coordinator, carrier), in_one_process(name))
 
 
-@pytest.mark.parametrize("name", PLANS)
+@each_plan
 def test_whichever_calls_are_lost_the_same_comes_out(name, in_one_process):
     coordinator, carrier, crews = carried(plan_of(name))
     assert loop.train(coordinator, carrier)

@@ -81,19 +81,23 @@ def test_a_node_that_goes_takes_nothing_along():
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     second = nodes.add_node(num_cpus=2)
     ray.init(address=nodes.address, log_to_driver=False)
-    gone = []
+    gone, begun = [], threading.Event()
 
     def going(server, crews):
         def work():
             ray.get([crew.pid.remote() for crew in crews])
-            time.sleep(2)
+            begun.wait(60)
             nodes.remove_node(second, allow_graceful=False)
             gone.append(second)
 
         threading.Thread(target=work, daemon=True).start()
 
+    def stepped(event):
+        if event.step:
+            begun.set()
+
     try:
-        assert fleet.train(ours, Fleet(crews=2), on_start=going, on_step=lambda event: time.sleep(0.2))
+        assert fleet.train(ours, Fleet(crews=2), on_start=going, on_step=stepped)
     finally:
         ray.shutdown()
         nodes.shutdown()
@@ -131,13 +135,17 @@ def test_a_training_that_loses_its_numbers_says_so(here):
         fleet.train(ours, Fleet(crews=1))
 
 
+EITHER = "leave out either them or --engine ray"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--engine", "spark"], "--engine is local (this process) or ray; got 'spark'"),
         (["--crews", "2"], "--cluster and --crews belong to --engine ray"),
         (["--engine", "ray", "--crews", "0"], "--crews is at least 1; got 0"),
-        (["--engine", "ray", "--record", "1"], "--record and --link listen to the server in this process"),
+        (["--engine", "ray", "--record", "1"], f"--record and --link listen to a server in this process: {EITHER}"),
+        (["--engine", "ray", "--precision", "bf16"], f"bf16: faster ways are those of one process: {EITHER}"),
         (["--engine", "ray", "--cluster", "127.0.0.1:9"], "no cluster answers at 127.0.0.1:9"),
     ],
 )

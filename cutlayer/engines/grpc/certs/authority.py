@@ -19,8 +19,8 @@ from .base import (
     WEIGHTS_KEY,
     CertificateError,
     Use,
-    client_names,
     host_names,
+    party_names,
 )
 from .files import OLD, WRITING, listed, locked, new_folder, read, read_secret, replace, trouble_told, write
 from .lists import TIME, Entry, list_text, read_list
@@ -36,15 +36,21 @@ AUTHORITY_DAYS = 3650
 
 @trouble_told()
 def make(
-    folder: Path, hosts: Sequence[str], clients: Sequence[str], days: int | None = None, renew: bool = False
+    folder: Path,
+    hosts: Sequence[str],
+    clients: Sequence[str],
+    days: int | None = None,
+    renew: bool = False,
+    operators: Sequence[str] = (),
 ) -> list[str]:
     """Make what is not there yet, replace what is named if `renew`; returns what happened, in sentences."""
     from . import x509  # noqa: F401 - if it is missing, say so before anything is written
 
     folder = Path(folder)
-    if not hosts and not clients:
-        raise CertificateError("name at least one --host of the server or one --client")
-    hosts, clients = host_names(hosts), client_names(clients)
+    if not hosts and not clients and not operators:
+        raise CertificateError("name at least one --host of the server, one --client or one --operator")
+    hosts = host_names(hosts)
+    uses = _uses(party_names(clients), party_names(operators, "--operator"), bool(hosts))
     if days is not None and days < 1:
         raise CertificateError(f"--days is at least 1; got {days}")
     if not hosts and not any((folder / name).is_dir() for name in (SERVER, OLD + SERVER)):
@@ -54,18 +60,27 @@ def make(
         authority = _load_authority(folder)
         lifetime = authority.lifetime(days)
         record = _keep_record(folder)
-        named = ([SERVER] if hosts else []) + clients
-        there = {name: _is_there(folder, name, record, authority, renew) for name in named}  # refuse before writing
-        for name in named:
+        # Refuse before anything is written.
+        there = {name: _is_there(folder, name, use, record, authority, renew) for name, use in uses.items()}
+        for name, use in uses.items():
             if there[name] and not renew:
                 notes.append(_keep(folder, authority, name, hosts, lifetime))
             else:
-                issue(folder, authority, name, lifetime, hosts if name == SERVER else ())
+                issue(folder, authority, name, lifetime, hosts if name == SERVER else (), use)
                 # What stands in the record but not in a folder is replaced as well.
                 old = there[name] or any(entry.name == name for entry in record)
                 notes.append(_told(folder, name, hosts, old))
         _keep_record(folder)
     return notes
+
+
+def _uses(clients: Sequence[str], operators: Sequence[str], server: bool) -> dict[str, Use]:
+    """Who is named, and what for."""
+    lower = {name.lower() for name in clients}
+    if both := [name for name in operators if name.lower() in lower]:
+        raise CertificateError(f"{both[0]!r} is named as a client and as an operator; choose another name")
+    parties: dict[str, Use] = {SERVER: "server"} if server else {}
+    return parties | dict.fromkeys(clients, "client") | dict.fromkeys(operators, "operator")
 
 
 @trouble_told()
@@ -205,12 +220,19 @@ def _load_authority(folder: Path) -> Authority:
 
 
 # ------------------------------------------------------------------ the parties
-def issue(folder: Path, authority: Authority, name: str, lifetime: timedelta, hosts: Sequence[str] = ()) -> None:
+def issue(
+    folder: Path,
+    authority: Authority,
+    name: str,
+    lifetime: timedelta,
+    hosts: Sequence[str] = (),
+    use: Use | None = None,
+) -> None:
     """A new key and certificate in a folder of their own; what that name had before is revoked."""
     from . import x509
 
     key = x509.new_key()
-    use: Use = "server" if name == SERVER else "client"
+    use = use or ("server" if name == SERVER else "client")
     certificate = x509.signed(name, key.public_key(), authority.certificate, authority.key, lifetime, use, hosts)
     with new_folder(folder, name) as beside:
         write(beside / "key.pem", x509.key_pem(key), 0o600)
@@ -219,7 +241,8 @@ def issue(folder: Path, authority: Authority, name: str, lifetime: timedelta, ho
         if name == SERVER:
             write(beside / REVOKED, list_text(_with_revoked(folder, name)), 0o644)
         else:
-            write(beside / WEIGHTS_KEY, authority.weights_key(), 0o600)
+            if use == "client":
+                write(beside / WEIGHTS_KEY, authority.weights_key(), 0o600)
             # Before the new folder takes its place: stopped in between, the old certificate is out, not both in.
             _revoke(folder, name)
 
@@ -235,12 +258,16 @@ def _keep(folder: Path, authority: Authority, name: str, hosts: Sequence[str], l
         again = x509.signed(SERVER, own.public_key(), authority.certificate, authority.key, lifetime, "server", every)
         replace(home / "cert.pem", x509.pem(again), 0o644)
         return f"{home} is now for {', '.join(every)}: copy its cert.pem to the server, the key is the same"
-    if name != SERVER and not (home / WEIGHTS_KEY).exists():  # made before there were such keys
+    if x509.is_for(own, "client") and not (home / WEIGHTS_KEY).exists():  # made before there were such keys
         replace(home / WEIGHTS_KEY, authority.weights_key(), 0o600)
         return f"added {home / WEIGHTS_KEY}: give the folder to {name} again"
     if any(entry.serial == own.serial_number for entry in read_list(folder / SERVER / REVOKED)):
         return f"kept {home}, which is REVOKED; --renew replaces it"
     return f"kept {home}; --renew replaces it"
+
+
+def _one(use: Use) -> str:
+    return "an operator" if use == "operator" else f"a {use}"
 
 
 def _told(folder: Path, name: str, hosts: Sequence[str], old: bool) -> str:
@@ -252,7 +279,7 @@ def _told(folder: Path, name: str, hosts: Sequence[str], old: bool) -> str:
     return f"made {home}: give it to {name} and to nobody else"
 
 
-def _is_there(folder: Path, name: str, record: Sequence[Entry], authority: Authority, renew: bool) -> bool:
+def _is_there(folder: Path, name: str, use: Use, record: Sequence[Entry], authority: Authority, renew: bool) -> bool:
     """Whether a party has its folder; refuses one that is not as it was made."""
     home = folder / name
     if not os.path.lexists(home):
@@ -265,7 +292,7 @@ def _is_there(folder: Path, name: str, record: Sequence[Entry], authority: Autho
     if renew and foreign:
         raise CertificateError(f"{home} holds {', '.join(foreign)}, which --renew would delete; move it away first")
     if not renew:
-        _refuse_changed(home, files, authority)
+        _refuse_changed(home, use, files, authority)
     return True
 
 
@@ -284,7 +311,7 @@ def _refuse_missing(folder: Path, name: str, record: Sequence[Entry], renew: boo
         )
 
 
-def _refuse_changed(home: Path, files: set[str], authority: Authority) -> None:
+def _refuse_changed(home: Path, use: Use, files: set[str], authority: Authority) -> None:
     from . import x509
 
     missing = [part for part in PARTS if part not in files]
@@ -292,8 +319,11 @@ def _refuse_changed(home: Path, files: set[str], authority: Authority) -> None:
         raise CertificateError(f"{home} is only half there, without {', '.join(missing)}; --renew makes it anew")
     if read(home / "ca.pem") != authority.pem:
         raise CertificateError(f"{home} is of another authority; --renew makes it anew")
-    if x509.name_of(x509.load(read(home / "cert.pem"), home / "cert.pem")) != home.name:
+    own = x509.load(read(home / "cert.pem"), home / "cert.pem")
+    if x509.name_of(own) != home.name:
         raise CertificateError(f"{home} holds the certificate of another name; --renew makes it anew")
+    if not x509.is_for(own, use):
+        raise CertificateError(f"{home} holds a certificate that is not one of {_one(use)}; --renew makes it anew")
 
 
 # ------------------------------------------------------------------ the record of what was made

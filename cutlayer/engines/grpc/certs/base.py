@@ -15,27 +15,27 @@ WEIGHTS_KEY = "weights.key"  # of all clients together, and of no server: by it 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
-Use = Literal["server", "client"]
+Use = Literal["server", "client", "operator"]  # an operator may ask how a run stands, and nothing else
 
 
 class CertificateError(ValueError):
     """Certificates that are not there, or cannot be trusted; the message says what to do."""
 
 
-def client_names(names: Sequence[str]) -> list[str]:
+def party_names(names: Sequence[str], option: str = "--client") -> list[str]:
     """Each once, in order; refused if a folder could not bear the name."""
     seen: dict[str, str] = {}
     for name in names:
         if not NAME.fullmatch(name):
             raise CertificateError(
-                f"--client {name!r}: a name is 1 to 64 letters, digits, '.', '_' or '-', and starts with none of '.-'"
+                f"{option} {name!r}: a name is 1 to 64 letters, digits, '.', '_' or '-', and starts with none of '.-'"
             )
         if name.lower() in (AUTHORITY, SERVER):
             raise CertificateError(
-                f"--client {name!r}: that is the folder of the {name.lower()}; choose another name"
+                f"{option} {name!r}: that is the folder of the {name.lower()}; choose another name"
             )
         if seen.setdefault(name.lower(), name) != name:
-            raise CertificateError(f"--client {name!r} and {seen[name.lower()]!r} differ in capital letters alone")
+            raise CertificateError(f"{option} {name!r} and {seen[name.lower()]!r} differ in capital letters alone")
     return list(seen.values())
 
 

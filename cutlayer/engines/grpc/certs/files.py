@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from ....core.errors import DiskFull
+from ....core.files import sync, write_bytes
 from .base import CertificateError
 
 MAKING, OLD = ".making-", ".old-"  # what an interrupted run may leave behind, before the name of the party
@@ -17,6 +19,8 @@ def trouble_told() -> Iterator[None]:
     """What the disk refuses, as an error of ours; used as a decorator."""
     try:
         yield
+    except DiskFull:
+        raise
     except OSError as error:
         raise CertificateError(f"cannot use {error.filename or 'the disk'}: {error.strerror}") from error
 
@@ -60,6 +64,7 @@ def new_folder(folder: Path, name: str) -> Iterator[Path]:
         if home.exists():
             home.rename(old)
         beside.rename(home)
+        sync(folder)
     except BaseException:
         _tidy(folder)
         raise
@@ -79,10 +84,7 @@ def write(path: Path, data: bytes, mode: int) -> None:
 
 def replace(path: Path, data: bytes, mode: int) -> None:
     """A reader sees the old file or the new one, never half of one."""
-    beside = path.with_name(path.name + WRITING)
-    beside.unlink(missing_ok=True)
-    write(beside, data, mode)
-    os.replace(beside, path)
+    write_bytes(path, data, mode)
 
 
 def listed(folder: Path) -> list[Path]:
@@ -98,9 +100,15 @@ def read(path: Path) -> bytes:
         raise CertificateError(f"{path} is missing; copy the whole folder again") from None
 
 
+def _open_to_others(about: os.stat_result) -> bool:
+    """A secret that root hands to one group alone, ours, is closed enough: so orchestrators mount them."""
+    handed_over = about.st_uid == 0 and os.geteuid() != 0 and not about.st_mode & 0o037
+    return bool(about.st_mode & 0o077) and not handed_over
+
+
 def read_secret(path: Path) -> bytes:
     """The same for a key, which others must not be able to read."""
     data = read(path)
-    if os.name == "posix" and path.stat().st_mode & 0o077:
+    if os.name == "posix" and _open_to_others(path.stat()):
         raise CertificateError(f"others on this machine may read {path}; first: chmod 600 {path}")
     return data

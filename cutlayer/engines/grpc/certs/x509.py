@@ -26,7 +26,12 @@ except ImportError as error:
     raise CertificateError("certificates need the package cryptography: pip install 'cutlayer[deploy]'") from error
 
 BACK = timedelta(minutes=5)  # a certificate is valid a little before it is made: clocks of two sites differ
-PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
+OPERATOR = "operator"  # the unit in the name of one who may only ask
+PURPOSE = {
+    "server": ExtendedKeyUsageOID.SERVER_AUTH,
+    "client": ExtendedKeyUsageOID.CLIENT_AUTH,
+    OPERATOR: ExtendedKeyUsageOID.CLIENT_AUTH,
+}
 
 Key = ec.EllipticCurvePrivateKey
 
@@ -83,7 +88,7 @@ def signed(
 ) -> Certificate:
     """A party's certificate: for one purpose, so that no client can pass for the server."""
     unsigned = (
-        _unsigned(_subject(name), issuer.subject, public, key, lifetime)
+        _unsigned(_subject(name, OPERATOR if use == OPERATOR else ""), issuer.subject, public, key, lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([PURPOSE[use]]), critical=True)
@@ -111,8 +116,9 @@ def _unsigned(
     )
 
 
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _subject(name: str, unit: str = "") -> x509.Name:
+    of = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)] if unit else []
+    return x509.Name([*of, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _key_usage(digital_signature: bool = False, key_cert_sign: bool = False) -> x509.KeyUsage:
@@ -152,7 +158,12 @@ def is_for(certificate: Certificate, use: Use) -> bool:
         purposes = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
         return False
-    return PURPOSE[use] in purposes
+    return PURPOSE[use] in purposes and (use == "server" or (use == OPERATOR) == is_operators(certificate))
+
+
+def is_operators(certificate: Certificate) -> bool:
+    units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    return OPERATOR in [unit.value for unit in units]
 
 
 def issued_by(certificate: Certificate, authority: Certificate) -> bool:

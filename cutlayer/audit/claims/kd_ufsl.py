@@ -1,0 +1,56 @@
+"""KD-UFSL: means of at least k samples with noise on them."""
+
+from collections.abc import Mapping
+from statistics import mean
+
+from .base import (
+    DOES_NOT,
+    HOLDS,
+    PARTLY,
+    Data,
+    Earlier,
+    Experiment,
+    Figure,
+    Finding,
+    guard_accuracy,
+    over_seeds,
+    read_by,
+)
+
+PAPER = "KD-UFSL"
+
+
+def _judge(data: Data) -> Finding:
+    """SSIM 40 % lower for 0.6 to 1.3 points of accuracy."""
+    guard = next(row["guard"] for row in data["rows"] if "KAnonymous" in row["guard"])
+    before, after = guard_accuracy(data, "none"), guard_accuracy(data, guard)
+    lost = over_seeds(
+        "points lost", [one - other for one, other in zip(before, after, strict=True)], 1.3, points=True
+    )
+    bare, read = read_by(data, "none"), read_by(data, guard, ceiling=False)
+    assert bare is not None and read is not None
+    fell = Figure("share of SSIM lost", 1 - read.ours / bare.ours, paper=0.40)
+    hides, cheap = fell.ours >= 0.3, lost.ours <= 2
+    verdict = HOLDS if hides and cheap else DOES_NOT if not cheap else PARTLY
+    why = (
+        f"SSIM falls by {100 * fell.ours:.0f} % and accuracy by {lost.ours:.1f} points of {mean(before):.0f}: all members "
+        "of a group get one answer."
+    )
+    return Finding(verdict, why, (lost, fell, read))
+
+
+def _sizes(results: Mapping[str, Data]) -> Finding:
+    return _judge(results["audit"])
+
+
+_GUARDS = "--guard 'Chain(KAnonymous(k=5), Gaussian(scale=0.25))' --guard 'Chain(KAnonymous(k={2,10}), Gaussian(scale=0.25))' --guard 'Chain(KAnonymous(k=5), Gaussian(scale={0.1,1.0}))'"
+EXPERIMENTS = (
+    Experiment(
+        "kd-ufsl", PAPER, "Means of five samples with noise cost reconstructions 40 % of their SSIM and accuracy about a point.",
+        "MSE + 50 %, SSIM - 40 %, accuracy - 0.6 to - 1.3 points on four data sets",
+        {"audit": f"audit recipes/kd_ufsl.py:cifar10 --clients 1 --rounds Relay --rule Latest --local-steps 1 {_GUARDS} --attack 'Decoder(steps=1500, width=128)' --aux-samples 10000 --images 512 --seeds 3 --no-alone --device cuda"},
+        _sizes,
+        {"audit": "audit recipes/digits.py:demo --epochs 4 --guard 'Chain(KAnonymous(k=5), Gaussian(scale=0.25))' --attack \"Decoder(readers=('ridge',))\" --images 64 --no-alone"},
+        (Earlier("cifar10-guards-a.json", _judge),),
+    ),
+)  # fmt: skip

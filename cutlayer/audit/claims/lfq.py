@@ -1,0 +1,100 @@
+"""LFQ (Madill's thesis, ch. 2): a code of a few bits a sample, beside compressors whose settings were looked for."""
+
+from collections.abc import Mapping
+from statistics import mean
+from typing import Any
+
+from .base import DOES_NOT, HOLDS, NOT_MEASURED, PARTLY, Data, Earlier, Experiment, Finding, accuracies, over_seeds
+
+PAPER = "Thesis ch. 2 (LFQ)"
+LFQ = "guard=LFQ(bits=8, decoder='client', freq=240)"
+SPLITFC = "guard=SplitFC(ratio={4,8,16,32}, budget={0.1,0.2,0.4,0.8})"
+SLACK = 1.15  # times LFQ's bytes that another compressor may take: settings do not meet a rate exactly
+
+
+def tuned(data: Data, kind: str, most: float) -> str | None:
+    """Of a kind of guard, the variant with the best mean validation accuracy among those of no more bytes."""
+    rows: dict[str, list[Any]] = {}
+    for row in data["rows"]:
+        if row["variant"].startswith(f"guard={kind}(") and row["bytes_up"] <= most:
+            rows.setdefault(row["variant"], []).append(row["val"] if row["val"] is not None else 0.0)
+    return max(rows, key=lambda name: mean(rows[name]), default=None)
+
+
+def _bytes(data: Data, variant: str) -> float:
+    return mean(row["bytes_up"] for row in data["rows"] if row["variant"] == variant)
+
+
+def _rates(results: Mapping[str, Data]) -> Finding:
+    """Each compressor at its best setting of no more bytes than LFQ takes, chosen on validation data."""
+    (data,) = results.values()
+    code = next(row["variant"] for row in data["rows"] if row["variant"].startswith("guard=LFQ("))
+    ours, most = accuracies(data, code), SLACK * _bytes(data, code)
+    figures = [
+        over_seeds("LFQ, accuracy %", ours, 96.05, points=True),
+        over_seeds("no guard", accuracies(data, "plan"), 98.93, points=True),
+    ]
+    leads = {}
+    for kind, told in {"SplitFC": 96.0, "TopK": None, "FedLite": None}.items():
+        if (best := tuned(data, kind, most)) is not None:
+            theirs = over_seeds(f"{best.removeprefix('guard=')}, tuned", accuracies(data, best), told, points=True)
+            figures.append(theirs)
+            leads[kind] = mean(ours) - theirs.ours
+    if "SplitFC" not in leads:
+        return Finding(NOT_MEASURED, "SplitFC was not tried at LFQ's rate", tuple(figures))
+    cost = figures[1].ours - figures[0].ours
+    ahead = [kind for kind, lead in leads.items() if lead > 1]
+    verdict = HOLDS if cost <= 4 and len(ahead) == len(leads) else PARTLY if cost <= 4 or ahead else DOES_NOT
+    why = (
+        f"At {_bytes(data, 'plan') / _bytes(data, code):.0f} times fewer bytes up LFQ loses {cost:.1f} points; SplitFC, "
+        f"tuned to the same rate, is {abs(leads['SplitFC']):.1f} points {'behind' if leads['SplitFC'] > 0 else 'ahead'}."
+    )
+    return Finding(verdict, why, tuple(figures))
+
+
+def _rates_before(data: Any) -> Finding:
+    rows = {row["recipe"]: row for row in data["rows"]}
+    bare, code = rows["digits"], rows["digits_lfq"]
+    others = [rows[name] for name in ("digits_top_2", "digits_fedlite")]
+    figures = [
+        over_seeds(
+            f"{row['guard']} at {row['ratio']:.0f}x, %", [100 * one for one in row["accuracies"]], told, points=True
+        )
+        for row, told in [(code, 96.05), (bare, 98.93), *((one, None) for one in others)]
+    ]
+    cost, lead = figures[1].ours - figures[0].ours, figures[0].ours - max(one.ours for one in figures[2:])
+    why = (
+        f"On digits LFQ loses {cost:.1f} points at {code['ratio']:.0f}x and is {lead:.0f} ahead of Top-S and FedLite; "
+        "SplitFC, its strongest rival, was not tuned there."
+    )
+    return Finding(PARTLY if cost <= 4 and lead > 1 else DOES_NOT, why, tuple(figures))
+
+
+def _segmentation(results: Mapping[str, Data]) -> Finding:
+    (data,) = results.values()
+    bare, code = (
+        over_seeds(name, [100 * row["mean_iou"] for row in data["rows"] if row["variant"] == variant and "mean_iou" in row], points=True)
+        for name, variant in (("mIoU, no guard", "plan"), ("mIoU, LFQ", "guard=LFQ(bits=13)"))
+    )  # fmt: skip
+    cost = bare.ours - code.ours
+    verdict = HOLDS if cost <= 3 else PARTLY if cost <= 10 else DOES_NOT
+    return Finding(verdict, f"On scenes of digits, not on COCO, LFQ costs {cost:.1f} points of mIoU.", (bare, code))
+
+
+_OTHERS = f"--with \"{SPLITFC}\" --with 'guard=TopK(share={{0.0018,0.0027,0.005}})' --with 'guard=FedLite(parts={{32,64,96}}, centroids={{2,4}})'"
+EXPERIMENTS = (
+    Experiment(
+        "lfq-rates", PAPER, "A learned code keeps accuracy at over 400 times fewer bytes up, ahead of SplitFC, Top-S and FedLite.",
+        "Table 2.4: none 98.93, LFQ 96.05 % at 439x, SplitFC 96 % at 320x",
+        {"mnist": f"compare recipes/lfq.py:mnist --epochs 60 --with plan --with \"{LFQ}\" {_OTHERS} --seeds 3 --no-alone --device cuda"},
+        _rates,
+        {"digits": f"compare recipes/lfq.py:digits --epochs 4 --with plan --with 'guard=LFQ(bits=9)' {_OTHERS} --no-alone"},
+        earlier=(Earlier("lfq.json", _rates_before),),
+    ),
+    Experiment(
+        "lfq-segmentation", PAPER, "The same for segmentation.", "Table 2.5: mIoU on COCO at 0.062 bits a pixel",
+        {"scenes": "compare recipes/segmentation.py:scenes --with plan --with 'guard=LFQ(bits=13)' --seeds 3 --no-alone --device cuda"},
+        _segmentation,
+        {"scenes": "compare recipes/segmentation.py:scenes --data 'Scenes(limit=200)' --epochs 2 --with plan --with 'guard=LFQ(bits=13)' --no-alone"},
+    ),
+)  # fmt: skip

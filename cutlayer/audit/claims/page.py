@@ -1,0 +1,104 @@
+"""EVIDENCE.md from committed JSON: claim, the paper's figure, ours, a verdict and why. Nothing on it is typed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import EXPERIMENTS
+from .base import HOLDS, NOT_MEASURED, NOT_TESTABLE, VERDICTS, Experiment, Finding
+from .summary import Mark, figure, marks
+
+PAGE = "EVIDENCE.md"
+EVIDENCE = Path("docs/evidence")
+CLAIMS = EVIDENCE / "claims"  # what `cutlayer reproduce` writes, to be committed
+SUMMARY = EVIDENCE / "summary.png"
+
+
+class Judged(NamedTuple):
+    """A claim with its verdict and the file that it follows from."""
+
+    experiment: Experiment
+    finding: Finding
+    source: str | None  # relative to the repository
+    about: str = ""  # how it was made
+
+
+def judged(one: Experiment, root: Path) -> Judged:
+    """From the experiment's own file; else from evidence of before it had a name; else it is not measured."""
+    own = root / CLAIMS / f"{one.name}.json"
+    if one.not_testable:
+        return Judged(one, Finding(NOT_TESTABLE, one.not_testable), None)
+    if own.exists():
+        return _own(one, json.loads(own.read_text()), str(own.relative_to(root)))
+    for earlier in one.earlier:
+        path = root / EVIDENCE / earlier.file
+        if path.exists():
+            return Judged(
+                one, earlier.judge(json.loads(path.read_text())), str(path.relative_to(root)), "recorded before"
+            )
+    return Judged(one, Finding(NOT_MEASURED, f"Run: cutlayer reproduce {one.name}"), None)
+
+
+def _own(one: Experiment, data: Mapping[str, Any], source: str) -> Judged:
+    about = f"{data['budget']} budget, commit {data['commit']}"
+    if why := data.get("not_measured") or data.get("unfinished"):
+        return Judged(one, Finding(NOT_MEASURED, why), source, about)
+    return Judged(one, one.judge(data["results"]), source, about)
+
+
+def every(root: Path) -> list[Judged]:
+    return [judged(one, root) for one in EXPERIMENTS.values()]
+
+
+def text(found: Sequence[Judged], drawn: Sequence[Mark]) -> str:
+    """The page."""
+    count = {word: sum(one.finding.verdict == word for one in found) for word in VERDICTS}
+    told = ", ".join(f"{word}: {many}" for word, many in count.items() if many)
+    lines = [
+        "# Evidence: do the papers hold?",
+        "",
+        "Made by `make evidence` from the JSON in [docs/evidence](docs/evidence/README.md); a test says when it is stale.",
+        "`cutlayer reproduce NAME` runs an experiment again; `cutlayer reproduce --list` names them.",
+        "",
+        f"{len(found)} headlines; {told}. Intervals are 95 %: over seeds where there are several, else over images.",
+        "Verdicts are computed from the figures by the rule beside each claim in `cutlayer/audit/claims`.",
+        "",
+        f"![leakage against accuracy]({SUMMARY})",
+        "",
+        "Leakage against accuracy on digits: hollow marks are what attackers find that do not know the guard, as in the papers;",
+        "full ones the strongest attacker there is.",
+        "",
+        "| guard | accuracy | leak left, attacker that does not know the guard | leak left, strongest attacker | which |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{one.guard}` | {one.accuracy:.3f} | {one.paper:.2f} | {one.strongest:.2f} | `{one.attack}` |"
+            for one in drawn
+        ),
+    ]
+    for paper in dict.fromkeys(one.experiment.paper for one in found):
+        lines += [
+            "",
+            f"## {paper}",
+            "",
+            "| claim | the paper's figure | ours | verdict | why | from |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [_row(one) for one in found if one.experiment.paper == paper]
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: Judged) -> str:
+    ours = "; ".join(figure.shown() for figure in one.finding.figures) or "-"
+    word = one.finding.verdict if one.finding.verdict == HOLDS else f"**{one.finding.verdict}**"
+    source = f"[{Path(one.source).name}]({one.source}), {one.about}" if one.source else f"`{one.experiment.name}`"
+    cells = (one.experiment.claim, one.experiment.figure, ours, word, one.finding.why, source)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def write(root: Path) -> list[Judged]:
+    """The page and its figure, anew."""
+    found, drawn = every(root), marks(root)
+    (root / PAGE).write_text(text(found, drawn))
+    (root / SUMMARY).write_bytes(figure(drawn))
+    return found

@@ -1,0 +1,142 @@
+"""A tune as files: tune.json, tune.csv, the front as a figure, and the plan that was chosen, ready to be run."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ...guards import Guard
+from ...training.plan.plan import Plan
+from ..report.plots import INK, SOFT, png_and_svg, pyplot
+from .budget import Budget, option
+from .front import Checked, chosen, front, meets, what_binds
+from .run import Search
+from .trial import Tried
+
+SCHEMA = 1
+PLAN = "plan.py"
+
+
+def as_data(
+    plan: Plan, budget: Budget, found: Search, checked: Sequence[Checked], seeds: dict[str, Any], command: str
+) -> dict[str, Any]:
+    """What tune.json holds."""
+    kept = [one for one in checked if not one.missed]
+    meeting = chosen(found.tried, budget)
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": command,
+        "plan": repr(plan),
+        "budget": budget.limits(),
+        "seeds": seeds,
+        "open_cut": {name: getattr(found.open_cut, name) for name in ("accuracy", "bytes", "floors")},
+        "tried": [one._asdict() for one in found.tried],
+        "front": [one.guard for one in front(found.tried)],
+        "chosen": kept[0].guard if kept else None,
+        "checked": [one.as_dict() for one in checked],
+        "binds": [] if kept else _why_none(found.tried, budget, meeting, checked),
+    }
+
+
+def _why_none(
+    tried: Sequence[Tried], budget: Budget, meeting: Sequence[Tried], checked: Sequence[Checked]
+) -> list[str]:
+    if not meeting:
+        return what_binds(tried, budget)
+    return [
+        f"{one.guard} kept to its budgets in the search and not under other seeds and all attacks: "
+        + ", ".join(f"{option(name)} {getattr(one, name):.4g}" for name in one.missed)
+        for one in checked
+    ]
+
+
+def write(data: dict[str, Any], plan: Plan, guard: Guard | None, found: Search, budget: Budget, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tune.json").write_text(json.dumps(data, indent=1))
+    (folder / "tune.csv").write_bytes(table(found.tried, budget))
+    drawn, vector = figure(found, budget, data["chosen"])
+    (folder / "tune.png").write_bytes(drawn)
+    (folder / "tune.svg").write_bytes(vector)
+    if guard is not None:
+        (folder / PLAN).write_text(recipe(plan.with_guard(guard), data))
+
+
+def table(tried: Sequence[Tried], budget: Budget) -> bytes:
+    """tune.csv: a line a guard."""
+    text, best = io.StringIO(), {one.guard for one in front(tried)}
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*Tried._fields, "front", "meets"])
+    for one in tried:
+        writer.writerow(
+            ["" if value is None else value for value in one]
+            + [str(one.guard in best).lower(), str(meets(one, budget)).lower()]
+        )
+    return text.getvalue().encode()
+
+
+def recipe(plan: Plan, data: dict[str, Any]) -> str:
+    """A plan as a file that any command takes."""
+    checked = next(one for one in data["checked"] if one["guard"] == data["chosen"])
+    asked = ", ".join(f"{option(name)} {limit:g}" for name, limit in data["budget"].items())
+    said = (
+        f"under seeds {', '.join(map(str, data['seeds']['check']))}\nit leaves {checked['leak']:.2f} of the leak, "
+        f"loses {checked['loss']:.1f} points and sends {checked['bytes']:.1f} bytes a sample"
+    )
+    return f'''"""What `cutlayer tune` chose for {asked}; {said}.
+
+    cutlayer train {PLAN}:plan
+"""
+
+from cutlayer import Plan, spec
+
+
+def plan() -> Plan:
+    return spec({repr(plan)!r}, "plans")
+'''
+
+
+def figure(found: Search, budget: Budget, pick: str | None) -> tuple[bytes, bytes]:
+    """Leak against accuracy lost, colour = bytes; hollow: out before the full attack, so it leaks at least that."""
+    plt = pyplot()
+    canvas, axes = plt.subplots(figsize=(8.6, 5.6))
+    known = [one for one in found.tried if one.leak is not None and one.loss is not None]
+    best = sorted((one for one in front(found.tried)), key=lambda one: one.loss or 0.0)
+    axes.plot([one.loss for one in best], [one.leak for one in best], color="#cfe0f3", lw=7, zorder=1, label="front")
+    scale = plt.matplotlib.colors.LogNorm(*_range(found, known))
+    colours = plt.get_cmap("viridis_r")
+    for one in known:
+        colour = colours(scale(one.bytes or 1.0))
+        axes.scatter(
+            one.loss, one.leak, s=46, facecolor=colour if one.whole else "white", edgecolor=colour, lw=1.4, zorder=3
+        )
+    for one in best:
+        axes.annotate(one.guard, (one.loss, one.leak), xytext=(5, 4), textcoords="offset points", size=7, color=INK)
+    for one in known:
+        if one.guard == pick:
+            axes.scatter(
+                one.loss, one.leak, s=190, facecolor="none", edgecolor="#c0392b", lw=2, zorder=4, label="chosen"
+            )
+    for value, line in ((budget.leak, axes.axhline), (budget.loss, axes.axvline)):
+        if value is not None:
+            line(value, color=SOFT, ls=(0, (4, 4)), lw=1)
+    axes.set_xlabel("points of accuracy lost (left is better)")
+    axes.set_ylabel("leak: share of what the unguarded cut gives away")
+    axes.set_ylim(bottom=0)
+    axes.grid(color="#eef2f6")
+    axes.set_axisbelow(True)
+    if best:
+        axes.legend(frameon=False, loc="upper right")
+    bar = canvas.colorbar(plt.cm.ScalarMappable(scale, colours), ax=axes, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.set_label("bytes a sample on their way up")
+    return png_and_svg(canvas, plt)
+
+
+def _range(found: Search, known: Sequence[Tried]) -> tuple[float, float]:
+    sizes = [one.bytes for one in known if one.bytes] or [found.open_cut.bytes]
+    low, high = max(0.1, min(sizes)), max(sizes)
+    return (low, high) if high > low else (low / 2, high * 2)

@@ -1,0 +1,111 @@
+"""From what was tried to an answer: the front, the choice, and what binds where nothing keeps to its budgets."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any
+
+from ..leak import secret_of
+from ..matrix import Audit
+from ..rows import Row
+from ..verdicts import verdict
+from .budget import NAMES, Budget, option
+from .trial import Tried, message_bytes
+
+FIGURES = ("leak", "loss", "bytes")
+
+
+def front(tried: Sequence[Tried]) -> list[Tried]:
+    """Of those that the full attack has read: no other leaks no more, loses no more and sends no more."""
+    whole = [one for one in tried if one.whole and one.leak is not None]
+    return [one for one in whole if not any(_beats(other, one) for other in whole)]
+
+
+def _beats(other: Tried, one: Tried) -> bool:
+    theirs, ours = ([getattr(each, name) for name in FIGURES] for each in (other, one))
+    return all(a <= b for a, b in zip(theirs, ours, strict=True)) and theirs != ours
+
+
+def meets(one: Tried, budget: Budget) -> bool:
+    return one.whole and one.leak is not None and not budget.over(one._asdict())
+
+
+def chosen(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
+    """Those that keep to every budget; the least leak first, and of equals the better accuracy."""
+    return sorted((one for one in tried if meets(one, budget)), key=lambda one: (round(one.leak or 0, 2), one.loss))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a full audit under other seeds said of a guard. Means over the seeds, but of the leak the highest."""
+
+    guard: str
+    leak: float | None
+    leak_interval: list[float] | None
+    loss: float
+    bytes: float
+    client_macs: int
+    ssim: float | None
+    accuracy: float
+    attack: str | None  # that decided
+    grade: str
+    missed: dict[str, float]  # by how much of a budget it is over
+    searched_leak: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def judged(one: Tried, budget: Budget, result: Audit) -> Checked:
+    own, unguarded = ([row for row in result.rows if row["guard"] == name] for name in (one.guard, "none"))
+    said = verdict(result.rows, result.floors, one.guard, result.secrets)
+    decided = max(said.secrets, key=lambda each: each.leak or 0.0, default=None)
+    figures: dict[str, Any] = {
+        "leak": said.leak,
+        "loss": 100 * (_mean(unguarded, "accuracy") - _mean(own, "accuracy")),
+        "bytes": mean(message_bytes(row) for row in own),
+        "client_macs": own[0]["sides"]["client"]["macs"],
+    }
+    pictures = [row["value"] for row in own if row["valid"] and not row.get("ceiling") and secret_of(row) == "images"]
+    return Checked(
+        one.guard, **figures, leak_interval=decided.leak_interval if decided else None,
+        ssim=max(pictures, default=None), accuracy=_mean(own, "accuracy"), attack=decided.attack if decided else None,
+        grade=said.grade, missed=budget.over(figures), searched_leak=one.leak,
+    )  # fmt: skip
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    """Over seeds: all rows of one tell of the same training."""
+    return mean({row["seed"]: row[name] for row in rows}.values())  # type: ignore[literal-required]
+
+
+def what_binds(tried: Sequence[Tried], budget: Budget) -> list[str]:
+    """Where nothing keeps to all budgets: for each, the least it would have to be if the others stay."""
+    known = [one for one in tried if one.stage != "fit"]
+    said = []
+    for name in (one for one in NAMES if one in budget.limits()):
+        left = [one for one in known if set(budget.over(one._asdict())) == {name} and getattr(one, name) is not None]
+        rest = _others(budget, name)
+        if not left:
+            continue
+        best = min(left, key=lambda one: getattr(one, name))
+        value, least = _shown(name, getattr(best, name)), "" if best.whole or name != "leak" else "at least "
+        said.append(f"{option(name)} binds: {rest} the least that was found is {least}{value} ({best.guard})")
+    if said:
+        return said
+    missed = sorted(known, key=lambda one: max(budget.over(one._asdict()).values(), default=float("inf")))
+    if not missed:
+        return ["nothing that was tried fits this plan"]
+    over = " and ".join(option(name) for name in budget.over(missed[0]._asdict()))
+    return [
+        f"{over or 'everything'} bind together: nothing misses one budget alone, and nearest is {missed[0].guard}"
+    ]
+
+
+def _others(budget: Budget, name: str) -> str:
+    rest = [f"{option(one)} {limit:g}" for one, limit in budget.limits().items() if one != name]
+    return f"with {' and '.join(rest)}" if rest else "of all that was tried"
+
+
+def _shown(name: str, value: float) -> str:
+    return {"leak": f"{value:.2f}", "loss": f"{value:.1f} points", "bytes": f"{value:,.1f}"}.get(name, f"{value:,}")

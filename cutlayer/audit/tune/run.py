@@ -1,0 +1,165 @@
+"""A tune from its first guard to its last word: search, front, and the full audit of what was chosen."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ...attacks import Attack
+from ...core.spec import spec as read_spec
+from ...data.base import Loaded
+from ...guards import Guard
+from ...training.plan.plan import Plan
+from ..jobs import POLL, Failed, Finished, Job, Shown, Workers
+from ..matrix import Audit, audit
+from ..parallel import Where, spread, workers
+from ..spec import AuditSpec, Resources
+from ..store import ResultStore
+from .budget import Budget, refuse_contradiction
+from .front import Checked, chosen, judged
+from .study import Study
+from .trial import Reference, Tried, TuneWork, attempt, reference
+
+MOST_ASKED = 12  # times the trials: draws that cost nothing, because they do not fit or were tried before
+REFERENCE = "the unguarded cut"
+
+
+@dataclass
+class Search:
+    """What was tried, in the order in which it ended, and what all of it is compared with."""
+
+    open_cut: Reference
+    tried: list[Tried]
+
+
+class Here:
+    """Jobs in this process, one at a time."""
+
+    room = 1
+
+    def __init__(self, shared: Any):
+        self._shared, self._waiting = shared, list[tuple[Job, Sequence[Any]]]()
+
+    def start(self, job: Job, given: Sequence[Any]) -> None:
+        self._waiting.append((job, given))
+
+    def finished(self, seconds: float) -> list[Finished]:
+        done = [Finished(job.name, job.work(self._shared, *given)) for job, given in self._waiting]
+        self._waiting = []
+        return done
+
+    def running(self) -> list[str]:
+        return [job.name for job, _ in self._waiting]
+
+
+@contextmanager
+def at_work(work: TuneWork, where: Where | None) -> Iterator[Workers]:
+    if where is None or not where.apart:
+        yield Here(work)
+        return
+    with workers(where, work, "tune", work.device) as there:
+        yield there
+
+
+def search(
+    work: TuneWork, study: Study, store: ResultStore, there: Workers, trials: int, show: Callable[[Shown], None]
+) -> Search:
+    """Until so many guards were trained. What the store has is told to the study, and not tried again."""
+    open_cut = _open_cut(work, store, there, show)
+    refuse_contradiction(work.budget, open_cut.accuracy, len(work.loaded.classes))
+    before = _kept(store)
+    known: dict[str, Tried] = {}
+    for settings, found in before:
+        study.again(settings, found)
+        known[found.guard] = found
+    begun: dict[str, tuple[int, Guard]] = {}
+    ended = sum(_counts(one) for one in known.values())
+    while ended < trials or begun:
+        while ended + len(begun) < trials and len(begun) < there.room and study.count < MOST_ASKED * trials:
+            number, guard = study.ask()
+            if isinstance(guard, str):
+                _tell(study, store, number, Tried("", "fit", guard))
+            elif repr(guard) in known:
+                _tell(study, store, number, known[repr(guard)])
+            elif repr(guard) in begun:  # the same again while it is tried: it waits for nothing
+                _tell(study, store, number, Tried(repr(guard), "fit", "it is being tried"))
+            else:
+                begun[repr(guard)] = number, guard
+                there.start(Job(repr(guard), attempt), (guard, open_cut))
+        if not begun:
+            break
+        show(Shown(ended, trials, there.running()))
+        for name, made in there.finished(POLL):
+            number, guard = begun.pop(name)
+            found = Tried(name, "training", f"it failed: {made.why}") if isinstance(made, Failed) else made
+            _tell(study, store, number, found)
+            known[name] = found
+            ended += _counts(found)
+        show(Shown(ended, trials, there.running()))
+    return Search(open_cut, list(known.values()))
+
+
+def _counts(found: Tried) -> bool:
+    """Whether it was trained: what is ruled out before costs next to nothing."""
+    return found.stage not in ("fit", "cost")
+
+
+def _open_cut(work: TuneWork, store: ResultStore, there: Workers, show: Callable[[Shown], None]) -> Reference:
+    if (cell := store.get(REFERENCE)) is None:
+        there.start(Job(REFERENCE, reference), ())
+        made: list[Finished] = []
+        while not made:
+            show(Shown(0, 1, there.running()))
+            made = there.finished(POLL)
+        value = made[0].value
+        if isinstance(value, Failed):
+            raise value.error if value.error is not None else RuntimeError(value.why)
+        store.put(REFERENCE, value._asdict())
+        return value
+    return Reference(**cell[0])
+
+
+def _tell(study: Study, store: ResultStore, number: int, found: Tried) -> None:
+    settings = study.settings(number)
+    study.tell(number, found)
+    place = len(_kept(store))
+    store.put(f"trial {place}", {"settings": settings, **found._asdict()})
+
+
+def _kept(store: ResultStore) -> list[tuple[dict[str, Any], Tried]]:
+    found: list[tuple[dict[str, Any], Tried]] = []
+    while (cell := store.get(f"trial {len(found)}")) is not None:
+        told = dict(cell[0])
+        found.append((told.pop("settings"), Tried(**told)))
+    return found
+
+
+# ------------------------------------------------------------------------------ the last word
+@dataclass(frozen=True)
+class Check:
+    """How what was chosen is judged: every attack of a budget, under seeds that nothing was searched with."""
+
+    attacks: Sequence[Attack]
+    seeds: tuple[int, ...] = (1, 2)
+    candidates: int = 3
+    images: int = 256
+
+
+def last_word(
+    plan: Plan, loaded: Loaded, budget: Budget, tried: Sequence[Tried], check: Check, resources: Resources,
+    where: Where | None, show: Callable[[Shown], None],
+) -> list[tuple[Checked, Audit]]:  # fmt: skip
+    """Audit what was chosen; where it does not keep to its budgets, the next, until one does or enough were asked."""
+    found: list[tuple[Checked, Audit]] = []
+    for one in chosen(tried, budget)[: check.candidates]:
+        guard = read_spec(one.guard, "guards", imports=False)
+        wanted = AuditSpec(
+            plan, [guard], (), optional_attacks=check.attacks, seeds=check.seeds, images=check.images, alone=False
+        )
+        if where is not None and where.apart:
+            spread(wanted, loaded, resources, where, show)
+        result = audit(wanted, loaded, resources)
+        found.append((judged(one, budget, result), result))
+        if not found[-1][0].missed:
+            break
+    return found

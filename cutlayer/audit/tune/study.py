@@ -1,0 +1,100 @@
+"""Which guard is tried next: Optuna's sampler over leak, loss and bytes at once, with budgets as its constraints.
+
+The only place with Optuna. What was tried lies in a `ResultStore`, and a study is made of it anew: the next draw
+hangs on the seed and on what was tried, so a tune that was killed goes on as if it had not been.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...core.seeds import derive
+from ...guards import Guard
+from .budget import NAMES, Budget
+from .space import Kind, draw, firsts
+from .trial import Tried
+
+OBJECTIVES = ("leak", "loss", "bytes")
+UNFIT = 10.0  # how much two guards that do not go together violate: more than anything that was measured
+
+
+class Study:
+    """Ask and tell. A trial that was ruled out early tells the sampler by how much it missed its budget."""
+
+    def __init__(self, kinds: Sequence[Kind], chains: bool, budget: Budget, seed: int):
+        self.optuna = _optuna()
+        self.kinds, self.chains, self.budget, self.seed = kinds, chains, budget, seed
+        self.first = firsts(kinds, chains)
+        self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
+        self._study = self.optuna.create_study(directions=["minimize"] * len(OBJECTIVES))
+        self._running: dict[int, Any] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._study.trials)
+
+    def ask(self) -> tuple[int, Guard | str]:
+        """A number and the guard to try; a sentence where what was drawn cannot be built."""
+        number = self.count
+        self._study.sampler = self._sampler(number)
+        if number < len(self.first):
+            self._study.enqueue_trial(self.first[number])
+        trial = self._study.ask()
+        self._running[trial.number] = trial
+        try:
+            return trial.number, draw(trial, self.kinds, self.chains)
+        except ValueError as error:
+            return trial.number, str(error)
+
+    def settings(self, number: int) -> dict[str, Any]:
+        return dict(self._running[number].params)
+
+    def tell(self, number: int, found: Tried) -> None:
+        trial = self._running.pop(number)
+        trial.set_user_attr("over", self._over(found))
+        values = self._values(found)
+        state = self.optuna.trial.TrialState.PRUNED if values is None else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._study.tell(trial, values, state=state)
+
+    def again(self, settings: Mapping[str, Any], found: Tried) -> None:
+        """One that was tried before this process began: asked for with these settings, and told at once."""
+        self._study.sampler = self._sampler(self.count)
+        self._study.enqueue_trial(dict(settings))
+        trial = self._study.ask()
+        self._running[trial.number] = trial
+        with suppress(ValueError):
+            draw(trial, self.kinds, self.chains)
+        self.tell(trial.number, found)
+
+    def _sampler(self, number: int) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is experimental in it
+            return self.optuna.samplers.TPESampler(
+                seed=derive(self.seed, "tune", number) % 2**32, n_startup_trials=len(self.first),
+                multivariate=True, group=True, constant_liar=True, constraints_func=_constraints,
+            )  # fmt: skip
+
+    def _over(self, found: Tried) -> list[float]:
+        if found.stage == "fit":
+            return [UNFIT]
+        missed = self.budget.over(found._asdict())
+        return [missed.get(name, 0.0) for name in NAMES]
+
+    def _values(self, found: Tried) -> list[float] | None:
+        values = [getattr(found, name) for name in OBJECTIVES]
+        return None if any(value is None for value in values) else values
+
+
+def _constraints(trial: Any) -> Sequence[float]:
+    return trial.user_attrs.get("over", [0.0])
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ValueError("tune searches with Optuna: pip install 'cutlayer[tune]'") from error
+    return optuna

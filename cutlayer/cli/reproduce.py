@@ -1,0 +1,88 @@
+"""`cutlayer reproduce`: a headline of a paper, measured with the commands that everybody has."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..training.device import prepare
+from .options import AsJson, DataDir, Out, Threads
+from .terminal import say
+
+Name = Annotated[str | None, typer.Argument(help="An experiment; see --list.")]
+Listed = Annotated[bool, typer.Option("--list", help="Name all experiments, with what is known of each.")]
+Size = Annotated[str, typer.Option(help="quick (two cores, minutes) or full (published sizes, for a GPU).")]
+Only = Annotated[
+    str | None,
+    typer.Option(help="Make every Nth piece from the Ith on, e.g. 1/4: others beside it, in the same --out."),
+]
+Minutes = Annotated[float | None, typer.Option(help="Begin no piece after so long.")]
+DeviceOr = Annotated[str | None, typer.Option(help="cpu or cuda. Default: what the budget's commands say.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reproduce)
+
+
+def reproduce(
+    name: Name = None,
+    list_: Listed = False,
+    budget: Size = "quick",
+    part: Only = None,
+    minutes: Minutes = None,
+    data_dir: DataDir = None,
+    device: DeviceOr = None,
+    threads: Threads = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a headline of one of the papers again, and say whether it holds.
+
+    [bold]cutlayer reproduce --list[/bold] names them. Each is some commands (compare, audit) on recipes of a
+    checkout, and a rule from their JSON to a verdict. Trainings and audits are kept in --out one by one: the same
+    command again goes on. Writes NAME.json with commands, seeds and commit; in docs/evidence/claims it becomes a line
+    of EVIDENCE.md (make evidence).
+    """
+    from ..audit.claims import EXPERIMENTS, page
+
+    if list_ or name is None:
+        _list(EXPERIMENTS, as_json)
+        return
+    prepare(threads, device or "cpu")
+    from ..audit.claims import run
+
+    if name not in EXPERIMENTS:
+        raise ValueError(f"there is no experiment {name!r}; there is {', '.join(EXPERIMENTS)}")
+    one, share = EXPERIMENTS[name], run.Share.parse(part, minutes)
+    one.commands(budget)  # refuses a budget that is none
+    if not Path("recipes").is_dir():
+        raise FileNotFoundError("experiments are made of recipes/: run it at the root of a checkout")
+    folder = out or Path("runs") / f"reproduce-{name}-{budget}"
+    found = run.reproduce(one, budget, folder, share, data_dir, device, say)
+    if as_json:
+        print(json.dumps({**found, "out": str(folder)}))
+        return
+    say(f"{one.claim}\nthe paper: {one.figure}")
+    for line in run.shown(found):
+        say(line)
+    say(f"written to {folder / f'{name}.json'}; in {page.CLAIMS} it is a line of {page.PAGE} (make evidence)")
+
+
+def _list(experiments: Mapping[str, Any], as_json: bool) -> None:
+    from ..audit.claims import page
+
+    found = page.every(Path()) if Path(page.EVIDENCE).is_dir() else []
+    words = {one.experiment.name: one.finding.verdict for one in found}
+    rows = [
+        {"name": one.name, "paper": one.paper, "claim": one.claim, "verdict": words.get(one.name)}
+        for one in experiments.values()
+    ]
+    if as_json:
+        print(json.dumps(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        known = f" [{row['verdict']}]" if row["verdict"] else ""
+        print(f"{row['name']:{width}}  {row['paper']}: {row['claim']}{known}")

@@ -1,0 +1,87 @@
+"""Pictures without classes: what an attacker may have collected, such as FFHQ."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from ..core.seeds import derive
+from .base import About, Loaded, MissingData, Source
+from .files import home, own_folder
+from .holdout import UNLABELLED, stratified
+from .image_files import SUFFIXES, Listing, Size, check_size, decode
+
+FFHQ_FORMS = ("ffhq/thumbnails128x128/", "ffhq/images1024x1024/")
+
+
+@dataclass(frozen=True, repr=False)
+class Pictures(Source):
+    """Pictures without classes, as an attacker's data (--aux-data): all below path/, however deep; size resizes.
+
+    There is nothing to learn from them but what such pictures look like. With `size` each is cut and resized
+    (bilinear); without it all must have one size. `limit` draws so many of them; the others are never opened. One
+    more stands for a test set.
+    """
+
+    about: ClassVar[About] = About(
+        name="pictures without classes",
+        licence="yours",
+        origin="A folder of .jpg, .png, .webp, .bmp or .ppm.",
+    )
+
+    path: str
+    size: Size | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size(self.size)
+
+    def read(self, folder: Path | None) -> Loaded:
+        return _unlabelled(self, own_folder(folder, self.path), self.size)
+
+
+@dataclass(frozen=True, repr=False)
+class FFHQ(Source):
+    """Faces without classes, as an attacker's data (--aux-data), 3x64x64, 69,999 + 1; pictures in ffhq/.
+
+    The folder is the official thumbnails128x128/, or images1024x1024/, whose pictures take far longer to read. One
+    picture stands for a test set. Each is resized to `size` (bilinear).
+    """
+
+    about: ClassVar[About] = About(
+        name="FFHQ",
+        licence="CC BY-NC-SA 4.0; real people: keep their faces out of public artefacts",
+        origin="The folders are those of github.com/NVlabs/ffhq-dataset.",
+        shape=(3, 64, 64),
+        classes=1,
+        sizes=((69_999, 1),),
+        forms=tuple((name,) for name in FFHQ_FORMS),
+    )
+
+    size: Size = 64
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size(self.size)
+
+    def read(self, folder: Path | None) -> Loaded:
+        for name in FFHQ_FORMS:
+            if (root := home(folder) / name).is_dir():
+                return _unlabelled(self, root, self.size)
+        raise MissingData(
+            f"there is no {FFHQ_FORMS[0]} in {home(folder).absolute()}: put the folder there (or {FFHQ_FORMS[1]}), "
+            f"or point at the one that holds it with --data-dir or the variable CUTLAYER_DATA. {self.about.origin}"
+        )
+
+
+def _unlabelled(source: Source, root: Path, size: Size | None) -> Loaded:
+    paths = sorted(path for path in root.rglob("[!.]*") if path.suffix.lower() in SUFFIXES)
+    if len(paths) < 2:
+        raise ValueError(f"{root} holds {len(paths)} pictures ({', '.join(SUFFIXES)}): two are the least")
+    pool = Listing(paths, torch.zeros(len(paths), dtype=torch.long))
+    held = stratified(pool.y, 1, derive(0, "pictures", "test"))
+    train = pool[(torch.arange(len(paths)) != held).nonzero().flatten()]
+    return Loaded(*decode(train[source.keep(train.y)], pool[held], size), UNLABELLED)

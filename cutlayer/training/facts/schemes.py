@@ -1,0 +1,95 @@
+"""What a step costs under the schemes that split learning is compared with (Madill's thesis, 2025, Table 2.1).
+
+A model on paper, per client and mini-batch: it knows the floats of z, the weights, and who computes what. What a run
+of ours really sends is in its ledger; `cutlayer train` says where the two differ.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from ...core.batch import Task
+from ..plan.plan import Plan
+from ..plan.shapes import cut_shapes
+from .compression import FLOAT
+from .sides import sides
+
+
+class Quantities(NamedTuple):
+    """The letters of the table, for one plan."""
+
+    devices: int  # N
+    batch: int  # B
+    steps: int  # k, between two merges
+    cut: float  # q, bytes of z
+    weights: float  # |W|, bytes of the whole network
+    share: float  # β, the client's part of the weights
+    work: float  # β of the computation: the table takes them for one
+    rho: float  # what message 1 takes of q where it is compressed
+
+
+class Cost(NamedTuple):
+    """Per client and mini-batch: bytes, and work in steps of the whole network (t and T of the table)."""
+
+    bytes: float
+    client: float
+    server: float
+
+
+# Bytes of a round of k steps, and the server's work in it. Aggregation (U), distillation (D) and quantisation (Q) are
+# left out: the table names them without a size.
+SCHEMES: dict[str, tuple[Callable[[Quantities], float], Callable[[Quantities], float]]] = {
+    "FL": (lambda it: 2 * it.weights, lambda it: 0.0),
+    "SL": (lambda it: _features(it) + it.share * it.weights, lambda it: it.steps * (1 - it.work)),
+    "SplitFed": (lambda it: _features(it) + 2 * it.share * it.weights, lambda it: it.steps * (1 - it.work)),
+    "AdaSplit": (lambda it: _features(it), lambda it: 1 - it.work),
+    "PSL": (lambda it: _features(it), lambda it: it.steps * (1 - it.work)),
+    "FSL": (lambda it: _features(it) + 2 * (1 - it.share) * it.weights, lambda it: it.steps * (1 - it.work)),
+    "SL + compression": (
+        lambda it: (1 + it.rho) / 2 * _features(it) + it.share * it.weights,
+        lambda it: it.steps * (1 - it.work),
+    ),
+}
+
+
+def costs(it: Quantities) -> dict[str, Cost]:
+    """Every scheme's cost of one mini-batch of one client: a round's, shared out over its k steps."""
+    return {
+        name: Cost(sent(it) / it.steps, 1.0 if name == "FL" else it.work, server(it) / it.steps)
+        for name, (sent, server) in SCHEMES.items()
+    }
+
+
+def quantities(plan: Plan, task: Task, steps: int | None = None) -> Quantities:
+    """Of a plan; its guard says ρ, by the numbers that leave and the bits that each takes where it fixes them."""
+    cut, own = cut_shapes(plan, task), sides(plan, task)
+    client, server = own["client"], own["server"]
+    q, parameters = FLOAT * prod(cut.z), client["parameters"] + server["parameters"]
+    bits = plan.guard.message_bits(cut.shared)
+    sent = FLOAT * prod(cut.sent) if bits is None else bits / 8
+    return Quantities(
+        devices=plan.clients,
+        batch=plan.batch_size,
+        steps=steps or plan.local_steps or 1,
+        cut=q,
+        weights=FLOAT * parameters,
+        share=client["parameters"] / parameters,
+        work=client["macs"] / max(1, client["macs"] + server["macs"]),
+        rho=sent / q,
+    )
+
+
+def table(plan: Plan, task: Task, steps: Sequence[int]) -> dict[str, Any]:
+    """The letters of a plan, and the cost of every scheme at each number of steps between merges."""
+    it = quantities(plan, task)
+    return {
+        "letters": it._asdict(),
+        "schemes": {
+            name: [{"steps": k, **costs(it._replace(steps=k))[name]._asdict()} for k in steps] for name in SCHEMES
+        },
+    }
+
+
+def _features(it: Quantities) -> float:
+    """z up and its gradient down, in every step of a round."""
+    return 2 * it.steps * it.batch * it.cut

@@ -1,0 +1,274 @@
+"""Headlines of papers: commands that can be typed, verdicts that follow from figures, a page from files."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from toys import TinyNet, samples
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from cutlayer.audit.claims import EXPERIMENTS, lfq, page, run, small, training
+from cutlayer.audit.claims.base import (
+    BUDGETS,
+    DOES_NOT,
+    HOLDS,
+    NOT_MEASURED,
+    PARTLY,
+    VERDICTS,
+    Experiment,
+    Figure,
+    Finding,
+    over_seeds,
+    trimmed,
+)
+from cutlayer.audit.claims.summary import marks
+from cutlayer.audit.compare.variant_text import variants
+from cutlayer.cli import app as cli
+from cutlayer.core.spec import spec
+from cutlayer.data.base import Loaded
+from cutlayer.training.plan.plan_text import change, read_guards, read_plan
+
+ROOT = Path(__file__).parents[2]
+
+
+# ------------------------------------------------------------------ commands
+@pytest.mark.parametrize("one", EXPERIMENTS.values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_command_of_an_experiment_can_be_typed(one, budget, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    commands = one.commands(budget)
+    assert commands, "a headline without a command is not testable, and says so"
+    for command in commands.values():
+        _refuse_what_cannot_be_typed(command)
+
+
+def _refuse_what_cannot_be_typed(command):
+    name, *rest = shlex.split(command)
+    typed = get_command(cli.app).commands[name].make_context(name, rest).params
+    fields = {n: v for n, v in typed.items() if v is not None and n in FIELDS}
+    plan = change(read_plan(typed["plan"]), fields)
+    ours = run.read(command)
+    assert ours.plan == plan and ours.device == typed["device"], "what an experiment runs is what a person would"
+    assert len(ours.seeds) == (typed["seeds"] or 1)
+    if name == "compare":
+        assert list(ours.variants) == variants(plan, typed["with_"])
+    else:
+        assert read_guards(text for text in typed["guard"] or [] if text != "all") or plan.guard or typed["guard"]
+        assert [spec(text, "attacks") for text in typed["attack"] or []] or typed["budget"]
+
+
+from cutlayer.cli.options import PLAN_OPTIONS as FIELDS  # noqa: E402
+
+RATES = (("FedAvg", 0.3, 0.4), ("FedAvg", 1.0, 0.6), ("FedMuon", 0.05, 0.7), ("FedMuon", 0.5, 0.2))
+
+
+def test_what_a_first_run_chose_is_what_the_second_one_trains(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    rows = [
+        {"variant": f"rule={rule}(lr={rate})", "seed": seed, "val": score, "accuracy": 0.5}
+        for rule, rate, score in RATES
+        for seed in (0, 1)
+    ]  # fmt: skip
+    (command,) = EXPERIMENTS["fedmuon"].after({"K5": {"rows": rows}}, "full").values()
+    _refuse_what_cannot_be_typed(command)
+    words = shlex.split(command)
+    chosen = [words[place + 1] for place, word in enumerate(words) if word == "--with"]
+    assert chosen == ["rule=FedAvg(lr=1.0)", "rule=FedMuon(lr=0.05)"]
+    assert words[words.index("--seed") + 1] == "100", "seeds that no rate was chosen by"
+    assert training._on_edge("rule=FedMuon(lr=1.5)") and not training._on_edge("rule=FedMuon(lr=0.05)")
+
+
+# ------------------------------------------------------------------ figures and verdicts
+def test_an_interval_over_seeds_is_students():
+    assert over_seeds("x", [1.0]) == Figure("x", 1.0)
+    found = over_seeds("x", [1.0, 2.0, 3.0])
+    assert (found.low, found.high) == (pytest.approx(2 - 4.303 / 3**0.5), pytest.approx(2 + 4.303 / 3**0.5))
+    assert found.shown() == "x 2.000 (-0.484 to 4.484)"
+
+
+def compared(**accuracies):
+    """A comparison of variants, each with its accuracy and the bytes it sends."""
+    return {"rows": [
+        {"variant": name, "seed": seed, "accuracy": reached, "val": reached, "bytes_up": size, "by_epoch": [reached]}
+        for name, (reached, size) in accuracies.items() for seed in (0, 1)
+    ]}  # fmt: skip
+
+
+def test_rivals_are_compared_at_the_setting_that_validation_chose_and_at_no_more_bytes():
+    rows = {
+        "plan": (0.99, 4000), "guard=LFQ(bits=8)": (0.96, 10), "guard=SplitFC(ratio=4)": (0.98, 100),
+        "guard=SplitFC(ratio=16)": (0.55, 11), "guard=SplitFC(ratio=32)": (0.90, 10),
+        "guard=TopK(share=0.1)": (0.5, 9),
+    }  # fmt: skip
+    data = compared(**rows)
+    assert lfq.tuned(data, "SplitFC", 11.5) == "guard=SplitFC(ratio=32)"
+    found = EXPERIMENTS["lfq-rates"].judge({"digits": data})
+    assert found.verdict == HOLDS and "6.0 points behind" in found.why
+    data = compared(**{**rows, "guard=SplitFC(ratio=32)": (0.965, 10)})
+    assert EXPERIMENTS["lfq-rates"].judge({"digits": data}).verdict == PARTLY
+
+
+def arms(frozen, out, longer, own):
+    names = (training.ALL, training.FROZEN, training.OUT, f"{training.OUT}; epochs=10",
+             f"{training.OUT}; shared_client_network=False")  # fmt: skip
+    return compared(**dict(zip(names, ((one, 1) for one in (0.9, frozen, out, longer, own)), strict=True)))
+
+
+def test_a_gain_that_equal_steps_take_away_is_no_gain_of_frozen_clients():
+    judge = EXPERIMENTS["sl-fc"].judge
+    assert judge({"alpha 1.0": arms(0.87, 0.59, 0.6, 0.5)}).verdict == HOLDS
+    assert judge({"alpha 1.0": arms(0.87, 0.59, 0.86, 0.5)}).verdict == PARTLY
+    assert judge({"alpha 1.0": arms(0.60, 0.61, 0.62, 0.5)}).verdict == DOES_NOT
+
+
+def row(guard, attack, value, accuracy=0.9, **more):
+    return {"guard": guard, "attack": attack, "value": value, "accuracy": accuracy, "seed": 0, "secret": "images",
+            "form": "", "ceiling": False, "valid": True, **more}  # fmt: skip
+
+
+def test_an_attack_that_returns_once_it_knows_the_projection_was_never_stopped():
+    def judge(blind, knowing):
+        forms = {"oblivious": blind, "matched": knowing}
+        rows = [row("none", "FORA()", 0.9)]
+        rows += [
+            row("LightSplit(ratio=8)", f"FORA(knows='{form}')", value, form=form) for form, value in forms.items()
+        ]
+        return EXPERIMENTS["lightsplit-fora"].judge({"audit": {"rows": rows}}).verdict
+
+    assert judge(0.1, 0.8) == DOES_NOT
+    assert judge(0.1, 0.15) == HOLDS
+    assert judge(0.8, 0.8) == DOES_NOT
+
+
+def test_a_key_that_can_be_recovered_is_no_secret():
+    def judge(guessed, recovered, name="keys='own'"):
+        word = name.partition("=")[0]  # an audit of version 0.2 had another
+        keys = {name: guessed, f"{word}='recovered'": recovered, f"{word}='true'": 0.8}
+        rows = [row("none", "Decoder()", 0.9)]
+        rows += [row("SEAL(energy=0.7)", f"Decoder({key})", value) for key, value in keys.items()]
+        return EXPERIMENTS["seal-keys"].judge({"audit": {"rows": rows}}).verdict
+
+    assert judge(0.1, 0.2) == judge(0.1, 0.2, "key='guessed'") == HOLDS
+    assert judge(0.1, 0.78) == PARTLY
+    assert judge(0.6, 0.78) == DOES_NOT
+
+
+# ------------------------------------------------------------------ the page
+@pytest.fixture(scope="module")
+def found():
+    return page.every(ROOT)
+
+
+def test_the_page_is_what_the_committed_files_say(found):
+    assert (ROOT / page.PAGE).read_text() == page.text(found, marks(ROOT)), "stale: run make evidence"
+
+
+def test_every_headline_has_a_verdict_and_every_figure_a_file(found):
+    assert {one.experiment.name for one in found} == set(EXPERIMENTS)
+    for one in found:
+        assert one.finding.verdict in VERDICTS
+        assert one.finding.verdict == NOT_MEASURED or one.source is not None, one.experiment.name
+        assert len(one.finding.why) > 15
+
+
+def test_what_reproduce_wrote_comes_before_older_evidence_and_what_it_lacked_is_said(tmp_path):
+    one = Experiment("x", "P", "c", "f", {}, lambda results: Finding(HOLDS, "measured again"))
+    folder = tmp_path / page.CLAIMS
+    folder.mkdir(parents=True)
+    assert page.judged(one, tmp_path).finding.verdict == NOT_MEASURED
+    told = {"budget": "full", "commit": "abc", "results": {}}
+    (folder / "x.json").write_text(json.dumps(told))
+    assert page.judged(one, tmp_path).finding == Finding(HOLDS, "measured again")
+    (folder / "x.json").write_text(json.dumps({**told, "not_measured": "no train-images in ./data"}))
+    assert "no train-images" in page.judged(one, tmp_path).finding.why
+
+
+# ------------------------------------------------------------------ the command
+def test_reproduce_runs_commands_and_judges_their_json_and_goes_on(tmp_path, monkeypatch):
+    from cutlayer.data import Digits
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(Digits, "read", lambda self, folder: Loaded(samples(48, 0), samples(24, 1), ("a", "b", "c")))
+    monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
+    command = "compare --net SimpleCNN --epochs 1 --batch-size 16 --with plan --with batch_size=24 --no-alone"
+
+    def judge(results):
+        return Finding(
+            HOLDS, "so it is", (over_seeds("accuracy", [row["accuracy"] for row in results["a"]["rows"]]),)
+        )
+
+    monkeypatch.setitem(EXPERIMENTS, "x", Experiment("x", "P", "c", "f", {"a": command}, judge))
+    words = ["reproduce", "x", "--out", str(tmp_path / "x"), "--json"]
+    told = json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
+    assert (told["verdict"], told["seeds"], told["budget"]) == (HOLDS, [0], "quick")
+    assert told["commands"]["a"].startswith("cutlayer compare") and told["commit"]
+    assert json.loads((tmp_path / "x" / "x.json").read_text())["results"] == told["results"]
+    assert [row["variant"] for row in told["results"]["a"]["rows"]] == ["plan", "batch_size=24"]
+    monkeypatch.setattr(Digits, "read", lambda self, folder: pytest.fail("it was trained again"))
+    again = json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
+    assert again["results"] == told["results"]
+
+
+def test_processes_share_the_pieces_of_an_experiment_and_the_last_one_judges(tmp_path, monkeypatch):
+    asked = []
+
+    def trained(chosen, *, seeds, data_dir, device):
+        asked.append((chosen[0].name, seeds[0]))
+        return [{"variant": chosen[0].name, "seed": seeds[0], "accuracy": 0.5, "val": 0.5}]
+
+    monkeypatch.setattr(run, "compare", trained)
+    command = "compare --with 'epochs={1,2,3}' --seeds 2"
+    one = Experiment(
+        "x", "P", "c", "f", {"a": command}, lambda results: Finding(HOLDS, f"{len(results['a']['rows'])}")
+    )
+    first = run.reproduce(one, "full", tmp_path, run.Share.parse("1/2"), say=lambda text: None)
+    assert first["unfinished"] == "3 of 6 pieces are not made yet" and len(asked) == 3
+    ended = run.reproduce(one, "full", tmp_path, run.Share(2, 2, ends=0.0), say=lambda text: None)
+    assert "unfinished" in ended and len(asked) == 3, "its time was over before it began"
+    last = run.reproduce(one, "full", tmp_path, run.Share.parse("2/2"), say=lambda text: None)
+    assert (last["verdict"], last["why"], len(set(asked))) == (HOLDS, "6", 6)
+
+
+def test_missing_data_is_named_and_the_claim_is_not_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(
+        EXPERIMENTS,
+        "x",
+        Experiment("x", "P", "c", "f", {"a": "compare --data MNIST --with 'epochs={1,2}' --no-alone"}, None),
+    )
+    words = ["reproduce", "x", "--data-dir", str(tmp_path), "--out", str(tmp_path / "x"), "--json"]
+    told = json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
+    assert str(tmp_path) in told["not_measured"] and "verdict" not in told
+
+
+def test_unknown_experiments_and_parts_are_refused_in_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    out = ["--out", str(tmp_path / "x")]
+    for words, said in (
+        (["no-such"], "there is lightsplit-utility"),
+        (["sl-fc", "--budget", "huge", *out], "quick (two cores"),
+        (["sl-fc", "--part", "3/2", *out], "from 1/N to N/N"),
+    ):
+        error = CliRunner().invoke(cli.app, ["reproduce", *words]).exception
+        assert isinstance(error, ValueError) and said in str(error)
+    listed = json.loads(CliRunner().invoke(cli.app, ["reproduce", "--list", "--json"]).stdout)
+    assert {one["name"] for one in listed} == set(EXPERIMENTS) and all(one["verdict"] for one in listed)
+
+
+def test_what_is_committed_of_a_result_is_small_and_enough():
+    data = {"plan": "Plan()", "left_out": {}, "rows": [
+        {"variant": "plan", "seed": 0, "accuracy": 0.123456789, "clients": [1] * 1000, "history": [{"val": 0.5}]}
+    ]}  # fmt: skip
+    kept = trimmed(data)
+    assert kept["rows"] == [{"variant": "plan", "seed": 0, "accuracy": 0.12346, "by_epoch": [0.5]}]
+
+
+# ------------------------------------------------------------------ three claims, measured again
+@pytest.mark.parametrize("seed", [0])
+def test_three_small_claims_stay_within_their_committed_band(seed):
+    bands = json.loads((ROOT / small.BANDS).read_text())["claims"]
+    for name, value in small.measured(seed).items():
+        low, high = bands[name]["band"]
+        assert low <= value <= high, f"{bands[name]['claim']}: {value:.4f} is outside of {low} to {high}"

@@ -1,0 +1,315 @@
+"""Tune: what is searched, what rules a guard out and when, which one is chosen, and what is said where none is."""
+
+import csv
+import io
+import json
+import runpy
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+from toys import TinyNet, samples
+from typer.testing import CliRunner
+
+from cutlayer.attacks import Decoder
+from cutlayer.audit.jobs import Failed
+from cutlayer.audit.spec import AuditSpec
+from cutlayer.audit.store import ResultStore
+from cutlayer.audit.tune import files, run, study
+from cutlayer.audit.tune.budget import Budget, cost, refuse_contradiction, refuse_impossible
+from cutlayer.audit.tune.front import Checked, chosen, front, what_binds
+from cutlayer.audit.tune.run import Here, Search, search
+from cutlayer.audit.tune.space import draw, firsts, kinds
+from cutlayer.audit.tune.study import Study
+from cutlayer.audit.tune.trial import CHEAP, Reference, Tried, TuneWork, attempt, reference
+from cutlayer.cli import app as cli
+from cutlayer.core.batch import Task
+from cutlayer.core.search import Between, Fixed, OneOf, corners, space_of, why_strange
+from cutlayer.core.search import Search as Space
+from cutlayer.core.spec import names
+from cutlayer.data.base import Loaded
+from cutlayer.guards import Chain, Guard, LightSplit, NoGuard, Quantize
+from cutlayer.training.plan.plan import Plan
+
+TASK = Task((1, 12, 12), 3)
+FULL = Decoder(steps=5, hidden=16, readers=("ridge", "mlp"))
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return Loaded(samples(96, 0), samples(48, 1), ("a", "b", "c"))
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return Plan(net=TinyNet(), epochs=1, batch_size=16, aux_samples=32)
+
+
+def work(plan, loaded, budget):
+    return TuneWork(AuditSpec(plan, (), (CHEAP, FULL), seeds=(0,), images=24, alone=False), loaded, budget)
+
+
+@pytest.fixture(scope="module")
+def open_cut(plan, loaded):
+    return reference(work(plan, loaded, Budget(leak=0.5)))
+
+
+# ------------------------------------------------------------------ search spaces
+@pytest.mark.parametrize("kind", names("guards").values(), ids=lambda kind: kind.__name__)
+def test_every_guard_names_what_may_be_tried_or_says_why_nothing_is(kind):
+    assert kind.search is not None, "give it `search: ClassVar[Search] = {...}`, or Fixed('why')"
+    owner = next(one for one in kind.__mro__ if "search" in vars(one))
+    assert owner is kind or owner not in names("guards").values(), "its space is that of another guard"
+    assert why_strange(kind) is None
+    for settings in corners(kind):
+        replace(kind.usual(), **settings)
+
+
+def test_a_space_that_cannot_be_searched_says_so():
+    class Odd(Guard):
+        search: ClassVar[Space] = {"ration": Between(1, 2)}
+
+    class Empty(Guard):
+        search: ClassVar[Space] = {}
+
+    assert "ration" in why_strange(dataclass(frozen=True)(Odd))
+    assert "Fixed" in why_strange(dataclass(frozen=True)(Empty))
+    assert space_of(NoGuard) == {} and isinstance(NoGuard.search, Fixed)
+    with pytest.raises(ValueError, match="below"):
+        Between(2, 2)
+    with pytest.raises(ValueError, match="two values"):
+        OneOf(1, 1)
+
+
+def test_a_drawn_number_stands_in_a_plan_with_three_digits_and_within_its_ends():
+    assert Between(0.001, 1.0, log=True).rounded(0.00123456) == 0.00123
+    assert Between(2.0, 128.0).rounded(127.9999) == 128.0
+    assert Between(1, 8).rounded(3.4) == 3
+
+
+class First:
+    """Draws the first of everything, or what it was told."""
+
+    def __init__(self, **told):
+        self.told = told
+
+    def suggest_categorical(self, name, choices):
+        return self.told.get(name, choices[0])
+
+    def suggest_int(self, name, low, high, *, log=False):
+        return self.told.get(name, low)
+
+    suggest_float = suggest_int
+
+
+def test_what_is_typed_is_what_is_searched():
+    found = kinds(["LightSplit", "Quantize(bits={2,4})"])
+    assert [kind.name for kind in found] == ["LightSplit", "Quantize(bits=2)", "Quantize(bits=4)"]
+    assert [dict(kind.space) for kind in found] == [dict(LightSplit.search), {}, {}]
+    assert draw(First(guard="Quantize(bits=4)"), found, chains=False) == Quantize(bits=4)
+    both = draw(First(then="Quantize(bits=2)"), found, chains=True)
+    assert both == Chain(LightSplit(ratio=2.0), Quantize(bits=2))
+    assert firsts(found, chains=False)[0] == {"guard": "LightSplit", "LightSplit.ratio": 8}, "the usual setting"
+    assert {kind.made for kind in kinds([])} >= {LightSplit, Quantize}
+    with pytest.raises(ValueError, match="its parts are searched"):
+        kinds(["Chain"])
+
+
+def test_a_guard_from_outside_is_searched_by_its_own_space(tmp_path):
+    text = """
+from dataclasses import dataclass, replace
+from typing import ClassVar
+from cutlayer.guards import Between, Guard, Search
+
+@dataclass(frozen=True, repr=False)
+class {name}(Guard):
+    scale: float = 1.0
+    {search}
+"""
+    (tmp_path / "mine.py").write_text(
+        text.format(name="Mine", search='search: ClassVar[Search] = {"scale": Between(0.5, 2.0)}')
+        + text.format(name="Mute", search="")
+    )
+    (kind,) = kinds([f"{tmp_path}/mine.py:Mine"])
+    assert draw(First(guard=kind.name), [kind], chains=False).scale == 0.5
+    with pytest.raises(ValueError, match="says nothing of what may be tried"):
+        kinds([f"{tmp_path}/mine.py:Mute"])
+    (fixed,) = kinds([f"{tmp_path}/mine.py:Mute(scale=3.0)"])
+    assert fixed.plain.scale == 3.0 and not fixed.space
+
+
+# ------------------------------------------------------------------ budgets
+def test_budgets_that_nothing_can_meet_are_refused_at_once(plan):
+    bare = cost(plan, TASK)
+    with pytest.raises(ValueError, match="name a budget"):
+        Budget()
+    with pytest.raises(ValueError, match="0 to 1"):
+        Budget(leak=20)
+    with pytest.raises(ValueError, match="from 0 up"):
+        Budget(loss=-1)
+    with pytest.raises(ValueError, match="own layers take"):
+        refuse_impossible(Budget(leak=0.2, client_macs=bare.client_macs - 1), plan, TASK)
+    with pytest.raises(ValueError, match="frame alone"):
+        refuse_impossible(Budget(bytes=0.01), plan, TASK)
+    with pytest.raises(ValueError, match="unguarded cut meets"):
+        refuse_impossible(Budget(loss=2, bytes=bare.bytes + 1), plan, TASK)
+    refuse_impossible(Budget(leak=0.2, client_macs=bare.client_macs, bytes=50), plan, TASK)
+
+
+def test_too_few_bits_for_so_many_labels_contradict_the_accuracy():
+    """Fano: without an error log2(10) bits are needed, and at chance none."""
+    with pytest.raises(ValueError, match="contradict each other"):
+        refuse_contradiction(Budget(bytes=0.4, loss=0), 1.0, 10)
+    refuse_contradiction(Budget(bytes=0.42, loss=0), 1.0, 10)
+    refuse_contradiction(Budget(bytes=0.01, loss=90), 1.0, 10)
+
+
+# ------------------------------------------------------------------ one guard
+def test_a_guard_is_ruled_out_at_the_first_stage_that_can(plan, loaded, open_cut):
+    def stage(guard, **budget):
+        found = attempt(work(plan, loaded, Budget(**budget)), guard, open_cut)
+        return found.stage, found
+
+    assert stage(LightSplit(ratio=1e6), leak=0.5)[0] == "fit"
+    where, found = stage(LightSplit(ratio=2), bytes=10)
+    assert where == "cost" and found.accuracy is None and "bytes" in found.why
+    where, found = stage(Quantize(bits=8), leak=0.0)
+    assert where == "reader" and found.leak > 0 and "linear reader" in found.why
+    where, whole = stage(Quantize(bits=8), leak=1.0, bytes=1e9)
+    assert where == "attack" and whole.why is None
+    assert whole.leak >= found.leak, "what the cheap reader reads the full attack reads too"
+
+
+def tried(guard, leak, loss, size, stage="attack"):
+    return Tried(guard, stage, None if stage == "attack" else "out", leak, loss, size, 100)
+
+
+SOME = [
+    tried("A", 0.1, 5.0, 100.0),
+    tried("B", 0.3, 1.0, 100.0),
+    tried("C", 0.3, 1.0, 90.0),
+    tried("D", 0.15, 1.5, 500.0),
+    tried("E", 0.05, 0.0, 50.0, stage="reader"),
+]
+
+
+def test_the_front_and_the_choice_are_of_those_that_the_full_attack_has_read():
+    assert {one.guard for one in front(SOME)} == {"A", "C", "D"}
+    assert [one.guard for one in chosen(SOME, Budget(leak=0.3, loss=2))] == ["D", "B", "C"]
+    assert [one.guard for one in chosen(SOME, Budget(leak=0.3, loss=2, bytes=95))] == ["C"]
+
+
+def test_what_binds_is_the_budget_that_alone_stands_in_the_way():
+    (said, *more) = what_binds(SOME[:4], Budget(leak=0.2, loss=2, bytes=200))
+    assert "--leak binds: with --loss 2 and --bytes 200 the least that was found is 0.30 (B)" in said
+    assert any("--loss binds" in one and "5.0 points (A)" in one for one in more)
+    assert any("--bytes binds" in one and "500.0 (D)" in one for one in more)
+    (both,) = what_binds([tried("F", 0.9, 9.0, 10.0)], Budget(leak=0.2, loss=2))
+    assert "--leak and --loss bind together" in both
+    (least,) = what_binds([tried("G", 0.9, 0.0, 10.0, stage="reader")], Budget(leak=0.2))
+    assert "at least 0.90" in least
+
+
+# ------------------------------------------------------------------ the search
+class Planned(Here):
+    """Answers at once; dies after so many."""
+
+    def __init__(self, most=10**6):
+        super().__init__(None)
+        self.most = most
+        self.asked = []
+
+    def finished(self, seconds):
+        done = []
+        for job, given in self._waiting:
+            if len(self.asked) == self.most:
+                raise KeyboardInterrupt
+            if job.name == run.REFERENCE:
+                value = Reference(0.9, 0.1, 1000.0, {}, [])
+            else:
+                self.asked.append(job.name)
+                value = self.answer(given[0])
+            done.append(run.Finished(job.name, value))
+        self._waiting = []
+        return done
+
+    def answer(self, guard):
+        bits = guard.stages()[-1].bits
+        return Tried(repr(guard), "attack", None, bits / 8, 8 - bits, 10.0 * bits, 1, 0.8, 20.0 * bits, 0.5)
+
+
+def searched(store, there, loaded, plan, trials=6):
+    budget = Budget(leak=0.4)
+    chances = Study(kinds(["Quantize"]), chains=False, budget=budget, seed=0)
+    return search(work(plan, loaded, budget), chances, store, there, trials, lambda shown: None)
+
+
+def test_a_tune_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, loaded, plan):
+    whole = searched(ResultStore(), there := Planned(), loaded, plan)
+    assert len(whole.tried) == 6 and len(set(there.asked)) == 6, "nothing is tried twice"
+    with pytest.raises(KeyboardInterrupt):
+        searched(ResultStore(tmp_path / "cells"), Planned(most=3), loaded, plan)
+    again = searched(ResultStore(tmp_path / "cells"), rest := Planned(), loaded, plan)
+    assert [one.guard for one in again.tried] == [one.guard for one in whole.tried]
+    assert rest.asked == there.asked[3:], "only what is missing is tried"
+
+
+def test_a_guard_that_fails_elsewhere_is_told_and_the_others_go_on(loaded, plan):
+    class Lost(Planned):
+        def answer(self, guard):
+            return Failed("its process ended") if guard == Quantize(bits=8) else super().answer(guard)
+
+    found = {one.guard: one for one in searched(ResultStore(), Lost(), loaded, plan, 4).tried}
+    assert "its process ended" in found["Quantize(bits=8)"].why and len(found) == 4
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(ValueError, match=r"cutlayer\[tune\]"):
+        study.Study(kinds(["Quantize"]), chains=False, budget=Budget(leak=0.2), seed=0)
+
+
+# ------------------------------------------------------------------ files
+def test_files_of_a_tune_say_what_was_chosen_and_the_plan_is_ready(tmp_path):
+    found = Search(Reference(0.9, 0.1, 1000.0, {}, []), SOME)
+    budget = Budget(leak=0.2, loss=2)
+    word = Checked("Quantize(bits=4)", 0.18, [0.1, 0.2], 1.0, 90.0, 100, 0.4, 0.88, "Decoder()", "blunts", {}, 0.15)
+    data = files.as_data(Plan(), budget, found, [word], {"search": 0, "check": [1, 2]}, "cutlayer tune")
+    files.write(data, Plan(), Quantize(bits=4), found, budget, tmp_path)
+    assert runpy.run_path(str(tmp_path / "plan.py"))["plan"]() == Plan(guard=Quantize(bits=4))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "tune.csv").read_text())))
+    assert [(row["guard"], row["front"], row["meets"]) for row in rows][3:] == [
+        ("D", "true", "true"),
+        ("E", "false", "false"),
+    ]
+    assert json.loads((tmp_path / "tune.json").read_text())["chosen"] == "Quantize(bits=4)"
+    assert (tmp_path / "tune.png").stat().st_size > 10_000
+
+
+def test_a_choice_that_fails_its_check_is_no_choice(tmp_path):
+    found = Search(Reference(0.9, 0.1, 1000.0, {}, []), SOME)
+    word = Checked("D", 0.45, None, 1.0, 90.0, 100, 0.4, 0.88, "Decoder()", "weakens", {"leak": 1.25}, 0.15)
+    data = files.as_data(Plan(), Budget(leak=0.2), found, [word], {"search": 0, "check": [1]}, "cutlayer tune")
+    assert data["chosen"] is None and "under other seeds and all attacks: --leak 0.45" in data["binds"][0]
+
+
+def test_the_command_searches_checks_under_other_seeds_and_writes_a_plan(tmp_path, monkeypatch, loaded):
+    import cutlayer.attacks
+    from cutlayer.data import Digits
+
+    monkeypatch.setattr(Digits, "read", lambda self, folder: loaded)
+    monkeypatch.setattr(cutlayer.attacks, "suite", lambda budget, task, home: [FULL])
+    monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
+    words = [
+        "tune", "--net", "SimpleCNN", "--leak", "0.999", "--loss", "90", "--guard", "Quantize", "--guard", "Subset",
+        "--epochs", "1", "--batch-size", "16", "--aux-samples", "32", "--images", "24", "--trials", "3",
+        "--no-chains", "--attack", "Decoder(steps=5, hidden=16, readers=('ridge', 'mlp'))", "--check-seeds", "1",
+        "--json", "--out", str(tmp_path / "found"),
+    ]  # fmt: skip
+    done = CliRunner().invoke(cli.app, words, catch_exceptions=False)
+    data = json.loads(done.stdout)
+    assert data["seeds"] == {"search": 0, "check": [1]} and len(data["tried"]) >= 3
+    assert data["checked"], "the last word was asked for"
+    assert (data["chosen"] is None) == bool(data["binds"])
+    assert {"tune.csv", "tune.png", "tune.json", "check"} <= {one.name for one in (tmp_path / "found").iterdir()}
+    assert (tmp_path / "found" / "plan.py").exists() == (data["chosen"] is not None)

@@ -1,0 +1,99 @@
+"""Figures of a client on a small device, and of the schemes on paper: what follows from counting, not from clocks."""
+
+import json
+from math import prod
+
+import pytest
+import torch
+from toys import TASK, tiny_plan
+from typer.testing import CliRunner
+
+from cutlayer.bench.edge import Core, edge, exported, lines
+from cutlayer.cli.app import app
+from cutlayer.guards import LFQ, LightSplit
+from cutlayer.training.facts.schemes import SCHEMES, Quantities, costs, quantities
+from cutlayer.training.plan.shapes import cut_shapes
+
+
+@pytest.fixture(scope="module")
+def found():
+    return edge(tiny_plan(batch_size=8), TASK, Core(gflops=2.0, watts=3.0, nanojoules=50.0), repeats=1)
+
+
+def test_the_model_is_the_time_here_scaled_and_the_energy_follows(found):
+    for row in found["modes"].values():
+        assert row["modelled ms"] == pytest.approx(row["ms here"] * found["gflops here"] / 2.0)
+        assert row["modelled mJ"] == pytest.approx(row["modelled ms"] * 3.0 + 50e-6 * row["bytes"])
+
+
+def test_bytes_are_those_of_a_real_step(found):
+    """z and dz, u and du as floats; a frame's header is shared by the batch. Half of z is zero behind a ReLU."""
+    cut = cut_shapes(tiny_plan(), TASK)
+    most = 4 * 2 * (prod(cut.z) + prod(cut.u))
+    assert 0.5 * most < found["modes"]["learns"]["bytes"] < most + 100
+    assert found["modes"]["predicts"]["bytes"] < found["modes"]["learns"]["bytes"]
+    smaller = edge(tiny_plan(batch_size=8, guard=LightSplit(ratio=4)), TASK, repeats=1)["modes"]["learns"]["bytes"]
+    assert smaller < found["modes"]["learns"]["bytes"]
+
+
+def test_predicting_takes_less_memory_than_learning(found):
+    assert found["modes"]["predicts"]["memory"] < found["modes"]["learns"]["memory"]
+
+
+def test_the_head_leaves_as_a_program_that_gives_the_same(found):
+    assert found["exported"]["works"] and found["exported"]["largest difference"] < 1e-6
+    said = " ".join(lines(found))
+    assert "equal to" in said and "nothing was measured on a device" in said
+
+
+def test_a_head_that_fits_no_program_is_said_to(monkeypatch):
+    def refuse(*args):
+        raise RuntimeError("decides by its data\nand more")
+
+    monkeypatch.setattr(torch.export, "export", refuse)
+    assert exported(tiny_plan(), TASK) == {"works": False, "why": "RuntimeError: decides by its data"}
+
+
+@pytest.mark.parametrize("name", ["gflops", "watts", "nanojoules"])
+def test_a_core_that_does_nothing_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} of a core is a number above 0"):
+        Core(**{name: 0.0})
+
+
+# ------------------------------------------------------------------ the table of schemes
+IT = Quantities(devices=4, batch=10, steps=5, cut=100.0, weights=1000.0, share=0.2, work=0.3, rho=0.1)
+
+
+def test_the_table_of_the_thesis_row_by_row():
+    """Table 2.1 times 1/k: 2kBq = 10,000 bytes, |W| = 1,000, beta 0.2."""
+    by_hand = {
+        "FL": 2 * 1000, "SL": 10000 + 200, "SplitFed": 10000 + 400, "AdaSplit": 10000, "PSL": 10000,
+        "FSL": 10000 + 1600, "SL + compression": 1.1 * 5000 + 200,
+    }  # fmt: skip
+    assert {name: cost.bytes * 5 for name, cost in costs(IT).items()} == pytest.approx(by_hand)
+    assert costs(IT)["FL"][1:] == (1.0, 0.0) and costs(IT)["SL"][1:] == pytest.approx((0.3, 0.7))
+    assert costs(IT)["AdaSplit"].server == pytest.approx(0.7 / 5), "its server learns once a round"
+
+
+def test_more_steps_between_merges_pay_for_weights_alone():
+    one, many = costs(IT._replace(steps=1)), costs(IT._replace(steps=50))
+    assert many["FL"].bytes == pytest.approx(one["FL"].bytes / 50)
+    assert many["PSL"].bytes == pytest.approx(one["PSL"].bytes)
+
+
+def test_the_letters_of_a_plan():
+    plan = tiny_plan(batch_size=8, clients=3)
+    it, cut = quantities(plan, TASK), cut_shapes(plan, TASK)
+    assert (it.devices, it.batch, it.cut, it.rho) == (3, 8, 4 * prod(cut.z), 1.0)
+    assert 0 < it.share < 1 and 0 < it.work < 1
+    assert quantities(tiny_plan(guard=LFQ(bits=3)), TASK).rho == pytest.approx(27 / 8 / it.cut)
+
+
+@pytest.mark.parametrize(("command", "file"), [("edge", "edge.json"), ("costs", "costs.json")])
+def test_both_can_be_typed(command, file, tmp_path):
+    typed = f"{command} --data Digits(limit=200) --net LeNet --batch-size 4 --out".split()
+    done = CliRunner().invoke(app, [*typed, str(tmp_path / "a")], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "a" / file).exists()
+    written = json.loads((tmp_path / "a" / file).read_text())
+    assert "LeNet" in written["plan"] and (command == "edge" or set(written["schemes"]) == set(SCHEMES))
