@@ -54,6 +54,7 @@ from ..folder import (
 )
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
+from ..result import Result
 from .room import sentence
 from .run import LocalRun
 
@@ -155,7 +156,7 @@ def train(
             per_epoch=run.timetable.steps // run.plan.epochs,
         )
     more = ({} if link is None else {"link": told}) | ({"faster": str(faster)} if str(faster) else {})
-    return _finish(run, folder, more)
+    return Result(_finish(run, folder, more))
 
 
 def _here(run: LocalRun, **heard: Any) -> bool:
