@@ -1,4 +1,16 @@
-"""The settings of the LightSplit paper: accuracy (Table IX, L2H-SCH, IID, ratio 8) and UnSplit's victims (App. A-C).
+"""The settings of the LightSplit paper: accuracy on four data sets (Tables III, VII-IX, XVII) and UnSplit's victims.
+
+Each data set has its raw cut and its three methods at L2H, heads shared (SCH), IID, ratio 8, and the raw cut with
+its Dirichlet shares. The rest of a grid is options of one command, a table and data set each; L1H is `depth=1`, heads
+of one's own (PCH) are `shared_client_network=False`. Table IX on CIFAR-10, 80 runs:
+
+    cutlayer compare recipes/lightsplit.py:cifar10
+        --with 'guard=none; {net, heads, shares}' --with 'guard=LightSplit(ratio={8,16,32}, projection=Dense()); {…}'
+        --with 'guard=LightSplit(ratio={8,16,32}, projection=Dense(), hidden=512); {…}'
+        --with 'guard=Bottleneck1x1(ratio={8,16,32}); {…}'
+
+with {…} for net=ResNet18(depth={1,2}); shared_client_network={True,False}; partition={IID(),Dirichlet(alpha=0.1)}.
+docs/papers.md has these commands in full.
 
 From the paper: networks and cuts (Table II), ten clients that take turns batch by batch (Alg. 1), at most 2,000
 epochs with a patience of 200 (Table XVII), the widths of LightSplit-L's lift (Table II), the optimizer of the
@@ -12,9 +24,9 @@ data, so expect a little less.
 from dataclasses import replace
 
 from cutlayer import Plan
-from cutlayer.data import CIFAR10, MNIST, FashionMNIST
+from cutlayer.data import CIFAR10, CIFAR100, GTSRB, MNIST, Dirichlet, FashionMNIST
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, Dense, LightSplit
-from cutlayer.nets import MnistNet, ResNet18, SimpleCNN
+from cutlayer.nets import MicronNet, MnistNet, ResNet18, SimpleCNN
 from cutlayer.training import Adam
 
 # The text draws R from a Gaussian, Alg. 1 from U(0,1): Dense(uniform=True) is the latter.
@@ -42,6 +54,11 @@ def fashion_mnist_1x1() -> Plan:
     return replace(fashion_mnist(), guard=Bottleneck1x1(ratio=8))
 
 
+def fashion_mnist_skewed() -> Plan:
+    """Raw, with shares by Dirichlet(0.1)."""
+    return replace(fashion_mnist(), partition=Dirichlet(alpha=0.1))
+
+
 # ------------------------------------------------------------------ CIFAR-10, ResNet-18, d = 4096, k = 512
 def cifar10() -> Plan:
     """Raw. L2H moves the first block to the client; `extra=True` is the other reading of Table II."""
@@ -61,6 +78,73 @@ def cifar10_l() -> Plan:
 def cifar10_1x1() -> Plan:
     """Learned 1x1: 64 channels become 8."""
     return replace(cifar10(), guard=Bottleneck1x1(ratio=8))
+
+
+def cifar10_skewed() -> Plan:
+    """Raw, with shares by Dirichlet(0.1)."""
+    return replace(cifar10(), partition=Dirichlet(alpha=0.1))
+
+
+def cifar10_wcc() -> Plan:
+    """LightSplit-F with within-class compaction (Table VII has λ 0, 0.001, 0.01 and 0.1)."""
+    return replace(cifar10(), guard=Chain(FIXED, WCC(weight=0.01)))
+
+
+def cifar10_hundred() -> Plan:
+    """LightSplit-F with a hundred clients (Table VIII: 10, 25, 50 and 100)."""
+    return replace(cifar10_f(), clients=100)
+
+
+# ------------------------------------------------------------------ CIFAR-100, ResNet-18, d = 4096, k = 512
+def cifar100() -> Plan:
+    """Raw. The paper: 59.47 %."""
+    return replace(cifar10(), data=CIFAR100())
+
+
+def cifar100_f() -> Plan:
+    """LightSplit-F. The paper: 52.83 %."""
+    return replace(cifar100(), guard=FIXED)
+
+
+def cifar100_l() -> Plan:
+    """LightSplit-L: a learned lift of width 2048. The paper: 56.49 %."""
+    return replace(cifar100(), guard=replace(FIXED, hidden=2048))
+
+
+def cifar100_1x1() -> Plan:
+    """Learned 1x1."""
+    return replace(cifar100(), guard=Bottleneck1x1(ratio=8))
+
+
+def cifar100_skewed() -> Plan:
+    """Raw, with shares by Dirichlet(0.5)."""
+    return replace(cifar100(), partition=Dirichlet(alpha=0.5))
+
+
+# ------------------------------------------------------------------ GTSRB, MicronNet, d = 5684, k = 710
+def gtsrb() -> Plan:
+    """Raw. The paper: 98.55 %."""
+    return replace(cifar10(), net=MicronNet(depth=2), data=GTSRB())
+
+
+def gtsrb_f() -> Plan:
+    """LightSplit-F. The paper: 96.42 %."""
+    return replace(gtsrb(), guard=FIXED)
+
+
+def gtsrb_l() -> Plan:
+    """LightSplit-L: a learned lift of width 128."""
+    return replace(gtsrb(), guard=replace(FIXED, hidden=128))
+
+
+def gtsrb_1x1() -> Plan:
+    """Learned 1x1. 29 channels become 3, so the real ratio is about 10."""
+    return replace(gtsrb(), guard=Bottleneck1x1(ratio=8))
+
+
+def gtsrb_skewed() -> Plan:
+    """Raw, with shares by Dirichlet(0.1)."""
+    return replace(gtsrb(), partition=Dirichlet(alpha=0.1))
 
 
 # ------------------------------------------------------------------ UnSplit's victims: one client, 20 epochs

@@ -13,8 +13,9 @@ The data are too large for memory and are decoded as they are needed (docs/data.
 
     cutlayer train recipes/split_inference.py:imagenet_lfq --start resnet50.pth --device cuda --out runs/a
     cutlayer train recipes/split_inference.py:coco_lfq --start deeplabv3_resnet50_coco.pth --device cuda --out runs/b
-    cutlayer compare recipes/split_inference.py:coco --start deeplabv3_resnet50_coco.pth --device cuda \
-        --with 'guard=LFQ(bits={2,4,7,15})'
+    cutlayer compare recipes/split_inference.py:coco --start deeplabv3_resnet50_coco.pth --device cuda --no-alone \
+        --with plan --with 'guard=LFQ(bits={2,4,7,15})' --with guard=RateBottleneck --with guard=EntropicStudent \
+        --with 'net=Whole(net=DeepLabV3(scale="imagenet")); guard=JPEG(quality={10,50})'
     cutlayer compare recipes/split_inference.py:search --with 'net=ResNet18(stem="cifar", depth={1,3,4,5,6})'
 
 A file of ResNet-50 for DeepLabv3 fills its backbone alone, as in the thesis.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from progress import Passed
+from progress import GoingOn, Passed
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit import floors
@@ -26,22 +26,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.go_on:
         config.pluginmanager.register(GoingOn(Passed()))
-
-
-class GoingOn:
-    """A campaign that was killed goes on where it was, as long as the package is the same."""
-
-    def __init__(self, passed: Passed):
-        self._passed = passed
-
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        done = self._passed.names()
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
-        items[:] = [item for item in items if item.nodeid not in done]
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed and "campaign" in report.keywords:
-            self._passed.add(report.nodeid)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

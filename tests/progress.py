@@ -12,6 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".campaign"
 
@@ -48,6 +50,22 @@ class Passed:
     def add(self, name: str) -> None:
         with self._path.open("a") as file:
             file.write(f"{name}\n")
+
+
+class GoingOn:
+    """A campaign that was killed goes on where it was, as long as the package is the same."""
+
+    def __init__(self, passed: Passed):
+        self._passed = passed
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        done = self._passed.names()
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+        items[:] = [item for item in items if item.nodeid not in done]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed and "campaign" in report.keywords:
+            self._passed.add(report.nodeid)
 
 
 class Progress:

@@ -2,9 +2,12 @@
 
 import json
 import re
+import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -120,6 +123,7 @@ def kit(shell, tmp_path_factory):
     answers = {"waiting": ask(port, "/readyz")}
     shell.elsewhere()
     shell._ports["7443"] = int(re.search(r":(\d+), plan", done["server"].said)[1])
+    call_without_certificate(shell.port("7443"))
     for name in ("hospital-a", "hospital-b"):
         shell._ports.pop("9100", None)  # in a container every party has a port 9100 of its own
         done[name] = shell.start(words[name], folder)
@@ -129,6 +133,13 @@ def kit(shell, tmp_path_factory):
     done["server"].signal()
     done["server"].wait()
     return folder, done, answers
+
+
+def call_without_certificate(port):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 10) as line:
+        context.wrap_socket(line).recv(1)
 
 
 def ask(port, path):
@@ -152,6 +163,16 @@ def test_the_commands_of_the_kit_run_to_the_end(kit):
     for result in folder.glob("runs/*/result.json"):
         assert json.loads(result.read_text())["exact"]
     assert len(list(folder.glob("runs/*/result.json"))) == 3
+
+
+@pytest.mark.campaign
+def test_what_grpc_says_of_a_caller_without_a_certificate_is_in_the_audit_log(kit):
+    folder, done, _ = kit
+    (path,) = folder.glob("runs/serve-*/audit.jsonl")
+    said = [json.loads(line) for line in path.read_text().splitlines()]
+    (line,) = [one for one in said if one["event"] == "grpc"]
+    assert "Handshake failed" in line["text"] and line["party"] == "cutlayer.grpc"
+    assert "ssl_transport_security.cc:" not in re.sub(r"^\{.*\}$", "", done["server"].said, flags=re.MULTILINE)
 
 
 @pytest.mark.campaign

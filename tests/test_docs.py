@@ -48,6 +48,12 @@ def run_page(page: Path) -> dict[str, Any]:
     return made
 
 
+@cache
+def known() -> dict[str, Any]:
+    """Every command by its name. They are made of all their options, which takes a while."""
+    return get_command(cli.app).commands
+
+
 def commands() -> list[tuple[str, list[str]]]:
     """(page, words) of each line that starts with `cutlayer`."""
     return [(page_name(page), words) for page in PAGES for words in commands_of(page, "console", "bash")]
@@ -95,9 +101,8 @@ def typed_id(part: str | list[str]) -> str:
 def test_a_command_of_a_page_can_be_typed(page, words):
     """Options exist and take such values, specs can be read, recipes are there."""
     _, name, *rest = words
-    known = get_command(cli.app).commands
-    assert name in known, f"{page}: there is no command {name}"
-    typed = known[name].make_context(name, rest).params  # refuses unknown options and wrong types
+    assert name in known(), f"{page}: there is no command {name}"
+    typed = known()[name].make_context(name, rest).params  # refuses unknown options and wrong types
     if name in ("train", "audit", "sweep"):
         with contextlib.chdir(ROOT):
             read_everything(typed)
@@ -122,7 +127,7 @@ def read_everything(typed: dict[str, Any]) -> None:
 
 def test_every_command_has_an_example():
     shown = {words[1] for page, words in commands() if page == "README.md"}
-    assert shown == set(get_command(cli.app).commands)
+    assert shown == set(known())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
@@ -146,7 +151,8 @@ def test_readme_starts_with_what_it_is_and_the_two_commands():
 
 def test_the_tables_of_plug_ins_say_what_their_folders_say():
     assert {found[1]: page.name for page in PAGES for found in tables.BLOCK.findall(page.read_text())} == {
-        "guards": "guards.md", "rules": "rules.md", "attacks": "attacks.md", "detectors": "detectors.md"
+        "guards": "guards.md", "rules": "rules.md", "attacks": "attacks.md", "detectors": "detectors.md",
+        "papers": "papers.md",
     }  # fmt: skip
     stale = [page_name(page) for page in PAGES if tables.filled(page.read_text()) != page.read_text()]
     assert not stale, "`make docs` writes them anew"

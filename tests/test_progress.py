@@ -1,7 +1,7 @@
 """A campaign that was killed goes on where it was, and begins anew when the package has changed."""
 
 import pytest
-from progress import Passed, Progress
+from progress import GoingOn, Passed, Progress
 
 
 def test_parts_that_are_done_are_not_done_again(tmp_path):
@@ -43,9 +43,8 @@ def test_what_has_passed_is_left_out(pytester_like, tmp_path):
 
 
 @pytest.fixture
-def pytester_like(monkeypatch):
+def pytester_like():
     """Run a file of two campaign tests by the plug-in; (run, failed)."""
-    from conftest import GoingOn
 
     class Counting:
         def __init__(self):

@@ -16,7 +16,9 @@ import pytest
 from cutlayer.cli.demo import demo_guards, demo_plan
 from cutlayer.data import (
     CIFAR10,
+    CIFAR100,
     COCO,
+    GTSRB,
     IMDB,
     MNIST,
     SVHN,
@@ -55,6 +57,8 @@ TASKS: dict[type[Source], Task] = {
     MNIST: Task((1, 28, 28), 10),
     FashionMNIST: Task((1, 28, 28), 10),
     CIFAR10: Task((3, 32, 32), 10, {"living": 2}),
+    CIFAR100: Task((3, 32, 32), 100),
+    GTSRB: Task((3, 32, 32), 43),
     SVHN: Task((3, 32, 32), 10),
     CelebA: Task((3, 64, 64), 2, {"Male": 2}),
     FairFace: Task((3, 64, 64), 2, {"gender": 2, "race": 7, "age": 9}),
@@ -168,6 +172,9 @@ def test_a_recipe_says_what_it_is(name):
         ("cifar10_f", (64, 8, 8), (512,)),
         ("cifar10_l", (64, 8, 8), (512,)),
         ("cifar10_1x1", (64, 8, 8), (8, 8, 8)),
+        ("cifar100_l", (64, 8, 8), (512,)),
+        ("gtsrb_f", (29, 14, 14), (710,)),
+        ("gtsrb_1x1", (29, 14, 14), (3, 14, 14)),
         ("unsplit_cut2", (8, 12, 12), (8, 12, 12)),
         ("unsplit_cut2_f", (8, 12, 12), (144,)),
         ("unsplit_cut2_wcc", (8, 12, 12), (144,)),

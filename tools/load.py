@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -295,7 +294,7 @@ def draw(found: dict[str, Any]) -> bytes:
     axes[3].set_ylabel("share of the time", color=INK)
     axes[3].set_xlabel("minutes", color=INK)
     for one in axes:
-        one.legend(frameon=False, fontsize=8, loc="upper right")
+        one.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return png(figure, plt)
 
 
@@ -312,7 +311,9 @@ def main() -> None:
     members = given.training + given.idle
     plan = plan_of(members, given.training, given.rounds)
     about = {
-        "command": f"python {' '.join(sys.argv)}", "plan": repr(replace(plan, private_seed=None)),
+        "command": f"python tools/load.py --training {given.training} --idle {given.idle} --visitors "
+        f"{given.visitors} --minutes {given.minutes:g} --rounds {given.rounds}",
+        "plan": repr(replace(plan, private_seed=None)),
         "training": given.training, "idle": given.idle, "visitors": given.visitors, "cores": os.cpu_count(),
     }  # fmt: skip
     folder, spawn = Path(tempfile.mkdtemp(prefix="load-")), multiprocessing.get_context("spawn")

@@ -1,13 +1,15 @@
 """Writes what the plug-in folders offer into the docs: python tools/tables.py
 
 A page has a line `<!-- table: guards -->` and, further down, `<!-- end -->`. What stands between them is made from
-the docstrings of that folder, a row a plug-in, so that nobody writes a new one there by hand. A test compares the
-pages with what this would write.
+the docstrings of that folder, a row a plug-in, so that nobody writes a new one there by hand; `papers` is made from
+docs/papers.txt. A test compares the pages with what this would write.
 """
 
 import re
 from pathlib import Path
 from typing import Any
+
+import papers
 
 from cutlayer.core.spec import names, signature, summary
 
@@ -27,6 +29,8 @@ def typed(kind: str, name: str, thing: Any) -> str:
 
 
 def table(kind: str) -> str:
+    if kind == "papers":
+        return papers.page(papers.LIST.read_text())
     rows = [(typed(kind, name, thing), summary(thing).replace("|", "\\|")) for name, thing in names(kind).items()]
     lines = [f"| {kind.removesuffix('s')} | is |", "|---|---|", *(f"| `{text}` | {what} |" for text, what in rows)]
     return "\n".join(lines) + "\n"

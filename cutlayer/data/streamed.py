@@ -3,11 +3,13 @@
 import multiprocessing
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -153,7 +155,16 @@ def pool(workers: int, process: int) -> ProcessPoolExecutor:
 
 def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who stops the run stops them
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    """A run that was killed could not tell its decoders: they would wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 def soon_of(batches: Sequence[Tensor], place: int) -> Sequence[Tensor]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import PAD, Batch
+from ..core.features import Features
 from ..core.message import Kind
 from ..core.seeds import derive, generator
 from ..core.split import Split
@@ -41,7 +42,7 @@ class RememberingHead(nn.Module):
         self.memories = [Memory() for _ in head.blocks]
         self._z: Tensor | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | Features:
         """`x` (1, length) is the text so far, padded; z of padding is 0, and no earlier place looks at it."""
         words = int((x != PAD).sum())
         new = self.head.going_on(x[:, self.place : words], self.place, self.memories)
@@ -49,7 +50,7 @@ class RememberingHead(nn.Module):
             self._z = new.new_zeros(1, x.shape[1], new.shape[2])
         self._z = torch.cat([self._z[:, : self.place], new, self._z[:, words:]], 1)
         self.place = words
-        return self._z
+        return self.head.sent(self._z)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.features import Form, features
+from ..core.plan_view import PlanView
 from ..core.spec import Spec
 
 Shape = tuple[int, ...]  # one sample: the batch dimension is left out everywhere
@@ -37,6 +38,10 @@ class Net(Spec, ABC):
     def head(self, shape: Shape) -> nn.Module:
         """The client's first layers: input to `z`."""
 
+    def head_of(self, client: int, shape: Shape) -> nn.Module:
+        """One client's first layers, where devices differ: as many as it can."""
+        return self.head(shape)
+
     @abstractmethod
     def body(self, shape: Shape) -> nn.Module:
         """The server's layers: `z` to `u`."""
@@ -56,6 +61,9 @@ class Net(Spec, ABC):
     def check_vocabulary(self, vocabulary: int) -> None:
         """Raise ValueError if the network cannot take inputs that are token ids, so many; 0: that are amounts."""
         return
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        """A ValueError where a plan cannot have this network; before anything is built."""
 
     def written(self, parts: Mapping[str, nn.Module]) -> Mapping[str, nn.Module]:
         """These parts as a file of weights has them."""

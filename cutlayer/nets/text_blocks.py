@@ -3,6 +3,7 @@
 Shapes: B texts, T tokens, D numbers a token, H heads.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -88,6 +89,19 @@ class Attention(nn.Module):
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+def behind(blocks: Iterable[nn.Module], z: Tensor, mask: Tensor | None = None, skips: Tensor | None = None) -> Tensor:
+    """z after these blocks; `skips` (B,) says of each text how many of the first were the client's."""
+    for number, block in enumerate(blocks):
+        after: Tensor = block(z, mask)
+        z = after if skips is None else torch.where((skips <= number)[:, None, None], after, z)
+    return z
+
+
+def skipping(z: Tensor, skips: int | None) -> dict[str, Tensor]:
+    """What a client of a depth of its own sends beside z."""
+    return {} if skips is None else {"skips": torch.full((len(z),), skips, dtype=torch.uint8, device=z.device)}
 
 
 class Block(nn.Module):

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from ..core.features import Features
 from .base import Shape
-from .text_blocks import Memory, Positions, Words
+from .text_blocks import Memory, Positions, Words, behind, skipping
 from .text_transformer import TextTransformer
 
 
@@ -14,20 +15,21 @@ from .text_transformer import TextTransformer
 class TextDecoder(TextTransformer):
     """A causal transformer for texts of token ids, from scratch: scores of every next token; cut at length x width.
 
-    The client keeps `at` of the layers. A token looks at itself and those before it. Scores are (B, vocabulary, T):
-    those of place t are for token t+1, so labels are the text itself, a token on (data with next_token=True). The
-    tail, which names words, stays with the client.
+    The client keeps `at` of the layers; (1, 2): clients in turn. A token looks at itself and those before it. Scores
+    are (B, vocabulary, T): those of place t are for token t+1, so labels are the text itself, a token on (data with
+    next_token=True). The tail, which names words, stays with the client.
     """
 
     causal = True
 
-    def head(self, shape: Shape) -> nn.Module:
+    def head_of(self, client: int, shape: Shape) -> nn.Module:
         self.check(shape)
-        return DecoderHead(*self._embedding(shape), self._blocks(self.at))
+        depth, skips = self._kept(client)
+        return DecoderHead(*self._embedding(shape), self._blocks(depth), skips)
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        return nn.Sequential(*self._blocks(self.layers - self.at), nn.LayerNorm(self.width))
+        return DecoderBody(*self._blocks(self._behind), nn.LayerNorm(self.width))
 
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         self.check(shape)
@@ -37,15 +39,17 @@ class TextDecoder(TextTransformer):
 class DecoderHead(nn.Module):
     """Words, their places, and the client's blocks."""
 
-    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList):
+    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList, skips: int | None = None):
         super().__init__()
-        self.words, self.positions, self.blocks = words, positions, blocks
+        self.words, self.positions, self.blocks, self.skips = words, positions, blocks, skips
 
-    def forward(self, x: Tensor) -> Tensor:
-        z: Tensor = self.positions(self.words(x))
-        for block in self.blocks:
-            z = block(z)
-        return z
+    def forward(self, x: Tensor) -> Tensor | Features:
+        return self.sent(behind(self.blocks, self.positions(self.words(x))))
+
+    def sent(self, z: Tensor) -> Tensor | Features:
+        """z, and what crosses beside it."""
+        beside = skipping(z, self.skips)
+        return Features(z, beside) if beside else z
 
     def going_on(self, x: Tensor, place: int, memories: Sequence[Memory]) -> Tensor:
         """z of the tokens x alone, before which `place` others came; what blocks keep of those is in `memories`."""
@@ -55,6 +59,14 @@ class DecoderHead(nn.Module):
         return z
 
 
+class DecoderBody(nn.Sequential):
+    """The server's blocks, and a normalisation behind them."""
+
+    def forward(self, z: Tensor, skips: Tensor | None = None) -> Tensor:
+        *blocks, norm = self
+        return norm(behind(blocks, z, skips=skips))
+
+
 class NextToken(nn.Module):
     """A score for every token that might come next, at every place."""
 
@@ -62,5 +74,5 @@ class NextToken(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, vocabulary)
 
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, u: Tensor, **others: Tensor) -> Tensor:
         return self.linear(u).transpose(1, 2)  # classes before places, as for maps of pixels

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..core.batch import PAD
 from ..core.features import Features
 from .base import Shape, check_choice
-from .text_blocks import Positions, Words
+from .text_blocks import Positions, Words, behind, skipping
 from .text_transformer import TextTransformer
 
 
@@ -16,10 +16,10 @@ from .text_transformer import TextTransformer
 class TextEncoder(TextTransformer):
     """A transformer for texts of token ids, from scratch: one class a text; cut at length x width.
 
-    The client keeps `at` of the layers, 0: the embedding alone. Every token looks at every other; their mean is
-    classified. With pad='fixed' padding is a word like any other, and nothing says how long a text is; with
-    pad='mask' nobody looks at padding, and the mask crosses the cut: the server learns every length. `vocabulary` is
-    how many token ids there are, as in the data.
+    The client keeps `at` of the layers, 0: the embedding alone; (1, 2): clients in turn. Every token looks at every
+    other; their mean is classified. With pad='fixed' padding is a word like any other, and nothing says how long a
+    text is; with pad='mask' nobody looks at padding, and the mask crosses the cut: the server learns every length.
+    `vocabulary` is how many token ids there are, as in the data.
     """
 
     causal = False
@@ -30,13 +30,14 @@ class TextEncoder(TextTransformer):
         super().__post_init__()
         check_choice("TextEncoder: pad", self.pad, ("fixed", "mask"))
 
-    def head(self, shape: Shape) -> nn.Module:
+    def head_of(self, client: int, shape: Shape) -> nn.Module:
         self.check(shape)
-        return EncoderHead(*self._embedding(shape), self._blocks(self.at), masks=self.pad == "mask")
+        depth, skips = self._kept(client)
+        return EncoderHead(*self._embedding(shape), self._blocks(depth), masks=self.pad == "mask", skips=skips)
 
     def body(self, shape: Shape) -> nn.Module:
         self.check(shape)
-        return EncoderBody(self._blocks(self.layers - self.at), nn.LayerNorm(self.width))
+        return EncoderBody(self._blocks(self._behind), nn.LayerNorm(self.width))
 
     def tail(self, shape: Shape, classes: int) -> nn.Module:
         self.check(shape)
@@ -46,16 +47,17 @@ class TextEncoder(TextTransformer):
 class EncoderHead(nn.Module):
     """Words, their places, and the client's blocks."""
 
-    def __init__(self, words: Words, positions: Positions, blocks: nn.ModuleList, masks: bool):
+    def __init__(
+        self, words: Words, positions: Positions, blocks: nn.ModuleList, masks: bool, skips: int | None = None
+    ):
         super().__init__()
-        self.words, self.positions, self.blocks, self.masks = words, positions, blocks, masks
+        self.words, self.positions, self.blocks, self.masks, self.skips = words, positions, blocks, masks, skips
 
     def forward(self, x: Tensor) -> Tensor | Features:
         mask = x != PAD if self.masks else None
-        z: Tensor = self.positions(self.words(x))
-        for block in self.blocks:
-            z = block(z, mask)
-        return z if mask is None else Features(z, {"mask": mask})
+        z = behind(self.blocks, self.positions(self.words(x)), mask)
+        beside = ({} if mask is None else {"mask": mask}) | skipping(z, self.skips)
+        return Features(z, beside) if beside else z
 
 
 class EncoderBody(nn.Module):
@@ -65,10 +67,8 @@ class EncoderBody(nn.Module):
         super().__init__()
         self.blocks, self.norm = blocks, norm
 
-    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
-        for block in self.blocks:
-            z = block(z, mask)
-        return self.norm(z)
+    def forward(self, z: Tensor, mask: Tensor | None = None, skips: Tensor | None = None) -> Tensor:
+        return self.norm(behind(self.blocks, z, mask, skips))
 
 
 class MeanTail(nn.Module):
@@ -78,7 +78,7 @@ class MeanTail(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, classes)
 
-    def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, u: Tensor, mask: Tensor | None = None, **others: Tensor) -> Tensor:
         if mask is None:
             return self.linear(u.mean(1))
         words = mask.to(u)[:, :, None]

@@ -28,6 +28,14 @@ class Whole(Net):
     def tail_name(self) -> str | None:  # type: ignore[override]  # a class variable elsewhere
         return self.net.tail_name
 
+    @property
+    def unread(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.net.unread
+
+    @property
+    def backbone(self) -> str:  # type: ignore[override]
+        return self.net.backbone
+
     def check(self, shape: Shape) -> None:
         self.net.check(shape)
         if named := beside(self.net, shape):

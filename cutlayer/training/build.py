@@ -77,7 +77,7 @@ def build_client(
     spec, body = plan.guard_of(number), None
     guard = spec.build(cut.shared, derive(plan.seed, "guard"), derive(own, "guard"), task)
     with seeded(_start(plan, number, "head")):
-        head = plan.net.head(task.shape)
+        head = plan.net.head_of(number, task.shape)
     with seeded(_start(plan, number, "tail")):
         tail = plan.net.tail(task.shape, task.classes) if plan.protocol.labels_stay_home else None
         if plan.protocol.has_body and not plan.protocol.crosses:

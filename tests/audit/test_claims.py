@@ -143,13 +143,14 @@ def test_an_attack_that_returns_once_it_knows_the_projection_was_never_stopped()
 
 
 def test_a_key_that_can_be_recovered_is_no_secret():
-    def judge(guessed, recovered):
-        keys = {"guessed": guessed, "recovered": recovered, "true": 0.8}
+    def judge(guessed, recovered, name="keys='own'"):
+        word = name.partition("=")[0]  # an audit of version 0.2 had another
+        keys = {name: guessed, f"{word}='recovered'": recovered, f"{word}='true'": 0.8}
         rows = [row("none", "Decoder()", 0.9)]
-        rows += [row("SEAL(energy=0.7)", f"Decoder(key='{key}')", value) for key, value in keys.items()]
+        rows += [row("SEAL(energy=0.7)", f"Decoder({key})", value) for key, value in keys.items()]
         return EXPERIMENTS["seal-keys"].judge({"audit": {"rows": rows}}).verdict
 
-    assert judge(0.1, 0.2) == HOLDS
+    assert judge(0.1, 0.2) == judge(0.1, 0.2, "key='guessed'") == HOLDS
     assert judge(0.1, 0.78) == PARTLY
     assert judge(0.6, 0.78) == DOES_NOT
 

@@ -1,7 +1,12 @@
 """Rows on disk read as they are asked for: the same as in memory, whatever is kept and whoever decodes."""
 
+import os
 import pickle
+import subprocess
+import sys
+import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -240,3 +245,32 @@ def test_arrays_in_files_are_refused_by_name(arrays, monkeypatch, tmp_path):
     (tmp_path / "maps" / "y.npy").unlink()
     with pytest.raises(CorruptData, match="it has no array 'y', only x"):
         Npz(arrays[1]).load()
+
+
+_WAITING = """
+import os, sys, time
+import torch
+from cutlayer.data import ImageFolder
+from cutlayer.data.streamed import pool
+if __name__ == "__main__":
+    ImageFolder(sys.argv[1]).load().train.x[torch.arange(32)]
+    print(*pool(1, os.getpid())._processes, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.campaign
+def test_decoders_end_with_a_run_that_is_killed(folder, tmp_path):
+    script = tmp_path / "waiting.py"
+    script.write_text(_WAITING)
+    own = {**os.environ, MEMORY: "1KB", DECODERS: "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    run = subprocess.Popen([sys.executable, script, folder], stdout=subprocess.PIPE, text=True, env=own)
+    workers = [int(pid) for pid in run.stdout.readline().split()]
+    assert workers and all(Path(f"/proc/{pid}").exists() for pid in workers)
+    run.kill()
+    run.wait()
+    for _ in range(100):
+        if not any(Path(f"/proc/{pid}").exists() for pid in workers):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{workers} are still there")

@@ -21,6 +21,7 @@ from cutlayer.nets import (
     ResNet18,
     ResNet20,
     ResNet50,
+    Whole,
     load_weights,
     whole_state,
 )
@@ -246,6 +247,10 @@ def test_a_file_of_the_backbone_fills_it_alone_and_one_of_the_whole_all(tmp_path
     whole = whole_state(net, **other) | {"aux_classifier.0.weight": torch.rand(2)}
     load_weights(write(tmp_path / "whole.pt", whole), net, shape, 5, **parts)
     assert same(states(parts), states(other))
+    uncut = Whole(net=net)
+    inside = {"body": uncut.body(shape), "tail": uncut.tail(shape, 5)}
+    load_weights(tmp_path / "whole.pt", uncut, shape, 5, **inside)
+    assert same({"all": whole_state(uncut, **inside)}, {"all": whole_state(net, **other)})
     resnet = {k.removeprefix("backbone."): t + 1 for k, t in whole.items() if k.startswith("backbone.")}
     before = whole_state(net, **{name: copy.deepcopy(part) for name, part in parts.items()})
     load_weights(write(tmp_path / "resnet.pt", resnet | {"fc.weight": torch.rand(3)}), net, shape, 5, **parts)

@@ -1,6 +1,6 @@
-"""Headlines of five papers as experiments that anybody can run: one file a paper, one entry a headline."""
+"""Headlines of five papers, and one of ours, as experiments that anybody can run: one file a paper, one entry a headline."""
 
-from . import fora, guards, kd_ufsl, lfq, lightsplit, prism, seal, training, watch
+from . import fora, gate, guards, kd_ufsl, lfq, lightsplit, prism, seal, training, watch
 from .base import Experiment, names_of
 
 EXPERIMENTS: dict[str, Experiment] = names_of(
@@ -14,5 +14,6 @@ EXPERIMENTS: dict[str, Experiment] = names_of(
         *training.EXPERIMENTS,
         *watch.EXPERIMENTS,
         *guards.EXPERIMENTS,
+        *gate.EXPERIMENTS,
     ]
 )

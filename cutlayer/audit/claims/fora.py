@@ -48,15 +48,12 @@ def _depth(results: Mapping[str, Data]) -> Finding:
 
 
 def _level2(data: Any) -> Finding:
-    told = next((one for name, one in data["bars"].items() if name.lower().startswith("fora")), None)
-    if told is None:
-        return Finding(NOT_MEASURED, "no FORA among the recorded bars")
-    rows = [row for row in told["rows"] if row["attack"].startswith("FORA") and row["guard"] == "none"]
-    figure = over_seeds("SSIM at split 2", [max(row["ssim"] for row in rows)], DEPTH[2])
+    rows = data["fora, three seeds"]["rows"]
+    figure = over_seeds("SSIM at split 2", [row["ssim"] for row in rows], DEPTH[2])
     near = within(figure, DEPTH[2], SLACK)
     return Finding(
         HOLDS if near else PARTLY,
-        f"One seed at split 2 reads {figure.ours:.2f} where the paper reads 0.83.",
+        f"{len(rows)} seeds at split 2 read {figure.ours:.2f} on average where the paper reads 0.83; other splits were not run.",
         (figure,),
     )
 

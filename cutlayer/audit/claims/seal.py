@@ -20,12 +20,21 @@ from .base import (
 
 PAPER = "SEAL"
 GUARD = "SEAL(energy=0.7)"
-KEYS = ("guessed", "mixture", "recovered", "true")
+# By what is said of them: as audits write it, and as they wrote it up to version 0.2.
+KEYS = {
+    "guessed": ("keys='own'", "key='guessed'"),
+    **{key: (f"keys='{key}'", f"key='{key}'") for key in ("mixture", "recovered", "true")},
+}
 
 
 def _keys(data: Data) -> Finding:
     bare, blind = read_by(data, "none", "Decoder"), read_by(data, GUARD, form="oblivious")
-    found = {key: one for key in KEYS if (one := read_by(data, GUARD, f"Decoder(key='{key}'")) is not None}
+    found = {
+        key: one
+        for key, texts in KEYS.items()
+        for text in texts
+        if (one := read_by(data, GUARD, f"Decoder({text}")) is not None
+    }
     if bare is None or not {"guessed", "recovered", "true"} <= set(found):
         return Finding(NOT_MEASURED, "the decoder was not tried with a guessed, a recovered and the true key")
     figures = [bare._replace(what="SSIM on the open cut")]

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -23,7 +23,8 @@ from .replies import Replies
 from .session import Frame, Refused
 from .validation import MessageValidator, finite
 
-DISKS = 32  # clients that write or read their snapshots at a time
+AT_ONCE = 32  # clients that follow an order at a time which has nothing to do with the others'
+_Found = TypeVar("_Found")
 
 
 class GrpcCarrier:
@@ -48,19 +49,25 @@ class GrpcCarrier:
         return [brought.get(turn.client) for turn in turns]
 
     def evaluate(self, purpose: str) -> list[float]:
-        coordinator, found = self.coordinator, list[float]()
-        present = [one.number for one in self.attendance.present()]
-        for number in present[:1] if coordinator.alike and not self.attendance.own_data() else present:
-            what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
-            weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown(number)
-            order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
-            try:
-                right, count = self.ask(number, order)["score"].tolist()
-            except Absent:
-                self.attendance.lose(self.connections[number])
-                continue
-            found += [right / count] if count else []
-        return found
+        """Of each client, in their order. Side by side, unless somebody at the server listens: that hears one after
+        the other, as in one process."""
+        present = self.attendance.present()
+        asked = present[:1] if self.coordinator.alike and not self.attendance.own_data() else present
+        scores = side_by_side(lambda one: self._score(one, purpose), asked, 1 if self.replies.heard else AT_ONCE)
+        return [right / count for right, count in scores if count]
+
+    def _score(self, connection: ClientConnection, purpose: str) -> tuple[int, int]:
+        """How many of its samples a client got right, and of how many."""
+        coordinator, number = self.coordinator, connection.number
+        what = torch.tensor([PURPOSES.index(purpose), coordinator.progress.epoch])
+        weights = {} if number in coordinator.heads_of_their_own() else coordinator.shown(number)
+        order = Message(Kind.EVALUATE, number, coordinator.progress.taken[number], {"what": what, **weights})
+        try:
+            right, count = self.ask(number, order)["score"].tolist()
+        except Absent:
+            self.attendance.lose(connection)
+            return 0, 0
+        return right, count
 
     def keep(self, number: int) -> State:
         """Clients keep what is theirs at home; nothing of it comes here."""
@@ -257,13 +264,13 @@ class GrpcCarrier:
             raise Refused("shape", f"{answer}: other weights than the ones handed on")
 
 
-def side_by_side(work: Callable[[ClientConnection], None], connections: Sequence[ClientConnection]) -> None:
-    """Each waits for its own disk: one after the other, a snapshot of hundreds takes as long as all of them together.
-
-    Everybody comes to an end before the first error is raised.
-    """
-    with ThreadPoolExecutor(max(1, min(DISKS, len(connections)))) as pool:
-        list(pool.map(work, connections))
+def side_by_side(
+    work: Callable[[ClientConnection], _Found], connections: Sequence[ClientConnection], at_once: int = AT_ONCE
+) -> list[_Found]:
+    """What comes of each, in their order. Each waits for its own disk or data: one after the other, a snapshot of
+    hundreds takes as long as all of them together. Everybody comes to an end before the first error is raised."""
+    with ThreadPoolExecutor(max(1, min(at_once, len(connections)))) as pool:
+        return list(pool.map(work, connections))
 
 
 def serve_predictions(carrier: GrpcCarrier, connection: ClientConnection) -> None:

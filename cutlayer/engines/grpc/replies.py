@@ -22,6 +22,7 @@ class Replies:
             raise ValueError("watchers hear one message at a time, and a fused wave answers all at once: fused=False")
         self._coordinator, self._device, self._merges = coordinator, device, plan.rounds.merges
         self._handle = through([*at_server, *coordinator.watches], coordinator.server.handle)
+        self.heard = bool(at_server or coordinator.watches)  # whether somebody listens, message by message
         self._barrier: RoundBarrier | None = None
         self.voided: set[int] = set()  # clients whose turn of this round counts for nothing
 

@@ -37,7 +37,7 @@ MOST_MICRO_BATCHES = 8
 LEAST = {
     "clients": 1, "local_steps": 0, "epochs": 0, "batch_size": 2, "micro_batches": 1, "patience": 0, "aux_samples": 0
 }  # fmt: skip
-Part = Rounds | Roles | Rule | Guard | Detector | ServerDetector | Poison | Protocol
+Part = Net | Rounds | Roles | Rule | Guard | Detector | ServerDetector | Poison | Protocol
 # Fields that each side has for itself: no other is told of them.
 OWN = (
     "data",
@@ -109,7 +109,7 @@ class Plan(Spec):
         """What may refuse to stand in this plan, each for reasons of its own."""
         poisons: list[Part] = [] if self.poison is None else [self.poison]
         detectors: list[Part] = [*self.client_detectors, *self.server_detectors]
-        return [self.rounds, self.roles, self.rule, self.guard, *detectors, *poisons, self.protocol]
+        return [self.net, self.rounds, self.roles, self.rule, self.guard, *detectors, *poisons, self.protocol]
 
     def _refuse_other_kind(self, name: str, kind: Any) -> None:
         value, several = getattr(self, name), get_origin(kind) is tuple

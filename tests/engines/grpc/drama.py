@@ -17,6 +17,7 @@ from rehearsal import FAULTED, NAMES, refuse_other_crossings, refuse_other_tenso
 
 from cutlayer.core.errors import DiskFull
 from cutlayer.core.message import Handler, Message
+from cutlayer.engines.folder import LOCK
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.training import checkpoint
 from cutlayer.training.checkpoint import Snapshots
@@ -94,8 +95,11 @@ def play(
             ended = nursery.wait(draw.uniform(0.05, 0.8) if killable else 1.0)
             if not ended and killable:
                 victim = draw.choice([name for name in ("server", *NAMES) if name not in over])
+                trouble = draw.choice(FROM_OUTSIDE)
+                if trouble == "double start" and not _has_its_folder(folder / victim):
+                    trouble = "any"  # of two that have just started either may be the one that goes on
                 if victim not in dooms:
-                    dooms[victim] = draw.choice(FROM_OUTSIDE)
+                    dooms[victim] = trouble
                     if dooms[victim] == "double start":
                         nursery.start(victim, alias=victim + TWIN, port=relay.port, **facts)
                     else:
@@ -149,6 +153,14 @@ def check(plan: str, folder: Path, sealed: bool = False) -> int:
         (own,), _ = audited(folder / f"{name}.table", 1)
         assert own == list(range(local.progress.taken[number]))
     return counts["return"]
+
+
+def _has_its_folder(folder: Path) -> bool:
+    """Whether a process holds its lock. Looked up where the system lists locks: to try it would be to hold it."""
+    lock, listed = folder / LOCK, Path("/proc/locks")
+    if not lock.exists() or not listed.exists():
+        return False
+    return any(line.split()[5].endswith(f":{lock.stat().st_ino}") for line in listed.read_text().splitlines())
 
 
 def _truncate_newest(folder: Path, name: str) -> bool:

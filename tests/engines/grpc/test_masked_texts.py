@@ -12,6 +12,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.grpc.validation import MessageValidator
 from cutlayer.guards import LightSplit
+from cutlayer.nets import TextEncoder
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Bypass, Vanilla
@@ -27,6 +28,9 @@ PLANS = {
     "a fused wave": plan(rounds=Wave(fused=True)),
     "SplitFed": plan(rounds=SplitFed(version=2), epochs=1),
     "SplitFed, vanilla": plan(rounds=SplitFed(), protocol=Vanilla()),
+    "unequal depths": plan(
+        net=TextEncoder(layers=3, width=8, at=(1, 2), vocabulary=TEXTS.vocabulary), shared_client_network=False
+    ),
     "bypass, in pieces": plan(protocol=Bypass(), micro_batches=2),
 }
 ALWAYS = ("a fused wave", "SplitFed")

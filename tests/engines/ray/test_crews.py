@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 import torch
 from crews_here import CrewsHere
-from masked import MaskedNet, text_parts
+from masked import TEXTS, MaskedNet, text_parts
 from toys import TASK, LinearNet, tiny_parts, tiny_plan
 
 from cutlayer.core.compressor import Compression
@@ -20,6 +20,7 @@ from cutlayer.engines.ray.fleet import fleet_of
 from cutlayer.engines.ray.shelf import Shelf
 from cutlayer.guards import LFQ, Gate, LightSplit, Noise, Quantize
 from cutlayer.nets.lora import LoRA
+from cutlayer.nets.text_encoder import TextEncoder
 from cutlayer.rules import Scaffold
 from cutlayer.training import loop
 from cutlayer.training.plan.optimizers import SGD, Adam
@@ -30,6 +31,7 @@ from cutlayer.training.protocols import Federated, Vanilla
 PLAIN = SGD(lr=0.1, momentum=0.0)
 HALF = Compression(answers=Quantize(bits=8), gradients=Quantize(bits=8))
 GATE, HOME_GATE = (Gate(numbers=6, bits=2, budget=2000, hidden=8, home=home) for home in (0.0, 1.0))
+DEPTHS = TextEncoder(layers=3, width=8, at=(1, 2), vocabulary=TEXTS.vocabulary)
 GROUP = tiny_plan().net.__class__(norm="group")
 PLANS = {
     "relay": {"client_optimizer": Adam()},
@@ -57,9 +59,10 @@ PLANS = {
     "adapters": {"net": LinearNet(), "adapters": LoRA(rank=2, at="query"), "rounds": SplitFed()},
     "unequal ranks": {"net": LinearNet(), "adapters": LoRA(rank=(1, 3), at="query"), "rounds": SplitFed()},
     "padded texts": {"net": MaskedNet(), "rounds": SplitFed(version=2)},
+    "unequal depths": {"net": DEPTHS, "shared_client_network": False},
     "padded texts, wave": {"net": MaskedNet(), "rounds": Wave(fused=True), "protocol": Vanilla()},
 }
-SELDOM = ("sent once, vanilla", "sent once, wave", "gate", "adapters", "padded texts, wave")
+SELDOM = ("unequal depths", "sent once, vanilla", "sent once, wave", "gate", "adapters", "padded texts, wave")
 each_plan = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.campaign if name in SELDOM else ()) for name in PLANS]
 )
@@ -71,7 +74,7 @@ def plan_of(name, **more):
 
 def here(plan):
     """The same in one process, about to begin."""
-    parts = text_parts() if isinstance(plan.net, MaskedNet) else tiny_parts()
+    parts = text_parts() if isinstance(plan.net, MaskedNet | TextEncoder) else tiny_parts()
     return LocalRun(plan, parts, classes=TASK.classes)
 
 
