@@ -295,9 +295,9 @@ def test_a_choice_that_fails_its_check_is_no_choice(tmp_path):
 
 def test_the_command_searches_checks_under_other_seeds_and_writes_a_plan(tmp_path, monkeypatch, loaded):
     import cutlayer.attacks
-    from cutlayer.data import Digits
+    from cutlayer.data import Fashion
 
-    monkeypatch.setattr(Digits, "read", lambda self, folder: loaded)
+    monkeypatch.setattr(Fashion, "read", lambda self, folder: loaded)
     monkeypatch.setattr(cutlayer.attacks, "suite", lambda budget, task, home: [FULL])
     monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
     words = [
