@@ -108,6 +108,7 @@ def test_there_are_recipes_of_every_file():
         "baselines.py",
         "fashion.py",
         "faces.py",
+        "fashion.py",
         "fedmuon.py",
         "gate.py",
         "imdb.py",
