@@ -106,7 +106,7 @@ def test_there_are_recipes_of_every_file():
     files = {name.partition(":")[0] for name in RECIPES}
     assert files == {
         "baselines.py",
-        "fashion.py",
+        "digits.py",
         "faces.py",
         "fashion.py",
         "fedmuon.py",
