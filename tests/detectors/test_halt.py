@@ -101,8 +101,8 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
     """An honest server and a threshold that nobody meets."""
     out = tmp_path / "run"
     words = [
-        "cutlayer", "train", "--net", "MnistNet()", "--data", "Digits()", "--epochs", "1", "--aux-samples", "3000", "--threads", "1",
-        "--out", str(out),
+        "cutlayer", "train", "--net", "MnistNet()", "--data", "Digits()", "--epochs", "1",
+        "--aux-samples", "3000", "--threads", "1", "--out", str(out),
         "--client-detectors", "GradientScrutinizer(threshold=0.999, warm=4, every=2)", 
         "--client-detectors", "SplitGuard()", "--json",
     ]  # fmt: skip
