@@ -9,7 +9,7 @@ from cutlayer.audit.hijack import Training, hijack
 from cutlayer.audit.judge import judge
 from cutlayer.audit.victim import Victim
 from cutlayer.core.seeds import generator
-from cutlayer.data import CIFAR10
+from cutlayer.data import CIFAR10, Digits
 from cutlayer.data.base import parts
 from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
 from cutlayer.engines.local.run import LocalRun
@@ -25,6 +25,7 @@ IMAGES = 128
 def digits(net, protocol, seed, epochs):
     plan = Plan(
         net=net,
+        data=Digits(),
         protocol=protocol,
         epochs=epochs,
         aux_samples=1000,

@@ -9,6 +9,7 @@ import torch
 from cutlayer.attacks import FORA, FSHA, Decoder, UnSplit
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
+from cutlayer.data import Digits
 from cutlayer.guards import LightSplit
 from cutlayer.nets import MnistNet
 from cutlayer.training.plan.plan import Plan
@@ -24,7 +25,7 @@ FIGURES = (
 def attacked(cut, *attacks, guards=()):
     """Two thousand auxiliary images, 200 private ones scored, one thread: the figures are the same on any machine."""
     torch.set_num_threads(1)
-    plan = Plan(net=MnistNet(cut=cut), aux_samples=2000)
+    plan = Plan(net=MnistNet(cut=cut), data=Digits(), aux_samples=2000)
     return audit(AuditSpec(plan, guards, attacks, images=200), plan.data.load())
 
 

@@ -13,6 +13,7 @@ from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report.files import as_data
 from cutlayer.audit.spec import AuditSpec
+from cutlayer.data import Digits
 from cutlayer.guards import LightSplit, Subset
 from cutlayer.nets import MnistNet
 from cutlayer.training.plan.plan import Plan
@@ -25,7 +26,7 @@ EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 def test_the_reference_decoder_passes_its_bar_and_reads_projections(cut):
     """SSIM at least 0.90 on MNIST-5000, MnistNet; projections of the same rank leak alike."""
     torch.set_num_threads(2)
-    plan = Plan(net=MnistNet(cut=cut), epochs=10, aux_samples=2000)
+    plan = Plan(net=MnistNet(cut=cut), data=Digits(), epochs=10, aux_samples=2000)
     guards = [LightSplit(ratio=8), Subset(ratio=8), LightSplit(ratio=32), Subset(ratio=32)]
     result = audit(AuditSpec(plan, guards, [Decoder()], images=400), plan.data.load())
     torch.set_num_threads(1)

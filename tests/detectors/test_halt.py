@@ -15,6 +15,7 @@ from cutlayer.audit.spec import AuditSpec
 from cutlayer.cli import app as cli
 from cutlayer.core.errors import Halt
 from cutlayer.core.message import Kind
+from cutlayer.data import Digits
 from cutlayer.data.base import Loaded
 from cutlayer.detectors import GradientScrutinizer, OutlierGradients, SplitGuard
 from cutlayer.engines.folder import load_plan
@@ -100,8 +101,8 @@ def test_the_command_ends_with_5_and_one_sentence(tmp_path, capfd, monkeypatch):
     """An honest server and a threshold that nobody meets."""
     out = tmp_path / "run"
     words = [
-        "cutlayer", "train", "--net", "MnistNet()", "--epochs", "1", "--aux-samples", "3000", "--threads", "1",
-        "--out", str(out),
+        "cutlayer", "train", "--net", "MnistNet()", "--data", "Digits()", "--epochs", "1",
+        "--aux-samples", "3000", "--threads", "1", "--out", str(out),
         "--client-detectors", "GradientScrutinizer(threshold=0.999, warm=4, every=2)", 
         "--client-detectors", "SplitGuard()", "--json",
     ]  # fmt: skip
@@ -182,7 +183,9 @@ def test_a_slice_of_the_campaign():
     from cutlayer.training.plan.plan import Plan
 
     watch = (GradientScrutinizer(), SplitGuard(), OutlierGradients())
-    plan = Plan(net=MnistNet(), epochs=1, aux_samples=2000, seed=3, private_seed=3, client_detectors=watch)
+    plan = Plan(
+        net=MnistNet(), data=Digits(), epochs=1, aux_samples=2000, seed=3, private_seed=3, client_detectors=watch
+    )
     data = parts(plan.data.load(), aux=plan.aux_samples, val=plan.val_share, seed=3)
     run = LocalRun(plan, data, classes=10)
     trial = DetectorTrial(run)
