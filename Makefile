@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types unit docs-test campaign mutants bench docs evidence clean
+.PHONY: setup demo test lint types unit docs-test locked flower-test campaign mutants bench docs evidence clean
 
 setup: $(VENV)/.ready
 
@@ -40,6 +40,20 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	@touch $@
 
+# Flower pins older releases of what others need, so its adapter is tested in an environment of its own.
+flower-test:
+	$(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/python -m pip install -q -c constraints.txt torch
+	$(VENV)-flower/bin/python -m pip install -q -e '.[flower]' pytest
+	$(VENV)-flower/bin/python -m pytest tests/rules/test_flower.py
+
+# The environment that was tested last, version by version.
+locked:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -r requirements.lock
+	$(BIN)/python -m pip install -q --no-deps -e .
+	@touch $(VENV)/.ready
+
 # Full counts of what the tests show a slice of; the figures go to docs/evidence. Hours; a campaign that was killed goes
 # on where it was (.campaign/), until the package changes.
 campaign: setup
@@ -52,9 +66,11 @@ mutants: setup
 bench: setup
 	$(BIN)/cutlayer bench
 
-# Tables of plug-ins follow from their docstrings; a test says when they do not.
-docs: setup
+# The site, in build/site. Tables of plug-ins follow from their docstrings and the evidence; a test says when not.
+docs: $(VENV)/.docs
 	$(BIN)/python tools/tables.py
+	$(BIN)/python tools/catalogue.py
+	$(BIN)/mkdocs build --strict --quiet
 
 # EVIDENCE.md and its figure follow from the JSON in docs/evidence; a test says when they do not.
 evidence: setup

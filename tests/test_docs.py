@@ -93,6 +93,13 @@ def test_the_examples_of_readme_learn_something():
     assert run_page(ROOT / "README.md")["accuracy"] > 0.15, "a tenth would be chance"
 
 
+def of_the_package(page: str, word: str) -> str:
+    """A file that the page has `cutlayer new` make is the recipe that it is a copy of."""
+    for recipe, copy in re.findall(r"\$ cutlayer new (\S+) (\S+\.py)", (ROOT / page).read_text()):
+        word = word.replace(f"{copy}:", f"recipes/{recipe}.py:")
+    return word
+
+
 def typed_id(part: str | list[str]) -> str:
     return part if isinstance(part, str) else " ".join(part[1:])
 
@@ -100,7 +107,7 @@ def typed_id(part: str | list[str]) -> str:
 @pytest.mark.parametrize(("page", "words"), commands(), ids=typed_id)
 def test_a_command_of_a_page_can_be_typed(page, words):
     """Options exist and take such values, specs can be read, recipes are there."""
-    _, name, *rest = words
+    _, name, *rest = (of_the_package(page, word) for word in words)
     assert name in known(), f"{page}: there is no command {name}"
     typed = known()[name].make_context(name, rest).params  # refuses unknown options and wrong types
     if name in ("train", "audit", "sweep"):

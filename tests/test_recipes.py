@@ -106,8 +106,9 @@ def test_there_are_recipes_of_every_file():
     files = {name.partition(":")[0] for name in RECIPES}
     assert files == {
         "baselines.py",
-        "digits.py",
+        "fashion.py",
         "faces.py",
+        "fashion.py",
         "fedmuon.py",
         "gate.py",
         "imdb.py",
@@ -352,8 +353,8 @@ def test_lfq_has_the_cut_of_the_thesis_and_near_its_rates(name, bits):
 
 
 def test_the_demos_plan_is_a_recipe_too():
-    assert plan_of("digits.py:demo") == demo_plan()
-    assert plan_of("digits.py:guarded").guard in demo_guards()
+    assert plan_of("fashion.py:demo") == demo_plan()
+    assert plan_of("fashion.py:guarded").guard in demo_guards()
 
 
 def test_a_recipe_runs_from_the_command_line(tmp_path):
@@ -370,7 +371,7 @@ def test_a_recipe_runs_from_the_command_line(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["plan"] == repr(plan_of("digits.py:quick"))
+    assert result["plan"] == repr(plan_of("fashion.py:quick"))
     assert result["accuracy"] > 0.3, "a tenth would be chance"
     assert json.loads((out / "result.json").read_text())["accuracy"] == result["accuracy"]
     assert {file.name for file in out.iterdir()} >= {"plan.json", "private.json", "history.jsonl", "last.safetensors"}

@@ -15,6 +15,7 @@ from ..core.batch import Task
 from ..core.columns import Column
 from ..core.errors import NonFinite
 from ..core.guard import Shape
+from ..core.html import table
 from ..core.outside import is_outside
 from ..core.seeds import derive
 from ..data.base import Loaded, Parts
@@ -82,6 +83,14 @@ class Audit:
     def verdicts(self) -> list[Verdict]:
         """A verdict a guard, the unguarded cut first."""
         return [verdict(self.rows, self.floors, guard, self.secrets) for guard in guards_of(self.rows)]
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the verdicts, with accuracy beside what is left of the leak."""
+        reached = {
+            guard: [row["accuracy"] for row in self.rows if row["guard"] == guard] for guard in guards_of(self.rows)
+        }
+        rows = [(one.guard, one.graded, one.leak, mean(reached[one.guard])) for one in self.verdicts()]
+        return table(("guard", "verdict", "leak left", "accuracy"), rows, title=repr(self.plan))
 
     def as_dict(self) -> AuditData:
         return {

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..core.html import table
 from ..core.message import Handler, Kind, Message
 from . import frames as wire
 from .later import Later, settled
@@ -113,6 +114,10 @@ class Ledger:
             for (kind, way), count in sorted(self.bytes.items())
         ]
         return {"rows": rows, "samples": dict(self.samples)}
+
+    def _repr_html_(self) -> str:
+        rows = [tuple(row.values()) for row in self.as_dict()["rows"]]
+        return table(("message", "direction", "messages", "bytes"), rows, title="what crossed")
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Ledger":

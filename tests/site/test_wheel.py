@@ -43,7 +43,7 @@ def installed(tmp_path_factory):
 
 def run(program, *words, cwd):
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    return subprocess.run([str(program), *words], cwd=cwd, env=clean, capture_output=True, text=True, timeout=500)
+    return subprocess.run([str(program), *words], cwd=cwd, env=clean, capture_output=True, text=True, timeout=1200)
 
 
 def test_it_is_the_wheel_and_not_the_checkout(installed, tmp_path):

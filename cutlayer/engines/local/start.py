@@ -54,6 +54,7 @@ from ..folder import (
 )
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
+from ..result import Result
 from .room import sentence
 from .run import LocalRun
 
@@ -155,7 +156,7 @@ def train(
             per_epoch=run.timetable.steps // run.plan.epochs,
         )
     more = ({} if link is None else {"link": told}) | ({"faster": str(faster)} if str(faster) else {})
-    return _finish(run, folder, more)
+    return Result(_finish(run, folder, more))
 
 
 def _here(run: LocalRun, **heard: Any) -> bool:
@@ -234,9 +235,10 @@ def leaks(result: dict[str, Any]) -> list[str]:
         if so_far := one.get("leak_so_far"):
             seen = ", ".join(f"{name} {value:.3f}" for name, value in so_far.items())
             floor, spread = one["leak"][-1]["floor"], one["leak"][-1]["plus_minus"]
+            blind = "commonest words" if "token_accuracy" in so_far else "class-mean image"
             lines.append(
-                f"client {one['client']}: a reader of its own messages saw {seen} (± {spread:.3f}; the "
-                f"class-mean image alone {floor:.3f})"
+                f"client {one['client']}: a reader of its own messages saw {seen} (± {spread:.3f}; the {blind} alone "
+                f"{floor:.3f})"
             )
     return lines
 
