@@ -112,6 +112,8 @@ def test_the_frame_that_took_seconds_to_read_is_refused_at_the_door():
 
 @pytest.mark.campaign
 def test_honest_steps_go_on_under_every_attack(tmp_path):
+    if os.getloadavg()[0] > 1.0:
+        pytest.skip("steps a second under attack are compared with those before: others have to leave a core")
     cores = sorted(os.sched_getaffinity(0))
     try:
         found = stalls.measure(tmp_path, 10.0, (cores[0], cores[1]))
