@@ -146,7 +146,7 @@ def digits_lfq_seldom() -> Plan:
 
 
 def digits_lfq_pre() -> Plan:
-    """The same after 100 steps of autoencoding on the first batch: for a head that is trained already (--start)."""
+    """The same after 100 steps of autoencoding on the first batch; for a network that is trained (--start)."""
     return replace(digits(), guard=LFQ(bits=9, decoder="client", freq=200, pre=100))
 
 

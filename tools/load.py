@@ -99,20 +99,19 @@ def serve(plan: Plan, folder: Path, told: Any) -> None:
     while service.host is None:
         time.sleep(0.1)
     lock = service.host.coordinator.lock = TimedLock(service.host.coordinator.lock)  # type: ignore[assignment]
-    progress, before, used = service.host.progress, 0, time.process_time()
+    progress, before, used, began = service.host.progress, 0, time.process_time(), time.time()
     with (folder / "server.jsonl").open("w") as file:
         while True:
-            began = time.time()
             time.sleep(EVERY)
-            took, cpu = time.time() - began, time.process_time()
+            now, cpu = time.time(), time.process_time()
             row = {
-                "at": time.time(), "seconds": took, "steps": progress.step - before, "cpu_s": cpu - used,
+                "at": now, "seconds": now - began, "steps": progress.step - before, "cpu_s": cpu - used,
                 "mib": resident(os.getpid()), "threads": threading.active_count(), "lock": lock.looked(),
                 "connected": sum(one.connected for one in service.host.connections),
                 "rewinds": service.host.recovery.rewinds, "refused": dict(service.network.refused),
                 "load": os.getloadavg()[0],
             }  # fmt: skip
-            before, used = progress.step, cpu
+            before, used, began = progress.step, cpu, now
             file.write(json.dumps(row) + "\n")
             file.flush()
 

@@ -57,6 +57,7 @@ class Leak(TypedDict):
     seconds: float
     skill: NotRequired[float]  # of records
     correlation: NotRequired[float]  # of series
+    token_accuracy: NotRequired[float]  # of texts
     accuracy: NotRequired[float]  # of an attribute
     accuracy_plus_minus: NotRequired[float]
     chance: NotRequired[float]

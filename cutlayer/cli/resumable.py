@@ -34,7 +34,7 @@ FREE = {
     "out",
     "resume",
 }  # no figure hangs on these
-_SPELLED = {"as_json": "--json", "with_": "--with", "plan": "PLAN"}
+_SPELLED = {"as_json": "--json", "with_": "--with", "bytes_": "--bytes", "plan": "PLAN"}
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,9 @@ class Rows:
         return found if which.dim() else found[0]
 
     def __iter__(self) -> Iterator[Tensor]:
-        for some in self.which.split(CHUNK):
+        chunks = self.which.split(CHUNK)
+        for place, some in enumerate(chunks):
+            self.store.soon(chunks[place : place + 2])
             yield from self.store.read(some).to(self.device)
 
     def at(self, index: Tensor) -> "Rows":

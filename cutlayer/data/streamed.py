@@ -53,6 +53,7 @@ class Streamed(Store):
         self._place = torch.full((len(self.store),), -1, dtype=torch.int32)  # of a row among the kept ones
         self._count = 0
         self._coming: dict[bytes, list[Future[np.ndarray]]] = {}
+        self._one_at_a_time = threading.RLock()  # clients of one process may be threads of it
 
     def __len__(self) -> int:
         return len(self.store)
@@ -67,6 +68,10 @@ class Streamed(Store):
         return self.store.task(which)
 
     def read(self, which: Tensor) -> Tensor:
+        with self._one_at_a_time:
+            return self._read(which)
+
+    def _read(self, which: Tensor) -> Tensor:
         found = torch.empty(len(which), *self.shape, dtype=self.dtype)
         place = self._place[which]
         there = place >= 0
@@ -79,12 +84,13 @@ class Streamed(Store):
         return found
 
     def soon(self, batches: Iterable[Tensor]) -> None:
-        for which in batches if self.workers else ():
-            lacking = which[self._place[which] < 0]
-            if len(lacking) and _name(lacking) not in self._coming:
-                if self._waiting() + len(lacking) * self.row_bytes > WAITING and self._coming:
-                    return
-                self._coming[_name(lacking)] = self._asked(lacking)
+        with self._one_at_a_time:
+            for which in batches if self.workers else ():
+                lacking = which[self._place[which] < 0]
+                if len(lacking) and _name(lacking) not in self._coming:
+                    if self._waiting() + len(lacking) * self.row_bytes > WAITING and self._coming:
+                        return
+                    self._coming[_name(lacking)] = self._asked(lacking)
 
     def _waiting(self) -> int:
         return sum(len(name) // 8 for name in self._coming) * self.row_bytes

@@ -16,6 +16,7 @@ from ..core.columns import Column
 from ..core.seeds import derive, generator, seeded
 from ..guards.base import Guard
 from ..metrics.columns import skill
+from ..metrics.common_words import commonest
 from ..metrics.components import Components
 from ..metrics.images import ncc, ssim
 from ..metrics.readers import (
@@ -31,12 +32,20 @@ from ..metrics.readers import (
 )
 from ..metrics.row_readers import Pairs, Size, train_reader
 from ..metrics.series import correlation_either
+from ..metrics.text_readers import train_text_reader
+from ..metrics.texts import token_accuracy
 from .base import ClientContext, Detector, SentBatch, StepView, Watch
 
 log = logging.getLogger("cutlayer.watch")
 
-OF_KIND = {"images": ("ssim", "ncc"), "records": ("skill",), "series": ("correlation",)}
+OF_KIND = {
+    "images": ("ssim", "ncc"),
+    "records": ("skill",),
+    "series": ("correlation",),
+    "texts": ("token_accuracy",),
+}
 FIGURES = (*(name for names in OF_KIND.values() for name in names), "accuracy")
+BLIND = {"accuracy": "naming the commonest value", "token_accuracy": "naming the commonest words of each class"}
 POLICIES = ("warn", "stop", "strengthen")
 SECONDS, SHARE = 20.0, 0.1  # CPU time it may take: so much, or this share of the training's if that is more
 FEWEST = 64  # pairs: fewer teach a reader nothing, and leave too few to score it on
@@ -50,13 +59,14 @@ SURE = 1.96  # standard errors on either side: 95 %
 
 # What an audited decoder saw at most beyond the estimate, rounded up, over all runs in docs/evidence/leakmeter.json
 # (a test compares). A budget is compared with the estimate and this. Of attributes nothing was measured; of records
-# and series little (at most 0.08 and 0.01, in fifteen and four runs on made-up sets), so it is taken wider.
-MARGIN = {"ssim": 0.08, "ncc": 0.06, "skill": 0.1, "correlation": 0.05, "accuracy": 0.0}
+# and series little (at most 0.08 and 0.01, in fifteen and four runs on made-up sets), of texts less (at most 0.05, in
+# four runs on a made-up language), so it is taken wider.
+MARGIN = {"ssim": 0.08, "ncc": 0.06, "skill": 0.1, "correlation": 0.05, "token_accuracy": 0.1, "accuracy": 0.0}
 
 
 class Budget(NamedTuple):
-    """What is limited (ssim or ncc of images, skill of records, correlation of series, or accuracy: that of the
-    attribute), and to what."""
+    """What is limited (ssim or ncc of images, skill of records, correlation of series, token_accuracy of texts, or
+    accuracy: that of the attribute), and to what."""
 
     figure: str
     most: float
@@ -155,7 +165,7 @@ class LeakMeter(Detector):
         found = floors(own.pick(half), own.pick(~half), self.attribute, columns)
         floor, margin = found[limit.figure], MARGIN[limit.figure]
         if limit.most < floor + margin:
-            what = "naming the commonest value" if limit.figure == "accuracy" else "the mean of each class"
+            what = BLIND.get(limit.figure, "the mean of each class")
             work = min(0.99, ceil(100 * (floor + margin + ROOM)) / 100)
             raise ValueError(
                 f"{self!r}: nobody can keep this budget, for {what} reaches {limit.figure} {floor:.3f} on this "
@@ -262,7 +272,7 @@ class _Meter(Watch):
         measure = _likeness(guess, held.x, known.x, self._columns)
         spread = float(measure.std(correction=1)) / sqrt(len(measure))
         floor = floors(known, held, self.spec.attribute, self._columns)
-        figure = main_figure(tuple(held.x.shape[1:]))
+        figure = main_figure(held.x)
         row: dict[str, Any] = {"reader": found.name, "ssim": None, "ncc": None}
         if held.x.dim() == 4:
             row["ncc"] = float(ncc(held.x, guess.clamp(0, 1)).mean())
@@ -276,11 +286,12 @@ class _Meter(Watch):
     def _train(self, name: str, known: SentBatch, held: SentBatch, room: float) -> Reader | None:
         seen, images = known.seen, known.x
         if name == "mean":
-            return _Constant(images.mean(0))
-        if images.dim() != 4:  # records or series
+            return _Constant(_usual(images))
+        if images.dim() != 4:  # records, series or texts
             undo = self._context.own.undo if self._context.own is not None else None
             size = Size(self._steps, WIDTH, HIDDEN, BATCH, room)
-            return train_reader(name, size, Pairs(seen, images, held.seen, held.x), undo)
+            train = train_text_reader if _are_texts(images) else train_reader
+            return train(name, size, Pairs(seen, images, held.seen, held.x), undo)
         if name == "ridge":
             return ridge(seen, images, held.seen, held.x)
         shape = tuple(images.shape[1:])
@@ -390,7 +401,7 @@ class _Meter(Watch):
     # ------------------------------------------------------------------------------ snapshots
     _KEPT = (
         "step", "ssim", "ncc", "plus_minus", "floor", "held_out", "accuracy", "accuracy_plus_minus", "chance",
-        "skill", "correlation",
+        "skill", "correlation", "token_accuracy",
     )  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:
@@ -411,11 +422,11 @@ def floors(
     known: SentBatch, held: SentBatch, attribute: str = "", columns: Sequence[Column] = ()
 ) -> dict[str, float]:
     """What is reached on `held` without a message: the class mean, and an attribute's commonest value."""
-    guess = known.x.mean(0).expand_as(held.x)
+    guess = _usual(known.x).expand_as(held.x)
     if known.y.dim() == 1:  # where every pixel has a class, an image has none
-        means = {int(c): known.x[known.y == c].mean(0) for c in known.y.unique()}
+        means = {int(c): _usual(known.x[known.y == c]) for c in known.y.unique()}
         guess = torch.stack([means.get(int(c), guess[0]) for c in held.y])
-    found = {main_figure(tuple(held.x.shape[1:])): float(_likeness(guess, held.x, known.x, columns).mean())}
+    found = {main_figure(held.x): float(_likeness(guess, held.x, known.x, columns).mean())}
     if held.x.dim() == 4:
         found["ncc"] = float(ncc(held.x, guess).mean())
     if attribute:
@@ -425,15 +436,29 @@ def floors(
     return found
 
 
-def main_figure(shape: tuple[int, ...]) -> str:
-    """The figure that readers are chosen by."""
-    if len(shape) == 3:
-        return "ssim" if min(shape[1:]) >= SMALLEST_FOR_SSIM else "ncc"
-    return "correlation" if len(shape) == 2 else "skill"
+def main_figure(x: Tensor) -> str:
+    """The figure that readers of such inputs are chosen by."""
+    if x.dim() == 4:
+        return "ssim" if min(x.shape[2:]) >= SMALLEST_FOR_SSIM else "ncc"
+    if _are_texts(x):
+        return "token_accuracy"
+    return "correlation" if x.dim() == 3 else "skill"
+
+
+def _are_texts(x: Tensor) -> bool:
+    """Token ids are names and no amounts: there is no mean of them."""
+    return not x.is_floating_point()
+
+
+def _usual(x: Tensor) -> Tensor:
+    """What one would say of any of these, unseen."""
+    return commonest(x) if _are_texts(x) else x.mean(0)
 
 
 @torch.no_grad()
 def _likeness(guess: Tensor, truth: Tensor, known: Tensor, columns: Sequence[Column]) -> Tensor:
+    if _are_texts(truth):
+        return token_accuracy(truth, guess)
     if truth.dim() != 4:
         return correlation_either(truth, guess) if truth.dim() == 3 else skill(truth, guess, known, columns)
     measure = ssim if min(truth.shape[2:]) >= SMALLEST_FOR_SSIM else ncc

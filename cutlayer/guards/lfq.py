@@ -45,7 +45,7 @@ class LFQ(Guard):
     `levels="learned"`: values of their own for each bit, in the decoder, instead of ±1. `scale="client"`: the levels
     are as large as what the client's encoder gives; "affine": that is first moved and scaled, dimension by dimension,
     by the mean and spread of the client's own batches. `pre` steps of autoencoding on the first batch come before all
-    others: for a head that is trained already (`start`).
+    others: for a network that is trained already (`start`).
     A cut of two dimensions is read as tokens x features: positions are tokens, and features its channels.
     """
 

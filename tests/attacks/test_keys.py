@@ -78,6 +78,12 @@ def test_the_cosine_stands_for_the_secret_alone():
     assert with_cosine(SEAL(wave="triangle")) == SEAL(wave="triangle"), "what is public stays"
 
 
+def test_who_is_told_the_key_says_so():
+    told, *others = (FORA(knows="matched", keys=keys).in_words()[-1] for keys in ("true", "own", "recovered"))
+    assert told == "the client's own key, which no server has" and told not in others
+    assert FORA(knows="oblivious", keys="true").in_words()[-1] != told
+
+
 def test_keys_belong_to_copies():
     forms = [(form.knows, form.keys) for form in FORA(keys="cosine").against(SEAL(), SHAPE)]
     assert forms == [("matched", "cosine")], "a plain attack with a key has only the forms with a copy"

@@ -187,10 +187,10 @@ def test_what_reproduce_wrote_comes_before_older_evidence_and_what_it_lacked_is_
 
 # ------------------------------------------------------------------ the command
 def test_reproduce_runs_commands_and_judges_their_json_and_goes_on(tmp_path, monkeypatch):
-    from cutlayer.data import Digits
+    from cutlayer.data import Fashion
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(Digits, "read", lambda self, folder: Loaded(samples(48, 0), samples(24, 1), ("a", "b", "c")))
+    monkeypatch.setattr(Fashion, "read", lambda self, folder: Loaded(samples(48, 0), samples(24, 1), ("a", "b", "c")))
     monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
     command = "compare --net SimpleCNN --epochs 1 --batch-size 16 --with plan --with batch_size=24 --no-alone"
 
@@ -206,7 +206,7 @@ def test_reproduce_runs_commands_and_judges_their_json_and_goes_on(tmp_path, mon
     assert told["commands"]["a"].startswith("cutlayer compare") and told["commit"]
     assert json.loads((tmp_path / "x" / "x.json").read_text())["results"] == told["results"]
     assert [row["variant"] for row in told["results"]["a"]["rows"]] == ["plan", "batch_size=24"]
-    monkeypatch.setattr(Digits, "read", lambda self, folder: pytest.fail("it was trained again"))
+    monkeypatch.setattr(Fashion, "read", lambda self, folder: pytest.fail("it was trained again"))
     again = json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
     assert again["results"] == told["results"]
 

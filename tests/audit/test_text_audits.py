@@ -93,8 +93,8 @@ def test_an_audit_that_asks_for_no_attack_takes_those_that_have_something_to_fin
 
 def test_what_takes_ids_for_amounts_says_so_before_training():
     task = Task((LENGTH,), 2, {"long": 2}, VOCABULARY)
-    with pytest.raises(ValueError, match="reads images, records, series, and these inputs are texts"):
-        LeakMeter().refuse_unfit(ClientContext(task, 16, 0, lambda steps: iter(())))
+    with pytest.raises(ValueError, match="the inputs of this task are texts, of which ssim says nothing"):
+        LeakMeter(budget="ssim<=0.5").refuse_unfit(ClientContext(task, 16, 0, lambda steps: iter(())))
 
 
 # ----------------------------------------------------------------------------- what needs no message

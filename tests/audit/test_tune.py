@@ -178,6 +178,10 @@ def test_a_guard_is_ruled_out_at_the_first_stage_that_can(plan, loaded, open_cut
     where, whole = stage(Quantize(bits=8), leak=1.0, bytes=1e9)
     assert where == "attack" and whole.why is None
     assert whole.leak >= found.leak, "what the cheap reader reads the full attack reads too"
+    roomy = work(plan, loaded, Budget(leak=1.0, bytes=1e9))
+    beaten = attempt(roomy, Quantize(bits=8), open_cut, [(0.0, -100.0, 1.0)])
+    assert beaten.stage == "reader" and "another leaks" in beaten.why and not beaten.whole
+    assert attempt(roomy, Quantize(bits=8), open_cut, [(0.0, 100.0, 1.0)]).whole, "it loses less than that one"
 
 
 def tried(guard, leak, loss, size, stage="attack"):
@@ -295,9 +299,9 @@ def test_a_choice_that_fails_its_check_is_no_choice(tmp_path):
 
 def test_the_command_searches_checks_under_other_seeds_and_writes_a_plan(tmp_path, monkeypatch, loaded):
     import cutlayer.attacks
-    from cutlayer.data import Digits
+    from cutlayer.data import Fashion
 
-    monkeypatch.setattr(Digits, "read", lambda self, folder: loaded)
+    monkeypatch.setattr(Fashion, "read", lambda self, folder: loaded)
     monkeypatch.setattr(cutlayer.attacks, "suite", lambda budget, task, home: [FULL])
     monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
     words = [

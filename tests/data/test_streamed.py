@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,21 @@ def test_a_row_asked_for_twice_at_once_is_kept_once():
     store.made.clear()
     assert rows[torch.tensor([2, 1, 0])][:, 0].tolist() == [2, 1, 0]
     assert store.made == [0]
+
+
+def test_threads_that_read_at_once_get_their_own():
+    """Clients of one process: a row must not be kept in two places, nor two rows in one."""
+    rows = Rows(Streamed(Counted(200), memory=2 * 150, workers=0))
+
+    def read(seed):
+        draw = torch.Generator().manual_seed(seed)
+        index = torch.randint(0, 200, (40, 20), generator=draw)
+        return all(torch.equal(rows[one][:, 0].long(), one) for one in index)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(16)))
+    kept = rows.store._place[rows.store._place >= 0]
+    assert len(kept) == len(kept.unique()) == rows.store._count == 150
 
 
 def test_other_processes_decode_the_same_and_are_asked_ahead(folder, both, monkeypatch):

@@ -15,6 +15,7 @@ from cutlayer.attacks import Decoder
 from cutlayer.audit.judge import judge
 from cutlayer.audit.victim import Victim
 from cutlayer.bench import run as bench
+from cutlayer.core.batch import Task
 from cutlayer.core.errors import Halt
 from cutlayer.core.message import Kind
 from cutlayer.data import Digits
@@ -296,7 +297,7 @@ def test_the_estimate_on_digits_is_within_its_margin():
     [
         ({"policy": "shout"}, "policy is one of 'warn', 'stop', 'strengthen'"),
         ({"budget": "ssim<0.3"}, "e.g. 'ssim<=0.35'"),
-        ({"budget": "psnr<=20"}, "budget is one of ssim, ncc, skill, correlation, accuracy"),
+        ({"budget": "psnr<=20"}, "budget is one of ssim, ncc, skill, correlation, token_accuracy, accuracy"),
         ({"budget": "ssim<=1.5"}, r"in \(0, 1\)"),
         ({"policy": "stop"}, "needs a budget"),
         ({"policy": "strengthen", "budget": "ssim<=0.5"}, "go together"),
@@ -383,3 +384,29 @@ def test_what_was_measured_of_records_survives_a_snapshot():
     again = LeakMeter(every=200, samples=64, steps=5).watch(ClientContext(TASK, 6, 0, lambda steps: iter(())))
     again.load(watch.tensors())
     assert again.report()["leak_so_far"] == pytest.approx(watch.report()["leak_so_far"])
+
+
+# ------------------------------------------------------------------------------------------------- texts
+WORDS = Task((6,), 2, {}, 30)
+
+
+def test_of_texts_it_reads_words_and_never_takes_ids_for_amounts():
+    draw = torch.Generator().manual_seed(4)
+    x = torch.randint(1, 30, (256, 6), generator=draw)
+    x[:, 0] = 7  # a word that everybody begins with needs no message
+    table = torch.randn(30, 8, generator=draw)
+    meter = LeakMeter(every=16, samples=256, steps=30)
+    clear = fed(meter, x, table[x], task=WORDS).report()["leak"][0]
+    assert clear["token_accuracy"] > 0.95 and clear["ssim"] is clear["ncc"] is None
+    assert 1 / 6 < clear["floor"] < 0.35
+    nothing = fed(meter, x, torch.randn(256, 6, 8, generator=draw), task=WORDS)
+    assert nothing.report()["leak"][0]["token_accuracy"] < 0.4 and nothing.figures["leak_token_accuracy"] < 0.4
+
+
+def test_a_budget_of_words_that_nobody_can_keep_is_refused():
+    x = torch.full((80, 6), 7)
+    own = SentBatch(x, torch.zeros(80).long(), {}, torch.zeros(80, 6, 8))
+    assets = ClientAssets(lambda count: own, lambda guard: None, None)
+    context = ClientContext(WORDS, 16, 5, lambda steps: iter(()), own=assets)
+    with pytest.raises(ValueError, match="commonest words of each class reaches token_accuracy 1"):
+        LeakMeter(budget="token_accuracy<=0.5").refuse_unfit(context)

@@ -335,7 +335,7 @@ def test_the_smallest_image_works_and_a_smaller_one_is_refused(net, side):
         (lambda: SimpleCNN(depth=2, norm="layer"), "norm is 'batch' or 'group'; got 'layer'"),
         (lambda: SimpleCNN(norm="group"), r"SimpleCNN\(depth=1\) has no layer for norm='group'"),
         (lambda: MnistNet(cut=3), "cut is 2 or 4; got 3"),
-        (lambda: ResNet18(stem="big"), "stem is 'imagenet' or 'cifar'; got 'big'"),
+        (lambda: ResNet18(stem="big"), "stem is 'imagenet' or 'cifar' or 'fields'; got 'big'"),
         (lambda: ResNet18(depth=0), "depth is 1 or .* or 6; got 0"),
         (lambda: ResNet18(norm="layer"), "norm is 'batch' or 'group'; got 'layer'"),
         (lambda: ResNet18(extra=True), "extra=True .* needs depth=2, got depth=1"),

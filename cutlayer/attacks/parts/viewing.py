@@ -38,4 +38,10 @@ class Viewing(Attack):
         return replace(super().base(), keys="own")
 
     def ceiling(self, guard: Guard) -> bool:
-        return self.keys == "true" and guard.has_key and matches(getattr(self, "knows", ""))
+        return self._told_the_key() and guard.has_key
+
+    def in_words(self) -> list[str]:
+        return [*super().in_words(), *(["the client's own key, which no server has"] if self._told_the_key() else [])]
+
+    def _told_the_key(self) -> bool:
+        return self.keys == "true" and matches(getattr(self, "knows", ""))

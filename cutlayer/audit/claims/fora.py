@@ -102,7 +102,7 @@ def _quick_defences(data: Any) -> Finding:
 
 _CUDA = "--attack 'FORA(steps=10000)' --epochs 20 --batch-size 64 --seeds 3 --images 256 --no-alone --device cuda"
 _NET = "--net 'MobileNet(level=2)' --data CIFAR10"
-_DIGITS = "audit recipes/digits.py:demo --net MnistNet --epochs 4 --attack 'FORA(steps=300, reader_steps=300)' --images 64 --no-alone"
+_DIGITS = "audit recipes/fashion.py:demo --net MnistNet --epochs 4 --attack 'FORA(steps=300, reader_steps=300)' --images 64 --no-alone"
 _TRIED = ("fora", "fora_nopeek_5", "fora_noise_2", "fora_dpsgd_clip")
 EXPERIMENTS = (
     Experiment(

@@ -37,9 +37,9 @@ EXPERIMENTS = (
         "all-guards", PAPER,
         "Some guard leaves at most a tenth of the leak to the strongest attacker and costs at most two points.",
         "what their abstracts promise together",
-        {"audit": "audit recipes/digits.py:demo --guard all --budget standard --images 128 --no-alone --device cuda"},
+        {"audit": "audit recipes/fashion.py:demo --guard all --budget standard --images 128 --no-alone --device cuda"},
         _audited,
-        {"audit": "audit recipes/digits.py:demo --epochs 4 --guard all --attack 'Decoder(steps=100)' --images 64 --no-alone"},
+        {"audit": "audit recipes/fashion.py:demo --epochs 4 --guard all --attack 'Decoder(steps=100)' --images 64 --no-alone"},
         (Earlier("attacks-quick.json", _judge),),
     ),
 )  # fmt: skip

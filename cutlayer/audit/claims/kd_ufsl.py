@@ -50,7 +50,7 @@ EXPERIMENTS = (
         "MSE + 50 %, SSIM - 40 %, accuracy - 0.6 to - 1.3 points on four data sets",
         {"audit": f"audit recipes/kd_ufsl.py:cifar10 --clients 1 --rounds Relay --rule Latest --local-steps 1 {_GUARDS} --attack 'Decoder(steps=1500, width=128)' --aux-samples 10000 --images 512 --seeds 3 --no-alone --device cuda"},
         _sizes,
-        {"audit": "audit recipes/digits.py:demo --epochs 4 --guard 'Chain(KAnonymous(k=5), Gaussian(scale=0.25))' --attack \"Decoder(readers=('ridge',))\" --images 64 --no-alone"},
+        {"audit": "audit recipes/fashion.py:demo --epochs 4 --guard 'Chain(KAnonymous(k=5), Gaussian(scale=0.25))' --attack \"Decoder(readers=('ridge',))\" --images 64 --no-alone"},
         (Earlier("cifar10-guards-a.json", _judge),),
     ),
 )  # fmt: skip

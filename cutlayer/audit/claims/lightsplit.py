@@ -42,7 +42,7 @@ def _f(ratio: int, hidden: int = 0) -> str:
 
 def _utility(results: Mapping[str, Data]) -> Finding:
     """F at 8 is the headline: 3.7 points on CIFAR-10, 0.6 on Fashion-MNIST (Table IX, L2H-SCH, IID)."""
-    paper = {"cifar10": 3.74, "fashion_mnist": 0.56, "digits": None}
+    paper = {"cifar10": 3.74, "fashion_mnist": 0.56, "fashion": None}
     figures = [lost(data, "plan", _f(8), f"points lost at 8x, {name}", paper[name]) for name, data in results.items()]
     more = [
         lost(data, "plan", _f(ratio), f"points lost at {ratio}x, {name}")
@@ -186,33 +186,33 @@ EXPERIMENTS = (
             "fashion_mnist": _compared("recipes/lightsplit.py:fashion_mnist", 128, " --epochs 60 --device cuda"),
         },
         _utility,
-        {"digits": _compared("recipes/digits.py:demo", 128, " --epochs 4")},
+        {"fashion": _compared("recipes/fashion.py:demo", 128, " --epochs 4")},
         (Earlier("cifar10-resnet18-l2h.json", _utility_before),),
     ),
     Experiment(
         "lightsplit-skewed", PAPER, "The same with clients of skewed labels.", "Table IX, Dirichlet columns",
         {"cifar10": _compared("recipes/lightsplit.py:cifar10", 512, " --partition 'Dirichlet(alpha=0.5)' --epochs 60 --device cuda")},
-        lambda results: _utility({"digits": next(iter(results.values()))}),
-        {"digits": _compared("recipes/digits.py:relay", 128, " --epochs 4")},
+        lambda results: _utility({"fashion": next(iter(results.values()))}),
+        {"fashion": _compared("recipes/fashion.py:relay", 128, " --epochs 4")},
     ),
     Experiment(
         "lightsplit-own-heads", PAPER, "The same with a head and tail of each client's own (PCH).", "Table IX, PCH columns",
         {"cifar10": _compared("recipes/lightsplit.py:cifar10", 512, " --own-client-network --epochs 60 --device cuda")},
-        lambda results: _utility({"digits": next(iter(results.values()))}),
-        {"digits": _compared("recipes/digits.py:own_heads", 128, " --epochs 4")},
+        lambda results: _utility({"fashion": next(iter(results.values()))}),
+        {"fashion": _compared("recipes/fashion.py:own_heads", 128, " --epochs 4")},
     ),
     Experiment(
         "lightsplit-fora", PAPER, "FORA cannot read behind the projection.", "Table V: SSIM of the pseudo-client near or below 0",
         {"audit": f"audit --net 'MobileNet(level=2)' --data CIFAR10 --epochs 20 --batch-size 64 --aux-samples 5000 --attack 'FORA(steps=10000)' --attack 'Decoder(steps=1500, width=128)' {_ATTACK} --device cuda"},
         _against("FORA"),
-        {"audit": f"audit recipes/digits.py:demo --net MnistNet --attack 'FORA(steps=300, reader_steps=300)' --attack 'Decoder(steps=150)' --images 64 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
+        {"audit": f"audit recipes/fashion.py:demo --net MnistNet --attack 'FORA(steps=300, reader_steps=300)' --attack 'Decoder(steps=150)' --images 64 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
         (Earlier("attacks-bars.json", _bars("fora_lightsplit", "FORA")), Earlier("attacks-quick.json", _quick("FORA"))),
     ),
     Experiment(
         "lightsplit-sdar", PAPER, "SDAR is blunted by the projection.", "Table IV, level 4: SSIM 0.832 raw, 0.524 behind it",
         {"audit": f"audit --net ResNet20 --data CIFAR10 --protocol Vanilla --epochs 30 --batch-size 128 --aux-samples 25000 --attack 'SDAR(steps=20000)' --attack 'Decoder(steps=1500, width=128)' {_ATTACK} --device cuda"},
         _against("SDAR"),
-        {"audit": f"audit recipes/digits.py:demo --net MnistNet --attack 'SDAR(steps=300)' --attack 'Decoder(steps=150)' --images 64 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
+        {"audit": f"audit recipes/fashion.py:demo --net MnistNet --attack 'SDAR(steps=300)' --attack 'Decoder(steps=150)' --images 64 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
         (Earlier("attacks-quick.json", _quick("SDAR")),),
     ),
     Experiment(
@@ -220,7 +220,7 @@ EXPERIMENTS = (
         "Table VI: MSE 0.132 raw, 0.166 behind it, the same to four digits at every ratio",
         {"audit": f"audit recipes/lightsplit.py:unsplit_cut2 --aux-samples 5000 --attack UnSplit --attack 'Decoder(steps=1500, width=128)' --images 16 {_ATTACK} --device cuda"},
         _against("UnSplit"),
-        {"audit": f"audit recipes/digits.py:demo --net MnistNet --attack 'UnSplit(most_images=8, rounds=20)' --attack 'Decoder(steps=150)' --images 16 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
+        {"audit": f"audit recipes/fashion.py:demo --net MnistNet --attack 'UnSplit(most_images=8, rounds=20)' --attack 'Decoder(steps=150)' --images 16 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
         (Earlier("attacks-quick.json", _quick("UnSplit")),),
     ),
     Experiment(
@@ -235,6 +235,6 @@ EXPERIMENTS = (
         "lightsplit-clients", PAPER, "The projection scales from ten clients to a hundred.", "Table VIII, n = 10 to 100",
         {"cifar10": "compare recipes/lightsplit.py:cifar10 --epochs 60 --with 'clients={10,50,100}; guard=LightSplit(ratio=8)' --seeds 3 --no-alone --device cuda"},
         _clients,
-        {"digits": "compare recipes/digits.py:demo --epochs 4 --with 'clients={10,100}; guard=LightSplit(ratio=8)' --batch-size 16 --no-alone"},
+        {"fashion": "compare recipes/fashion.py:demo --epochs 4 --with 'clients={10,100}; guard=LightSplit(ratio=8)' --batch-size 16 --no-alone"},
     ),
 )  # fmt: skip

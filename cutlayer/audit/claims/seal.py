@@ -101,14 +101,14 @@ EXPERIMENTS = (
         "Table 3: reconstructions at 5 to 12 % with a guessed basis, 70 to 90 % with the true one",
         {"audit": f"audit recipes/seal.py:cifar10 --net 'ResNet18(depth=2)' --clients 1 --epochs 30 --batch-size 128 --aux-samples 10000 {_IMAGES} --seeds 3 --images 512 --device cuda"},
         lambda results: _keys(results["audit"]),
-        {"audit": "audit recipes/digits.py:demo --net MnistNet --epochs 4 --guard 'SEAL(energy=0.7)' --attack 'Decoder(steps=100)' --images 64 --no-alone"},
+        {"audit": "audit recipes/fashion.py:demo --net MnistNet --epochs 4 --guard 'SEAL(energy=0.7)' --attack 'Decoder(steps=100)' --images 64 --no-alone"},
         (Earlier("cifar10-guards-a.json", _keys),),
     ),
     Experiment(
         "seal-accuracy", PAPER, "SEAL at 70 % of the energy keeps the accuracy of images.", "Table 2: within about a point",
         {"audit": f"audit recipes/seal.py:cifar10 --net 'ResNet18(depth=2)' --clients 1 --epochs 30 --batch-size 128 --aux-samples 10000 {_IMAGES} --seeds 3 --images 512 --device cuda"},
         lambda results: _cost(results["audit"]),
-        {"audit": "audit recipes/digits.py:demo --net MnistNet --epochs 4 --guard 'SEAL(energy=0.7)' --attack \"Decoder(readers=('ridge',))\" --images 64 --no-alone"},
+        {"audit": "audit recipes/fashion.py:demo --net MnistNet --epochs 4 --guard 'SEAL(energy=0.7)' --attack \"Decoder(readers=('ridge',))\" --images 64 --no-alone"},
         (Earlier("cifar10-guards-a.json", _cost),),
     ),
     Experiment(

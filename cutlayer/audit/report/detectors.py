@@ -194,9 +194,10 @@ def _highest(leak: Sequence[Leak]) -> Leak | None:
 
 
 def _estimate(one: Leak) -> float | None:
-    """The figure that an attack's is compared with: SSIM, skill or correlation."""
+    """The figure that an attack's is compared with: SSIM, skill, correlation or token accuracy."""
     known = cast(Mapping[str, float | None], one)
-    return next((known[name] for name in ("ssim", "skill", "correlation") if known.get(name) is not None), None)
+    figures = ("ssim", "skill", "correlation", "token_accuracy")
+    return next((known[name] for name in figures if known.get(name) is not None), None)
 
 
 def metered(rows: Sequence[Row]) -> list[str]:

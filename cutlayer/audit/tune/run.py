@@ -16,7 +16,7 @@ from ..parallel import Where, spread, workers
 from ..spec import AuditSpec, Resources
 from ..store import ResultStore
 from .budget import Budget, refuse_contradiction
-from .front import Checked, chosen, judged
+from .front import Checked, chosen, front, judged
 from .study import Study
 from .trial import Reference, Tried, TuneWork, attempt, reference
 
@@ -85,7 +85,8 @@ def search(
                 _tell(study, store, number, Tried(repr(guard), "fit", "it is being tried"))
             else:
                 begun[repr(guard)] = number, guard
-                there.start(Job(repr(guard), attempt), (guard, open_cut))
+                whole = [(one.leak, one.loss, one.bytes) for one in front(list(known.values()))]
+                there.start(Job(repr(guard), attempt), (guard, open_cut, whole))
         if not begun:
             break
         show(Shown(ended, trials, there.running()))

@@ -4,6 +4,7 @@ Each stage is a lower bound of what the next one finds, so a guard that is out s
 reads, the full attack reads as well, for it counts among its readers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -99,8 +100,12 @@ def reference(work: TuneWork) -> Reference:
 
 
 @on_trial()
-def attempt(work: TuneWork, guard: Guard, open_cut: Reference) -> Tried:
-    """Try one guard, a stage at a time."""
+def attempt(work: TuneWork, guard: Guard, open_cut: Reference, rivals: Sequence[Sequence[Any]] = ()) -> Tried:
+    """Try one guard, a stage at a time.
+
+    `rivals`: leak, loss and bytes of those that the full attack has read. What is worse than one of them in all three
+    to a linear reader already can be on no front.
+    """
     task = task_of(work.loaded.train, len(work.loaded.classes))
     if (why := why_unfit(work.spec.plan, task, guard, work.loaded.train.y)) is not None:
         return Tried(repr(guard), "fit", why)
@@ -139,7 +144,16 @@ def attempt(work: TuneWork, guard: Guard, open_cut: Reference) -> Tried:
         )
         if stage == "reader" and (missed := work.budget.over({"leak": leak})):
             return found._replace(why=_missed(missed, "by a linear reader"), seconds=took)
+        if stage == "reader" and any(_beaten(found, one) for one in rivals):
+            return found._replace(
+                why="another leaks, loses and sends no more than this by a linear reader", seconds=took
+            )
     return found
+
+
+def _beaten(found: Tried, one: Sequence[Any]) -> bool:
+    ours = (found.leak, found.loss, found.bytes)
+    return all(mine is not None and theirs <= mine for mine, theirs in zip(ours, one, strict=True))
 
 
 def _is_cheap(attack: Attack) -> bool:

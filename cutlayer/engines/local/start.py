@@ -235,9 +235,10 @@ def leaks(result: dict[str, Any]) -> list[str]:
         if so_far := one.get("leak_so_far"):
             seen = ", ".join(f"{name} {value:.3f}" for name, value in so_far.items())
             floor, spread = one["leak"][-1]["floor"], one["leak"][-1]["plus_minus"]
+            blind = "commonest words" if "token_accuracy" in so_far else "class-mean image"
             lines.append(
-                f"client {one['client']}: a reader of its own messages saw {seen} (± {spread:.3f}; the "
-                f"class-mean image alone {floor:.3f})"
+                f"client {one['client']}: a reader of its own messages saw {seen} (± {spread:.3f}; the {blind} alone "
+                f"{floor:.3f})"
             )
     return lines
 

@@ -340,9 +340,9 @@ def lying(dice: random.Random, packet: bytes) -> bytes:
         if len(made) < HEADER.size:
             return made
         magic, kind, flags, number, heard, total = HEADER.unpack_from(made)
-        if (magic, kind, flags) != right[:3] or number > right[3] or heard > right[4]:
+        if (magic, kind) != right[:2] or flags > 1 or number > right[3] or heard > right[4]:
             return made
-        if number == right[3] and (total != right[5] or len(made) != len(packet)):
+        if number == right[3] and (flags != right[2] or total != right[5] or len(made) != len(packet)):
             return made
 
 
@@ -421,5 +421,6 @@ def besieged(siege: Siege, patience: float) -> dict:
         refuse_other_tensors(local.coordinator.shared, export(site.party.network))
     assert end["result"]["exact"] and not end["result"]["skipped"]
     assert end["memory_most"] - end["memory_before"] < ROOM
-    assert sum(siege.found["in_turn"].values()) == siege.counts.in_turn  # every one of them was refused
+    refused = siege.found["in_turn"]
+    assert sum(refused.values()) == siege.counts.in_turn, refused  # every one of them was refused
     return end

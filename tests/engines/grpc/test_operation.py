@@ -194,7 +194,7 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         (["join", "Plan()", "127.0.0.1:9", "--insecure"], 2, ""),
         (["join", "Plan()", "localhost:9", "--as", "a", "--certs", "nowhere"], 1, "there is no folder nowhere"),
         (["train", "--compression", "Compression(LightSplit(ratio=2))"], 1, "Quantize, TopK"),
-        (["predict", "nowhere"], 1, "not a training run"),
+        (["predict", "nowhere"], 1, "there is no folder nowhere"),
         (["predict", "nowhere", "--server", "127.0.0.1:9", "--insecure"], 1, "--as NAME"),
     ],
 )
