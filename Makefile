@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types unit docs-test locked flower-test campaign mutants bench docs evidence clean
+.PHONY: setup demo test lint types unit docs-test locked flower campaign mutants bench docs evidence clean
 
 setup: $(VENV)/.ready
 
@@ -41,7 +41,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	@touch $@
 
 # Flower pins older releases of what others need, so its adapter is tested in an environment of its own.
-flower-test:
+flower:
 	$(PYTHON) -m venv $(VENV)-flower
 	$(VENV)-flower/bin/python -m pip install -q -c constraints.txt torch
 	$(VENV)-flower/bin/python -m pip install -q -e '.[flower]' pytest
