@@ -30,7 +30,6 @@ from .partitions import ByIdentity as ByIdentity
 from .partitions import Dirichlet as Dirichlet
 from .partitions import Labels as Labels
 from .partitions import Partition as Partition
-from .pictures import FFHQ, Pictures
 from .poisons import BadNets as BadNets
 from .poisons import LabelFlip as LabelFlip
 from .poisons import Poison as Poison
@@ -40,6 +39,7 @@ from .svhn import SVHN
 from .table import Table
 from .texts import Texts
 from .tiny_imagenet import TinyImageNet
+from .unlabelled import FFHQ, Unlabelled
 from .utkface import UTKFace
 from .voc import VOC
 
@@ -62,11 +62,11 @@ __all__ = [
     "ImageFolder",
     "ImageNet",
     "Npz",
-    "Pictures",
     "Reviews",
     "Scenes",
     "Table",
     "Texts",
     "TinyImageNet",
     "UTKFace",
+    "Unlabelled",
 ]

@@ -69,7 +69,7 @@ def by_folder(root: Path, classes: Sequence[str] | None = None) -> tuple[Listing
     if not found:
         raise ValueError(
             f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png; an "
-            f"attacker's need no classes: Pictures({str(root)!r})"
+            f"attacker's need no classes: Unlabelled({str(root)!r})"
         )
     classes = tuple(found) if classes is None else tuple(classes)
     if unknown := sorted(set(found) - set(classes)):

@@ -547,7 +547,7 @@ def test_pixelwise_labels_are_no_condition():
         ({"classifier": "mine"}, "classifier"),
         ({"reader": "tea"}, "reader is 'auto' or 'conv' or 'batchnorm' or 'mlp'"),
         ({"knows": "all"}, "knows is 'oblivious' or 'lift' or 'matched' or 'matched.lift'"),
-        ({"keys": "stolen"}, "keys is 'own'"),
+        ({"keys": "stolen"}, "keys says whose key"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, words):

@@ -95,9 +95,14 @@ def test_a_ceiling_is_told_the_key_of_the_client_it_attacks(client):
     assert not torch.equal(sent(ceiling.copy(ceiling.true_key), z), sent(wrong, z))
 
 
-def test_nobody_is_told_a_key_before_a_client_sends_anything():
-    run = untrained(guard=SEAL())
-    assert before_training(run.plan, run.task, run.parts, "cpu").guard.true_key is None
+def test_before_the_training_the_key_is_that_of_the_client_who_will_be_the_victim():
+    run = untrained(guard=SEAL(), clients=2)
+    z = activations(run)
+    for client in (0, 1):
+        known = before_training(run.plan, run.task, run.parts, "cpu", client).guard
+        assert torch.equal(sent(known.copy(known.true_key), z), sent(run.networks[client].split.guard, z))
+    nobody = before_training(replace(run.plan, private_seed=None), run.task, run.parts, "cpu")
+    assert nobody.guard.true_key is None
 
 
 # ----------------------------------------------------------------------------- which attacks count

@@ -260,11 +260,12 @@ def test_the_number_of_a_guard_is_that_of_its_mark_in_the_plot(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------ cost
-def test_a_ratio_says_how_many_times_fewer_bytes_travel_than_unguarded():
+def test_bytes_are_told_as_bytes_and_the_verdict_says_how_many_times_fewer():
     rows = [row("none", 0.9), row("g", 0.3, bytes_up=2.0, bytes_down=2.0), row("h", 0.2, bytes_weights=16.0)]
     none, g, h = lines_of(section(page_of(audited(*rows)), "Cost"))
-    assert "<td>1.00</td>" in none and "<td>4.00</td>" in g and "<td>0.50</td>" in h
-    assert "4.0x fewer bytes" in section(page_of(audited(*rows)), "Verdict")
+    assert "<td>16</td>" in none and "<td>4</td>" in g and "<td>32</td>" in h
+    verdict = section(page_of(audited(*rows)), "Verdict")
+    assert "4.0x fewer bytes" in verdict and "2.0x more bytes" in verdict
 
 
 def test_what_may_be_claimed_stands_beside_the_guard_it_is_claimed_of():

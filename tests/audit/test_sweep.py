@@ -120,7 +120,7 @@ def test_the_command(tmp_path, monkeypatch):
     files = {file.name for file in (tmp_path / "a").iterdir()}
     assert files == {
         "audit.json", "command.json", "report.html", "tradeoff.png", "reconstructions.png", "read-best.png",
-        "sweep.png", "sweep.svg", "sweep.csv",
+        "sweep.png", "sweep.svg", "sweep.csv", "events.jsonl",
     }  # fmt: skip
     page = (tmp_path / "a" / "report.html").read_text()
     assert "Rate, accuracy and leakage" in page and "total ratio" in page and "2/(1 + ρ)" in page

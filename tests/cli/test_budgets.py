@@ -32,7 +32,7 @@ def test_an_early_look_stops_a_training(command, tmp_path):
 
 def test_a_client_that_joined(command, monkeypatch, tmp_path):
     result = {"name": "a", "accuracy": None, "steps": 3, "bytes_up": 1.0, "bytes_down": 1.0, "detectors": [PASSED]}
-    joined = SimpleNamespace(batches=1, run=lambda on_step: result)
+    joined = SimpleNamespace(batches=1, run=lambda on_step: result, stop=lambda: None)
     monkeypatch.setattr(deploy, "join", lambda *given, **more: joined)
     words = ("join", "Plan()", "127.0.0.1:1", "--as", "a", "--insecure", "--out", tmp_path / "a", "--threads", "1")
     code, _, err = command(*words, "--json")

@@ -8,7 +8,7 @@ from cutlayer.core.spec import names
 from cutlayer.data.base import About
 
 KINDS = names("data")
-OWN = {"Faces", "ImageFolder", "Npz", "Pictures", "Table", "Texts"}  # what they hold is the user's
+OWN = {"Faces", "ImageFolder", "Npz", "Unlabelled", "Table", "Texts"}  # what they hold is the user's
 SHIPPED = {"Digits", "Fashion", "Scenes"}  # comes with a package: no file to look for
 
 

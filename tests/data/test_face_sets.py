@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cutlayer.core.batch import Task
-from cutlayer.data import FFHQ, CelebA, Faces, FairFace, ImageFolder, Pictures, UTKFace
+from cutlayer.data import FFHQ, CelebA, Faces, FairFace, ImageFolder, Unlabelled, UTKFace
 from cutlayer.data.auxiliary import Auxiliary
 from cutlayer.data.base import CorruptData, Loaded, MissingData, Samples, parts
 from cutlayer.data.check import check
@@ -217,7 +217,7 @@ def ffhq(tmp_path, save_picture):
     return tmp_path
 
 
-@pytest.mark.parametrize("source", [FFHQ(size=8, limit=5), Pictures("ffhq", size=8, limit=5)], ids=repr)
+@pytest.mark.parametrize("source", [FFHQ(size=8, limit=5), Unlabelled("ffhq", size=8, limit=5)], ids=repr)
 def test_pictures_without_classes_are_an_attackers(ffhq, source):
     loaded = source.load(ffhq)
     assert len(loaded.train) == 5 and len(loaded.test) == 1
@@ -233,11 +233,11 @@ def test_pictures_without_classes_are_an_attackers(ffhq, source):
 
 
 def test_a_folder_without_classes_is_told_what_reads_it(ffhq):
-    with pytest.raises(ValueError, match=r"an attacker's need no classes: Pictures\('"):
+    with pytest.raises(ValueError, match=r"an attacker's need no classes: Unlabelled\('"):
         ImageFolder("ffhq/thumbnails128x128/00000").load(ffhq)
     (ffhq / "empty").mkdir()
     with pytest.raises(ValueError, match=r"holds 0 pictures .* two are the least"):
-        Pictures("empty").load(ffhq)
+        Unlabelled("empty").load(ffhq)
     with pytest.raises(MissingData, match="there is no ffhq/thumbnails128x128/"):
         FFHQ().load(ffhq / "empty")
 

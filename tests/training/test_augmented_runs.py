@@ -54,7 +54,8 @@ def test_a_step_has_images_of_its_own_and_the_samples_stay_as_they_are():
 def test_evaluation_sees_the_images_themselves(monkeypatch):
     monkeypatch.setattr("cutlayer.training.batches.augmented", None)  # whoever calls it fails
     run = start(VARIED)
-    assert len(classes_of(run.networks[0], VARIED, run.parts.test, seed=lambda number: number)) == len(run.parts.test)
+    found, _ = classes_of(run.networks[0], VARIED, run.parts.test, seed=lambda number: number)
+    assert len(found) == len(run.parts.test)
     assert torch.equal(as_batch(run.parts.aux, torch.arange(5)).x, run.parts.aux.images(torch.arange(5)))
     with pytest.raises(TypeError):
         run.clients[0].batch(torch.arange(4))

@@ -16,7 +16,7 @@ FFHQ_FORMS = ("ffhq/thumbnails128x128/", "ffhq/images1024x1024/")
 
 
 @dataclass(frozen=True, repr=False)
-class Pictures(Source):
+class Unlabelled(Source):
     """Pictures without classes, as an attacker's data (--aux-data): all below path/, however deep; size resizes.
 
     There is nothing to learn from them but what such pictures look like. With `size` each is cut and resized
