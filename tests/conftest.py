@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -28,9 +29,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(GoingOn(Passed()))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start processes take longest: last, they would keep one core busy and the others waiting."""
+    _slice(items)
     items.sort(key=lambda item: ("grpc" not in item.path.parts, not _starts_processes(item.path)))
+
+
+def _slice(items: list[pytest.Item]) -> None:
+    """Of a matrix marked `one_in(n)` every n-th case is a test, and all of them are the campaign's."""
+    seen = Counter[str]()
+    for item in items:
+        if (mark := item.get_closest_marker("one_in")) and not item.get_closest_marker("campaign"):
+            law = item.nodeid.partition("[")[0]
+            if seen[law] % mark.args[0]:
+                item.add_marker(pytest.mark.campaign)
+            seen[law] += 1
 
 
 @cache

@@ -49,6 +49,7 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FACES)
 def test_a_recipe_on_faces_runs(name, folder):
     plan = plan_of(f"faces.py:{name}")

@@ -52,6 +52,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["imagenet_lfq", "coco_lfq"])
 def test_a_recipe_learns_for_a_few_steps_from_disk(folder, name):
     plan = plan_of(f"split_inference.py:{name}")

@@ -136,6 +136,7 @@ APART = [guard for guard in GUARDS if not guard.mixes_samples and guard != NoGua
 TURNS = [(guard, BOTH[turn % 5 == 0]) for turn, guard in enumerate({type(guard): guard for guard in APART}.values())]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("guard", "attack"), and_the_rest(TURNS, APART, BOTH), ids=repr)
 def test_no_guard_at_the_cut_is_in_the_way(attack, guard):
     run = trained(guard)

@@ -165,6 +165,7 @@ ALL_PROTOCOLS = [Vanilla(), UShaped(), Bypass()]
 IN_TURN = rotation(FORMS_OF_GUARDS, ALL_PROTOCOLS, kind=lambda pair: type(pair[1]))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("form", "protocol"), and_the_rest(IN_TURN, FORMS_OF_GUARDS, ALL_PROTOCOLS), ids=repr)
 def test_every_form_meets_every_kind_of_guard_in_every_protocol(form, protocol):
     attack, guard = form

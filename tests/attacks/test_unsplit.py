@@ -186,6 +186,7 @@ def test_stretching_is_the_last_thing_it_does():
 FORMS = ["shared", "own"]  # of clones
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("guard", "clones"),
     and_the_rest(

@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 
 # ------------------------------------------------------------------ commands
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("one", EXPERIMENTS.values(), ids=lambda one: one.name)
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_every_command_of_an_experiment_can_be_typed(one, budget, monkeypatch):

@@ -40,11 +40,13 @@ def here():
             yield found
 
 
+@pytest.mark.campaign
 def test_only_this_machine_can_reach_it_and_nobody_is_told(here):
     assert [node["NodeManagerAddress"] for node in here.nodes()] == ["127.0.0.1"]
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
+@pytest.mark.campaign
 def test_what_is_lost_is_computed_again_and_errors_are_not(here, tmp_path):
     (tmp_path / "once").mkdir()
     jobs = [
@@ -111,6 +113,7 @@ def test_the_command_says_the_same_with_a_cluster_and_without(command, tmp_path)
     assert rows[0] == rows[1]
 
 
+@pytest.mark.campaign
 def test_a_python_error_of_one_variant_leaves_the_others(here, command, tmp_path, monkeypatch):
     from cutlayer.audit.compare import run as room
 

@@ -269,6 +269,7 @@ def test_without_ray_jobs_are_processes(monkeypatch):
         parallel.workers(Where("local"), 1, "one").__enter__()
 
 
+@pytest.mark.campaign
 def test_files_that_another_machine_does_not_have_travel_along(tmp_path, monkeypatch):
     monkeypatch.setenv("CUTLAYER_NAMED_FILES", "{}")
     (tmp_path / "beside_it.py").write_text("WIDTH = 7\n")

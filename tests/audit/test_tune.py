@@ -297,6 +297,7 @@ def test_a_choice_that_fails_its_check_is_no_choice(tmp_path):
     assert data["chosen"] is None and "under other seeds and all attacks: --leak 0.45" in data["binds"][0]
 
 
+@pytest.mark.campaign
 def test_the_command_searches_checks_under_other_seeds_and_writes_a_plan(tmp_path, monkeypatch, loaded):
     import cutlayer.attacks
     from cutlayer.data import Fashion

@@ -111,6 +111,7 @@ def test_stages_are_those_of_the_step_and_sizes_those_of_its_frames():
 
 
 # --------------------------------------------------------------------------------- the benchmarks
+@pytest.mark.campaign
 def test_a_run_between_processes_is_stepped_and_ends_with_the_same_weights():
     plan = bench_deploy.plan_of(TinyNet(), batch_size=8)
     with scratch() as folder:

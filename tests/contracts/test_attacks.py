@@ -166,6 +166,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("attack", "guard"), PAIRS, ids=repr)
 def test_it_runs_against_guards_of_every_kind(attack, guard):
     run = trained(guard)
@@ -200,6 +201,7 @@ def test_every_attack_with_a_copy_of_the_guard_takes_every_kind_of_key(attack):
         replace(attack, keys="stolen")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("attack", "keys"),
     and_the_rest([(attack, KEYS[turn % len(KEYS)]) for turn, attack in enumerate(COPYING)], COPYING, KEYS),
@@ -243,6 +245,7 @@ def by_turns(axis):
     return and_the_rest([(attack, axis[turn % len(axis)]) for turn, attack in enumerate(SHORT)], SHORT, axis)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("attack", "guard"), by_turns([GUARDS[0], SEAL()]), ids=repr)
 def test_an_attacker_can_be_written_down_and_holds_nothing_of_the_clients(attack, guard):
     run = trained(guard)
@@ -259,6 +262,7 @@ def test_an_attacker_can_be_written_down_and_holds_nothing_of_the_clients(attack
     assert torch.equal(act(victim.messages), act_again(victim.messages))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("attack", "protocol"), by_turns([UShaped(), Vanilla()]), ids=repr)
 def test_only_an_active_attack_changes_the_training_it_watches(attack, protocol, open_cut):
     with seeded(0):

@@ -117,6 +117,7 @@ def test_it_says_the_same_every_time(detector):
     assert {type(detector).__name__, "leak_ncc"} & first.progress.history[-1].keys()
 
 
+@pytest.mark.one_in(2)
 @EVERY
 @pytest.mark.parametrize("protocol", [None, Vanilla(), Bypass()], ids=["UShaped", "Vanilla", "Bypass"])
 def test_a_server_sees_the_same_messages_and_both_sides_learn_the_same(detector, protocol):
@@ -170,6 +171,7 @@ KINDS_OF_ROUNDS = {
 TWO_OF_FOUR = [(one, [*KINDS_OF_ROUNDS][(turn + step) % 4]) for turn, one in enumerate(DETECTORS) for step in (0, 2)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("detector", "rounds"), and_the_rest(TWO_OF_FOUR, DETECTORS, [*KINDS_OF_ROUNDS]), ids=repr)
 def test_it_watches_every_client_of_any_round(detector, rounds):
     changes = KINDS_OF_ROUNDS[rounds]

@@ -129,6 +129,7 @@ def test_it_acts_in_service_on_every_shape(guard, cut):
     assert untouched == (guard == NoGuard() or guard.client_only)
 
 
+@pytest.mark.one_in(3)
 @named(ROWS)
 def test_split_training_is_training_on_every_shape(guard, cut):
     client, server, twin, twin_server = split_and_whole(tiny_plan(net=cut.net, guard=guard), cut.task)

@@ -75,6 +75,7 @@ def case_id(value):
     return repr(value)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("guard", "protocol", "frozen"), and_the_rest(SLICE, ALL_GUARDS, PROTOCOLS, FROZEN), ids=case_id
 )
@@ -82,6 +83,7 @@ def test_float32(protocol, guard, frozen):
     check_or_refuse(protocol, guard, frozen_parts=frozen)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(("guard", "protocol"), and_the_rest(DOUBLES, ALL_GUARDS, PROTOCOLS), ids=case_id)
 def test_float64(protocol, guard):

@@ -115,6 +115,7 @@ def share_of_alarms(rounds=150, **settings):
     return watch.report()["alarms"] / rounds
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("sides", [1, 2])
 def test_the_calibrated_threshold_keeps_its_false_alarms(sides):
     # Of 150 rounds at 2 % more than 9 have an alarm once in 1,000 such experiments.

@@ -48,6 +48,7 @@ def gradients_of(plan, feed):
 
 
 # ------------------------------------------------------------------ the laws of every guard
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("frozen", [(), ("head",), ("body",)], ids=lambda frozen: "+".join(frozen) or "all-train")
 @pytest.mark.parametrize(
     "guard",

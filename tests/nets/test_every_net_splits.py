@@ -138,6 +138,7 @@ FIRST = {(type(net), getattr(net, "norm", "")): (net, task) for net, task in rev
 SLOW = (VGG16,)  # takes as long as all the others together: in the campaign
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("net", "task"),
     [
@@ -175,8 +176,6 @@ def test_the_table_has_every_network_and_both_norms():
     classes = {type(net) for net, _ in FIRST}
     # Those of others, cut by the names of their layers, are in test_by_name.py.
     assert classes == {one for one in names("nets").values() if not issubclass(one, CutAtLayers)}
-    for kind in classes - {
-        DeepLabV3
-    }:  # its blocks are ResNet50's
+    for kind in classes - {DeepLabV3}:  # its blocks are ResNet50's
         norms = {net.norm for net, _ in FIRST if isinstance(net, kind) and hasattr(net, "norm")}
         assert norms in (set(), {"batch", "group"})

@@ -27,6 +27,7 @@ def test_it_leads_from_z_to_u_and_every_weight_learns(z, u):
     assert all(p.grad is not None for p in net.parameters())
 
 
+@pytest.mark.one_in(3)
 @each_shape
 def test_the_widest_fits_and_one_wider_does_not(z, u):
     for macs in (local_macs(z, u, 1), 5 * local_macs(z, u, 3) // 2):

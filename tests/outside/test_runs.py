@@ -73,6 +73,7 @@ def test_other_files_may_change(plugins):
     assert read_plan("recipe.py:everything").code() == before
 
 
+@pytest.mark.campaign
 def test_audit_with_two_processes(plugins, command):
     # Small pictures: each process trains the floors' decoder in full.
     np.savez("small.npz", x=np.random.rand(80, 11, 11).astype("float32"), y=np.arange(80) % 3)
@@ -118,6 +119,7 @@ def test_predict_names_the_file_too(plugins, command, monkeypatch):
     assert command("predict", "a", "--limit", "8", "--threads", "1", "--code", "sign_bit.py")[0] == 0
 
 
+@pytest.mark.campaign
 def test_compare_names_rules_by_their_file(plugins, command):
     code, out, err = command(
         "compare", *QUICK, "--epochs", "1", "--clients", "2", "--rounds", "SplitFed()", "--with", "rule=FedAvg",

@@ -49,6 +49,7 @@ def test_scaffold_lands_on_it():
     assert settle(Scaffold()) == pytest.approx(OPTIMUM, abs=1e-9)
 
 
+@pytest.mark.campaign
 def test_scaffold_lands_on_it_when_a_round_hears_one_client_only():
     found = settle(Scaffold(share=0.5), steps=5, lr=0.05, turns=3000, asked=lambda number: (number % 2,))
     assert found == pytest.approx(OPTIMUM, abs=1e-6)

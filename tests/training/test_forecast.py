@@ -171,6 +171,7 @@ def test_a_decoder_that_is_copied_counts():
     assert exchanged > 0 and told["step"]["waiting"] == pytest.approx(2 + 1 + exchanged)
 
 
+@pytest.mark.campaign
 def test_an_audit_foretells_each_guard():
     loaded = Digits(limit=120).load()
     plan = Plan(net=LeNet(), epochs=1, batch_size=16, aux_samples=40, val_share=0.0)

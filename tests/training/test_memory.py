@@ -147,6 +147,7 @@ def test_checkpointing_pays_where_a_head_is_long():
     assert all(found["checkpointed"][name] == found["active"][name] for name in same)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
 def test_every_guard_can_be_counted_in_every_mode(guard):
     for protocol in (UShaped(), Vanilla(), Bypass()):

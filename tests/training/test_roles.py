@@ -95,6 +95,7 @@ def test_discarded_clients_do_nothing():
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
 @pytest.mark.parametrize("protocol", [Vanilla(), UShaped()], ids=repr)
 def test_every_guard_lets_a_client_be_frozen(guard, protocol):

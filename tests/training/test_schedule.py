@@ -362,6 +362,7 @@ RESUMED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("plan", RESUMED.values(), ids=RESUMED)
 def test_a_run_goes_on_exactly_where_it_was_left(plan):
     whole = trained(plan)

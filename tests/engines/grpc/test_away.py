@@ -86,6 +86,7 @@ def test_who_stays_away_past_the_deadline_is_skipped_and_may_come_back(tmp_path)
     assert all(torch.equal(states[0][key], other[key]) for other in states for key in other)
 
 
+@pytest.mark.campaign
 def test_who_never_comes_back_is_left_out_and_the_run_ends(tmp_path):
     run, relays, slow = begun(tmp_path, deadline=2.5, give_up=5.0)
     server = run.serve()
@@ -117,6 +118,7 @@ def test_who_comes_back_before_the_deadline_changes_nothing(tmp_path):
     assert result["exact"] and result["skipped"] == [] and result["rewinds"] == 0
 
 
+@pytest.mark.campaign
 def test_with_nobody_there_the_run_waits(tmp_path):
     """It is then the server's own network that is away: nobody is late, and nothing is skipped."""
     run, relays, slow = begun(tmp_path, deadline=2.5)
@@ -150,6 +152,7 @@ def test_the_deadline_counts_from_the_last_sign_of_the_client():
     assert time.monotonic() - began >= 0.3, "waiting begins when it is waited for"
 
 
+@pytest.mark.campaign
 def test_after_an_outage_of_everything_the_first_one_back_waits_for_the_others(tmp_path):
     """Sessions are gone as well, so that everybody has to meet again."""
     run, relays, slow = begun(tmp_path, deadline=2.5)

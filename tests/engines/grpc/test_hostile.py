@@ -392,6 +392,7 @@ def misbehave(run, name, how, after, over=None):
                 return
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("after", [2, 4], ids=["in its first step", "after a step"])
 @pytest.mark.parametrize("how", ["bytes", "garbage in a packet", "another step", "numbers beyond reason"])
 def test_three_strikes_and_the_run_goes_on_without_it(how, after, tmp_path):

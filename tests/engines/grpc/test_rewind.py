@@ -51,6 +51,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.protocol} {plan.guard}")
 def test_a_client_that_goes_back_learns_the_same_again(plan):
     whole = start(plan)

@@ -71,6 +71,7 @@ def finished(plan, awake, monkeypatch):
 TURNS = [(kind, 1 + turn % 2) for turn, kind in enumerate(KINDS)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("kind", "awake"), and_the_rest(TURNS, KINDS, [1, 2]))
 def test_how_many_networks_are_awake_changes_no_bit(kind, awake, monkeypatch):
     many, theirs, their_facts = finished(plan(**KINDS[kind]), 32, monkeypatch)

@@ -116,6 +116,7 @@ def in_one_process():
     return found
 
 
+@pytest.mark.one_in(3)
 @each_plan
 def test_crews_give_weights_history_and_bytes_of_one_process(name, in_one_process, monkeypatch):
     monkeypatch.setattr(crewing, "AWAKE", 1)  # each client finds another's network there, or none
@@ -125,6 +126,7 @@ def test_crews_give_weights_history_and_bytes_of_one_process(name, in_one_proces
     assert same(told(coordinator, carrier), in_one_process(name))
 
 
+@pytest.mark.one_in(3)
 @each_plan
 def test_whichever_calls_are_lost_the_same_comes_out(name, in_one_process):
     coordinator, carrier, crews = carried(plan_of(name))
