@@ -16,6 +16,7 @@ import pytest
 from cutlayer.audit import spec
 from cutlayer.cli import demo
 from cutlayer.cli.app import main
+from cutlayer.data import Fashion
 from cutlayer.guards import LightSplit
 
 BOTH = ["smaller", pytest.param("itself", marks=pytest.mark.campaign)]
@@ -31,7 +32,7 @@ def shown(request, tmp_path_factory):
         written = done.stdout
     else:
         smaller = {
-            "demo_plan": replace(demo.demo_plan(), epochs=3),
+            "demo_plan": replace(demo.demo_plan(), data=Fashion(limit=2500), aux_samples=1000, epochs=4),
             "demo_guards": [guard for guard in demo.demo_guards() if isinstance(guard, LightSplit)],
             "demo_attacks": [replace(attack, steps=10) for attack in demo.demo_attacks()],
         }
@@ -48,8 +49,8 @@ def shown(request, tmp_path_factory):
 
 
 def test_the_unguarded_cut_is_reconstructed(shown):
-    # 0.82 here with few steps; a blind guess has 0.35. On digits it was 0.9: clothes have more detail to miss.
-    assert shown[1]["none"]["ssim"] >= 0.75 and shown[1]["none"]["valid"]
+    # 0.78 to 0.80 here with few steps and images (seeds 0 to 2), 0.91 in the demo itself; a blind guess has 0.35.
+    assert shown[1]["none"]["ssim"] >= 0.65 and shown[1]["none"]["valid"]
 
 
 def test_lightsplit_keeps_its_accuracy_to_ten_points(shown):
