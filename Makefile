@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process of a test compiles the package again: two seconds
 
 .PHONY: setup demo test lint types unit docs-test locked flower campaign mutants bench docs evidence clean
 

@@ -81,6 +81,7 @@ SMALL = {"steps": 120, "width": 8, "batch": 32, "rate": 3e-3, "decoder_rate": 5e
 READERS, PROTOCOLS = [SDAR(**SMALL), PCAT(**SMALL)], [UShaped(), Vanilla()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("attack", "protocol"), and_the_rest([*zip(READERS, PROTOCOLS, strict=True)], READERS, PROTOCOLS), ids=repr
 )

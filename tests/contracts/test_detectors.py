@@ -258,6 +258,7 @@ AT_SERVERS = [ConsensusCosine(window=1, shuffles=99), ConsensusCosine(window=1, 
 servers = pytest.mark.parametrize("detector", AT_SERVERS, ids=repr)
 
 
+@pytest.mark.one_in(2)
 @servers
 @pytest.mark.parametrize("law", [its_text_is_itself, *laws.SERVER_LAWS], ids=lambda law: law.__name__)
 def test_at_a_server_it_keeps_the_laws_that_outsiders_are_held_to(detector, law):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import LocalOutlierFactor as Reference
 from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer.detectors import ClientContext, OutlierGradients, StepView
@@ -22,6 +21,8 @@ def test_the_factor_is_that_of_another_implementation(count, size):
     draw = np.random.default_rng(count)
     known = draw.normal(size=(count, size))
     asked = np.concatenate([draw.normal(size=(8, size)), 6 * draw.normal(size=(8, size)), known[:2]])
+    from sklearn.neighbors import LocalOutlierFactor as Reference  # seconds, of who needs it
+
     reference = Reference(n_neighbors=count - 1, novelty=True).fit(known)
     ours = LocalOutlierFactor(known)
     np.testing.assert_allclose([ours(one) for one in asked], -reference.score_samples(asked), rtol=1e-9)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from opacus import GradSampleModule
 from test_split_equals_whole import check
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -92,6 +91,8 @@ def test_they_are_those_of_opacus():
     torch.manual_seed(0)
     head = nn.Sequential(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 5))
     x, y = torch.randn(7, 2, 8, 8), torch.arange(7) % 5
+    from opacus import GradSampleModule  # seconds, of who needs it
+
     theirs = GradSampleModule(copy.deepcopy(head), loss_reduction="mean")
     cross_entropy(theirs(x), y).backward()
 

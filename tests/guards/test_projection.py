@@ -15,6 +15,7 @@ def matrix(projection, width):
     return projection.down(torch.eye(width))
 
 
+@pytest.mark.one_in(2)
 @kinds
 @sizes
 def test_columns_are_orthonormal_in_float32(kind, width, kept):

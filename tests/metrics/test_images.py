@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torchmetrics.functional.image import structural_similarity_index_measure
 
 from cutlayer.metrics import images as metrics
 from cutlayer.metrics.images import (
@@ -56,6 +55,8 @@ def mnist() -> Tensor:
 
 def torchmetrics_ssim(truth: Tensor, recon: Tensor) -> Tensor:
     """Their map covers the reflected border too; 5 px inside, every window is whole."""
+    from torchmetrics.functional.image import structural_similarity_index_measure  # seconds, of who needs it
+
     _, full = structural_similarity_index_measure(
         recon.double(), truth.double(), data_range=1.0, return_full_image=True
     )
