@@ -140,7 +140,7 @@ def first_of_its_network() -> set[str]:
 FITTED = [pytest.param(name, marks=pytest.mark.campaign) if name.startswith("faces.py") else name for name in RECIPES]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FITTED)
 def test_a_recipe_is_a_plan_that_fits_its_data(name):
     plan = plan_of(name)

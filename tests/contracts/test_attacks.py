@@ -121,6 +121,7 @@ def test_it_keeps_the_laws_that_outsiders_are_held_to(attack, law):
     assert len(attack.in_words()) == 1 + len(attack.needs)
 
 
+@pytest.mark.one_in(2)
 @all_attacks
 def test_it_succeeds_on_the_unguarded_cut(attack, open_cut):
     if attack.secret == "membership":

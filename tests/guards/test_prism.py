@@ -406,6 +406,7 @@ ROUTES = [({}, 70, None), ({"privacy": "dcor"}, 40, "odd")]
 OTHER_ROUTES = [({}, 70, "odd"), ({"privacy": "dcor"}, 40, None)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("settings", "steps", "attribute"),
     [*ROUTES, *(pytest.param(*route, marks=pytest.mark.campaign) for route in OTHER_ROUTES)],

@@ -143,7 +143,7 @@ ALWAYS = "adapters, SplitFed, frozen clients"
 
 
 # Every third one; the campaign has them all.
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "plan",
     [
