@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from opacus.accountants import RDPAccountant
 from toys import TASK, TinyNet, tiny_plan
 
 from cutlayer.core.spec import spec
@@ -59,6 +58,8 @@ def test_outside_a_plan_there_is_no_noise_to_build_with():
 
 
 def test_with_sampling_the_noise_is_what_the_usual_accountant_of_dpsgd_gives():
+    from opacus.accountants import RDPAccountant  # as large as torch, and all workers read this file
+
     multiplier = sampled_multiplier(10.0, 1e-5, 64 / 45000, 30)
     second = RDPAccountant()
     second.history = [(multiplier, 64 / 45000, round(30 * 45000 / 64))]
