@@ -2,8 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -25,18 +24,7 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
 def seeded(seed: int, device: torch.device | str = "cpu") -> AbstractContextManager[None]:
     """Run a block under its own seed and leave the caller's random state as it was."""
     kind = device if isinstance(device, str) else device.type
-    return _seeded_there(seed, torch.device(device)) if kind.startswith("cuda") else _SeededHere(seed)
-
-
-@contextmanager
-def _seeded_there(seed: int, device: torch.device) -> Iterator[None]:
-    if torch.cuda.is_current_stream_capturing():
-        yield  # what is captured draws nothing, and a generator may not be touched then
-        return
-    with torch.random.fork_rng(devices=[device]):
-        _seed(torch.default_generator, seed)
-        torch.cuda.manual_seed(seed)
-        yield
+    return _SeededThere(seed, torch.device(device)) if kind.startswith("cuda") else _SeededHere(seed)
 
 
 class _SeededHere(AbstractContextManager[None]):
@@ -53,6 +41,31 @@ class _SeededHere(AbstractContextManager[None]):
 
     def __exit__(self, *error: object) -> None:
         torch.default_generator.set_state(self._before)
+
+
+class _SeededThere(_SeededHere):
+    """The host's generator, and that of a CUDA device, whose state is two numbers on the host."""
+
+    __slots__ = ("_device", "_generator", "_there")
+
+    def __init__(self, seed: int, device: torch.device):
+        super().__init__(seed)
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._generator: torch.Generator | None = None
+        if torch.cuda.is_current_stream_capturing():
+            return  # what is captured draws nothing, and a generator may not be touched then
+        super().__enter__()
+        index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        self._generator = torch.cuda.default_generators[index]
+        self._there = self._generator.get_state()
+        _seed(self._generator, self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        if self._generator is not None:
+            self._generator.set_state(self._there)
+            super().__exit__(*error)
 
 
 # Where things lie in torch's state of a CPU generator: its seed, and the 624 words of the Mersenne twister, eight

@@ -16,7 +16,7 @@ Kept = list[dict[str, Any]]  # of every parameter: what is remembered from step 
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.step()`, bit for bit; SGD and Adam on the CPU without the wrapping."""
+    """`optimizer.step()`, bit for bit; SGD and Adam on the CPU, and SGD on a GPU, without the wrapping."""
     way = _WAYS.get(type(optimizer))
     if way is None or _is_watched(optimizer) or not all(_is_usual(group) for group in optimizer.param_groups):
         optimizer.step()
@@ -48,7 +48,7 @@ def _ready(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor]
     """(parameters that have a gradient, these, what is kept of them); None: leave it to torch."""
     parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
     gradients = [parameter.grad for parameter in parameters]
-    if any(not one.is_cpu or one.is_sparse or one.is_complex() for one in gradients):
+    if any(one.is_sparse or one.is_complex() for one in gradients) or not _lie_together(group, gradients):
         return None
     if not group.get("betas") and not group["momentum"]:
         return parameters, gradients, []
@@ -56,6 +56,17 @@ def _ready(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor]
     if not all(kept):
         return None
     return parameters, gradients, kept  # type: ignore[return-value]
+
+
+def _lie_together(group: Group, gradients: list[Tensor]) -> bool:
+    """Whether all are on the CPU, or all alike on one GPU, where torch by itself steps all of a kind at once as well.
+
+    Adam never comes here with tensors of a GPU: its counters are there too then, which `_is_usual` knows.
+    """
+    if all(one.is_cpu for one in gradients):
+        return True
+    kinds = {(one.device, one.dtype) for one in (*group["params"], *gradients)}
+    return len(kinds) == 1 and gradients[0].is_cuda and group.get("foreach") is None
 
 
 def _sgd(group: Group, parameters: list[Tensor], gradients: list[Tensor], kept: Kept) -> None:

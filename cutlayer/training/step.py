@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from math import isfinite
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import torch
@@ -57,7 +58,8 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepH
     exchange_lift(client)
     with seeded(batch.seed, batch.x.device):
         terms = client.split.terms(batch, client.remote)
-        values = {name: float(term.detach()) for name, term in terms.items()}
+        told = _numbers(client.split.guard.notes | terms)
+        values = {name: told[name] for name in terms}
         check_terms(client, values)
         loss = reduce(torch.add, terms.values())
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
@@ -69,7 +71,7 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepH
                 step(client.optimizer)  # under the step's seed: DP-SGD draws noise here
             drop_gradients(client.optimizer)
     noted(client, values)
-    return values | figures(client)
+    return values | figures(client, told)
 
 
 def in_training(client: ClientNetwork) -> None:
@@ -114,9 +116,20 @@ def _frozen(client: ClientNetwork) -> Iterator[None]:
             norm.track_running_stats = True
 
 
-def figures(client: ClientNetwork) -> dict[str, float]:
-    """What the guard has to say of the last step."""
-    return {name: float(value) for name, value in client.split.guard.notes.items()}
+def figures(client: ClientNetwork, read: Mapping[str, float] = MappingProxyType({})) -> dict[str, float]:
+    """What the guard has to say of the last step; what a device had to say of it was `read` before."""
+    notes = client.split.guard.notes.items()
+    return {name: read[name] if name in read and isinstance(note, Tensor) else float(note) for name, note in notes}
+
+
+def _numbers(found: Mapping[str, Tensor | float]) -> dict[str, float]:
+    """As they are in Python. Each that lies on a device is a wait for it: several come over together."""
+    there = [name for name, one in found.items() if isinstance(one, Tensor) and not one.is_cpu]
+    if len(there) < 2:
+        return {name: float(one.detach() if isinstance(one, Tensor) else one) for name, one in found.items()}
+    together = torch.stack([found[name].detach().double().reshape(()) for name in there])  # type: ignore[union-attr]
+    read = dict(zip(there, together.tolist(), strict=True))
+    return {name: read[name] if name in read else float(one) for name, one in found.items()}
 
 
 def noted(client: ClientNetwork, values: Mapping[str, float]) -> None:

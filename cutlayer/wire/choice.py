@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .codecs.base import Codec
-from .codecs.half import BFLOAT16, PLAIN, Half, fits_there, form_of, may_fit
+from .codecs.half import BFLOAT16, PLAIN, Half, form_of, may_fit, misfits_there
 from .codecs.parts.bits import MOST_ELEMENTS, on_host, rows_of, words
 from .codecs.prefix import Prefix, kept_lengths
 from .codecs.raw import Raw
@@ -31,7 +31,8 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     if _goes_raw(tensor):
         return RAW, RAW.size(tensor)
     if not tensor.is_cpu:
-        return _chosen(tuple(tensor.shape), tensor.element_size(), counted_there(tensor).tolist(), below)
+        shape, each = tuple(tensor.shape), tensor.element_size()
+        return _chosen(shape, each, torch.stack([fact.long() for fact in counted_there(tensor)]).tolist(), below)
     found = on_host(tensor)
     best = _without_zeros(found, tensor.shape)
     if found.itemsize <= 2 or not may_fit(found):
@@ -52,25 +53,29 @@ def _goes_raw(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS
 
 
-def counted_there(tensor: Tensor) -> Tensor:
+def counted_there(tensor: Tensor) -> tuple[Tensor, ...]:
     """What the choice hangs on, still on the device: values that are not zero, those up to the last one of their row,
-    and whether all fit into two bytes."""
+    and for each form of two bytes whether some do not fit into it.
+
+    Every message of a step comes here, and each operation is a launch that the plain loop has not.
+    """
     rows, length = rows_of(tuple(tensor.shape))
     is_kept = words(tensor).reshape(rows, length) != 0
     last = (is_kept * _positions(length, tensor.device)).amax(1)
-    return torch.stack((is_kept.sum(), last.sum(), fits_there(tensor).to(torch.int64)))
+    return is_kept.sum(), last.sum(), *misfits_there(tensor)
 
 
 @lru_cache(maxsize=16)
 def _positions(length: int, device: torch.device) -> Tensor:
-    return torch.arange(1, length + 1, dtype=torch.int32, device=device)
+    small = torch.int16 if length < 1 << 15 else torch.int32  # a whole tensor of them is written and read
+    return torch.arange(1, length + 1, dtype=small, device=device)
 
 
 def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: float) -> tuple[Codec, int]:
-    (nonzero, kept, fits), (rows, length) = facts, rows_of(shape)
+    (nonzero, kept, *misfits), (rows, length) = facts, rows_of(shape)
     best = _or_prefix(_any_zeros(rows * length, nonzero, each), rows, length, kept, each)
     halved = HALF.size_of(rows * length, each, BFLOAT16)
-    return (HALF, halved) if fits and halved < min(best[1], below) else best
+    return (HALF, halved) if not all(misfits) and halved < min(best[1], below) else best
 
 
 def _without_zeros(found: NDArray[Any], shape: tuple[int, ...]) -> tuple[Codec, int]:

@@ -10,8 +10,13 @@ from torch import Tensor
 class Later(NamedTuple):
     """Numbers that a device is still counting, and the bytes that follow from them."""
 
-    facts: Tensor  # whole numbers in a row
+    facts: tuple[Tensor, ...]  # whole numbers and truth values, gathered no sooner than somebody asks
     size: Callable[[Sequence[int]], int]
+
+    @property
+    def numbers(self) -> int:
+        """How many there are."""
+        return sum(fact.numel() for fact in self.facts)
 
 
 @runtime_checkable
@@ -31,22 +36,30 @@ def together(parts: Sequence["int | Later"], size: Callable[[Sequence[int]], int
         own, lengths = list(facts), []
         for part in parts:
             if isinstance(part, Later):
-                lengths.append(part.size(own[: len(part.facts)]))
-                del own[: len(part.facts)]
+                lengths.append(part.size(own[: part.numbers]))
+                del own[: part.numbers]
             else:
                 lengths.append(part)
         return size(lengths)
 
-    return Later(torch.cat([part.facts for part in waits]), of_all)
+    return Later(tuple(fact for part in waits for fact in part.facts), of_all)
 
 
 def settled(waiting: Sequence[Later]) -> list[int]:
-    """All these sizes. One wait for each device, whatever the number of sizes."""
-    found: list[int] = [0] * len(waiting)
-    for device in dict.fromkeys(one.facts.device for one in waiting):
-        here = [place for place, one in enumerate(waiting) if one.facts.device == device]
-        facts = torch.cat([waiting[place].facts for place in here]).tolist()
+    """All these sizes. A device is waited for once for whole numbers and once for truth values, however many."""
+    numbers = iter(_read([fact for one in waiting for fact in one.facts]))
+    return [one.size([number for _ in one.facts for number in next(numbers)]) for one in waiting]
+
+
+def _read(facts: Sequence[Tensor]) -> list[list[int]]:
+    """The numbers in each. Those of one kind come over together: a copy for each would be a wait for each."""
+    kinds = [(fact.device, fact.dtype) for fact in facts]
+    found: list[list[int]] = [[]] * len(facts)
+    for kind in dict.fromkeys(kinds):
+        here = [place for place, one in enumerate(kinds) if one == kind]
+        row = torch.cat([facts[place].reshape(-1) for place in here]).tolist()
+        at = 0
         for place in here:
-            count = len(waiting[place].facts)
-            found[place], facts = waiting[place].size(facts[:count]), facts[count:]
+            found[place] = row[at : at + facts[place].numel()]
+            at += facts[place].numel()
     return found

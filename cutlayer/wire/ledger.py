@@ -86,8 +86,8 @@ class Ledger:
         for key, found in crossed:
             self.messages[key] += 1
             if isinstance(found, Later):
-                self._waiting.append((key, Later(own[at : at + len(found.facts)], found.size)))
-                at += len(found.facts)
+                self._waiting.append((key, Later((own[at : at + found.numbers],), found.size)))
+                at += found.numbers
             else:
                 self._bytes[key] += found
         if len(self._waiting) >= MOST_WAITING:

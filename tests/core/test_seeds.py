@@ -32,6 +32,24 @@ def test_the_same_seed_draws_the_same_and_the_caller_does_not_notice():
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_a_device_draws_by_the_seed_too_and_goes_on_where_it_was(monkeypatch):
+    theirs, host = torch.Generator().manual_seed(3), torch.get_rng_state()
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.Generator(), theirs))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    before = theirs.get_state()
+    with seeded(5, torch.device("cuda", 1)):
+        assert torch.equal(torch.rand(9, generator=theirs), torch.rand(9, generator=generator(5)))
+        assert torch.equal(torch.rand(9), torch.rand(9, generator=generator(5)))
+    assert torch.equal(theirs.get_state(), before) and torch.equal(torch.get_rng_state(), host)
+
+
+def test_nothing_is_seeded_while_a_step_is_captured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    host = torch.get_rng_state()
+    with seeded(5, "cuda:1"):
+        assert torch.equal(torch.get_rng_state(), host)
+
+
 def test_draws_are_even_and_normal():
     draw = generator(derive(1, "a name"))
     even, normal = torch.rand(200_000, generator=draw), torch.randn(200_000, generator=draw)

@@ -19,15 +19,18 @@ WAYS = {
 }
 
 
-def trained(way, steps, take, dtype=torch.float32, sparse=False):
+ON_A_GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+
+
+def trained(way, steps, take, dtype=torch.float32, device="cpu"):
     kind, settings = WAYS[way]
     draw = torch.Generator().manual_seed(1)
     shapes = ((7,), (40, 13), (6, 3, 5, 5), ())
-    parameters = [nn.Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape in shapes]
+    parameters = [nn.Parameter(torch.randn(shape, generator=draw).to(device, dtype)) for shape in shapes]
     optimizer = kind([{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.03}], **settings)
     for number in range(steps):
         for place, parameter in enumerate(parameters):
-            gradient = torch.randn(parameter.shape, generator=draw).to(dtype)
+            gradient = torch.randn(parameter.shape, generator=draw).to(device, dtype)
             # One of them is not part of every step.
             parameter.grad = None if place == 1 and number % 3 == 1 else gradient
         for group in optimizer.param_groups:
@@ -37,10 +40,11 @@ def trained(way, steps, take, dtype=torch.float32, sparse=False):
     return [parameter.detach() for parameter in parameters] + kept
 
 
+@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_bits_are_torchs(way, dtype):
-    ours, theirs = (trained(way, 7, take, dtype) for take in (step, lambda optimizer: optimizer.step()))
+def test_the_bits_are_torchs(way, dtype, device):
+    ours, theirs = (trained(way, 7, take, dtype, device) for take in (step, lambda optimizer: optimizer.step()))
     assert len(ours) == len(theirs)
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 

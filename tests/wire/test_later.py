@@ -6,13 +6,14 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.message import Kind, Message
 from cutlayer.guards import Quantize, TopK
 from cutlayer.guards.chain import Chain
 from cutlayer.wire import frames, ledger
-from cutlayer.wire.later import Later, settled
+from cutlayer.wire.later import Later, settled, together
 
 
 def drawn(*shape, seed=0):
@@ -83,9 +84,27 @@ def test_a_ledger_reads_many_sizes_at_once_and_keeps_no_tensor(monkeypatch):
     assert restored.bytes == book.bytes and restored.messages == book.messages
 
 
-def test_sizes_of_parts_come_together_in_their_order():
-    counted = [Later(torch.tensor([3, 4]), partial(max)), 7, Later(torch.tensor([5]), lambda facts: facts[0])]
-    from cutlayer.wire.later import together
+class Computing(TorchDispatchMode):
+    """Counts operations that compute, and would be launches on a device; views are none."""
 
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        self.count += not (func.is_view or func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default))
+        return found
+
+
+def test_counting_a_message_takes_few_launches():
+    message = Message(Kind.FORWARD, 0, 0, {"z": TENSORS["after a ReLU"]})
+    frames.size_later(message)  # positions are kept from here on
+    with Computing() as seen:
+        frames.size_later(message)
+    assert 0 < seen.count <= 9
+
+
+def test_sizes_of_parts_come_together_in_their_order():
+    both = torch.tensor([3, 4]), torch.tensor(True)
+    counted = [Later(both, partial(max)), 7, Later((torch.tensor(5),), lambda facts: facts[0])]
     assert now(together(counted, lambda lengths: int("".join(map(str, lengths))))) == 475
     assert together([1, 2], sum) == 3

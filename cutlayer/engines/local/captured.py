@@ -97,7 +97,8 @@ class CapturedSteps:
                 if client.optimizer is not None:
                     client.optimizer.step()
                     drop_gradients(client.optimizer)
-                facts = torch.cat([one.found.facts for one in crossed if not isinstance(one.found, int)] or [values])
+                counted = [fact for one in crossed if not isinstance(one.found, int) for fact in one.found.facts]
+                facts = torch.cat([fact.reshape(-1).long() for fact in counted] or [values])
         except RuntimeError as error:
             self.why_not = f"this step cannot be captured: {str(error).splitlines()[0]}"
             torch.cuda.synchronize()

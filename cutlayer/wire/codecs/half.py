@@ -86,16 +86,17 @@ def form_of(tensor: Tensor) -> int:
     return PLAIN
 
 
-def fits_there(tensor: Tensor) -> Tensor:
-    """Whether it fits in one of the forms, as a truth value that is still on the tensor's device."""
+def misfits_there(tensor: Tensor) -> tuple[Tensor, ...]:
+    """For each form whether some number does not fit into it, as truth values that are still on the tensor's device;
+    none: no form is for such tensors."""
     if tensor.dtype not in (torch.float32, torch.float64):
-        return torch.zeros((), dtype=torch.bool, device=tensor.device)
+        return ()
     found = tensor.detach()
     # NaN equals nothing, and signs of zeros survive: equal numbers are equal bits here.
-    as_float16 = (found.to(torch.float16) == found).all()
+    as_float16 = (found.to(torch.float16) != found).any()
     if found.dtype == torch.float64:
-        return as_float16 | (found.to(torch.bfloat16) == found).all()
-    return as_float16 | ((words(found) & _LOWER) == 0).all()
+        return as_float16, (found.to(torch.bfloat16) != found).any()
+    return as_float16, words(found).view(torch.int16)[..., ::2].any()  # lower halves, side by side in memory
 
 
 def _is_bfloat16(flat: Tensor) -> bool:

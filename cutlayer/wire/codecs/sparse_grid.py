@@ -34,7 +34,7 @@ class SparseGridded:
     def size_later(self) -> Later:
         # Numbers, not the tensors they are of: these are not to be kept until somebody asks.
         known = self.value.numel(), self.grid.grids_size(), self.grid.bits
-        return Later(torch.count_nonzero(self.value).reshape(1), partial(_size, *known))
+        return Later((torch.count_nonzero(self.value),), partial(_size, *known))
 
     def encode(self) -> memoryview:
         grid, is_kept = self.grid, on_host(self.value) != 0
