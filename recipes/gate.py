@@ -1,7 +1,9 @@
 """Gate between ten clients that have little data each: a code of few bits in every epoch, or sent once.
 
 The plans named `cifar10` are those of docs/evidence/gate.md: ResNet-18 cut behind layer1[0], images moved and
-mirrored, and a tenth of the data for each of ten clients that take turns with one head. `digits` are the same idea
+mirrored, and a tenth of the data for each of ten clients that take turns with one head. `fashion`, `faces` and
+`series` are the same with other data, none of it moved or mirrored; their guard is the one that was fixed on
+CIFAR-10. Faces are few: smaller batches and twice the epochs make about as many steps. `digits` are the same idea
 for minutes on one core. An audit also trains the client alone.
 
     cutlayer audit recipes/gate.py:cifar10 --guard 'Gate(numbers={16,32}, bits={1,2}, home=1.0)' --device cuda
@@ -10,9 +12,9 @@ for minutes on one core. An audit also trains the client alone.
 from dataclasses import replace
 
 from cutlayer import Plan
-from cutlayer.data import CIFAR10, Digits, Dirichlet
+from cutlayer.data import CIFAR10, Digits, Dirichlet, FashionMNIST, MNISTRows, UTKFace
 from cutlayer.guards import WCC, Chain, Gate, Quantize
-from cutlayer.nets import ResNet18, SimpleCNN
+from cutlayer.nets import ResNet18, SignalNet, SimpleCNN
 from cutlayer.training import SGD, Compression, OneCycle, SendOnce
 
 # Answers and gradients to match: of 512 numbers each, 4 bits a number.
@@ -51,8 +53,44 @@ def cifar10_gate_compact() -> Plan:
 
 def cifar10_once() -> Plan:
     """Learnt at home, sent once: 64 bits a sample in the whole training, and small answers and gradients."""
+    return _once(cifar10())
+
+
+def fashion() -> Plan:
+    """Clothing, 28x28, no guard."""
+    return replace(cifar10(), data=FashionMNIST())
+
+
+def fashion_once() -> Plan:
+    """64 bits a sample, once."""
+    return _once(fashion())
+
+
+def faces() -> Plan:
+    """The gender of a face, 64x64, no guard; race and age are there to be told."""
+    return replace(cifar10(), data=UTKFace(distinct=True), batch_size=32, epochs=40)
+
+
+def faces_once() -> Plan:
+    """64 bits a sample, once."""
+    return _once(faces())
+
+
+def series() -> Plan:
+    """Digits read row by row, 28 channels and points in time, no guard."""
+    return replace(cifar10(), data=MNISTRows(), net=SignalNet())
+
+
+def series_once() -> Plan:
+    """64 bits a sample, once."""
+    return _once(series())
+
+
+def _once(plan: Plan) -> Plan:
+    """Seven tenths of the epochs at home, one in which codes are sent, the rest at the server."""
     guard = Chain(Gate(numbers=32, bits=2, home=1.0), WCC(weight=0.0003))
-    return replace(cifar10(), guard=guard, roles=SendOnce(home=14, split=0, views=1), compression=SMALL)
+    roles = SendOnce(home=7 * plan.epochs // 10, split=0, views=1)
+    return replace(plan, guard=guard, roles=roles, compression=SMALL)
 
 
 def digits() -> Plan:

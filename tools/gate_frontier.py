@@ -1,13 +1,18 @@
-"""Gate between ten clients on CIFAR-10: accuracy, bits and bytes beside what one message and all of them tell.
+"""Gate between ten clients: accuracy, bits and bytes beside what one message and all of them tell.
 
-    gate_frontier.py DATA OUT.jsonl [--device cuda] [--jobs 8] [--minutes 9] [--seeds 3] [--only '32x2' ...]
+    gate_frontier.py DATA OUT.jsonl [--sets cifar10] [--device cuda] [--jobs 8] [--minutes 9] [--seeds 3]
+        [--only '32x2' ...] [--small]
 
-Trains one setting a process, each from the recipe `cifar10` (recipes/gate.py) with a tenth of the data for each
-client, and reads it: one message by `Decoder`, those of the whole training by `Linked`, told which row is whose. A
-finished one appends a line to OUT. Nothing is begun that would not end in time. docs/evidence/gate.md has figures.
+Trains one setting a process, each from a recipe (recipes/gate.py: `cifar10`, `fashion`, `faces`, `series`) with a
+tenth of the data for each client, and reads it: one message by `Decoder`, those of the whole training by `Linked`,
+told which row is whose; what a message tells of the label and of attributes by `AttributeInference`. Of sets other
+than CIFAR-10 the open cut, the client alone and the setting that was fixed on CIFAR-10 are measured, unless `--only`
+names others. A finished one appends a line to OUT. Nothing is begun that would not end in time. `--small` tries that
+all of it runs. docs/evidence/gate.md has figures.
 """
 
 import argparse
+import base64
 import json
 import multiprocessing
 import queue
@@ -15,21 +20,24 @@ import runpy
 import time
 import traceback
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-AUX, VALIDATION, IMAGES = 10_000, 0.05, 400
+AUX = {"cifar10": 10_000, "fashion": 10_000, "faces": 800, "series": 10_000}
+VALIDATION, IMAGES, SHOWN = 0.05, 400, 8
+REST = ("open", "32x2 once compressed", "alone")  # the longest last
 ALONE = (40, 100, 200)  # epochs of a client by itself: the best by validation counts
 EFFORT = {"steps": 1500, "hidden": 2048}
 KEPT = (
-    "ssim", "ssim_p90", "value", "interval", "identified", "identified_chance", "class_named", "reader", "readers",
-    "together", "seconds",
+    "ssim", "ssim_p90", "correlation_either", "correlation_p90", "value", "chance", "interval", "identified",
+    "identified_chance", "class_named", "reader", "readers", "together", "seconds",
 )  # fmt: skip
 
 
-def settings() -> dict[str, dict[str, Any]]:
-    """By name, what a setting changes in the recipe."""
+def settings(epochs: int = 20) -> dict[str, dict[str, Any]]:
+    """By name, what a setting changes in a recipe of so many epochs."""
     from cutlayer.data import Dirichlet
     from cutlayer.guards import WCC, Chain, Gate, Guard, NoGuard, Quantize
     from cutlayer.training import Compression, SendOnce
@@ -39,7 +47,7 @@ def settings() -> dict[str, dict[str, Any]]:
         return Chain(one, WCC(weight=wcc)) if wcc else one
 
     def learnt_at_home(numbers: int, bits: int, home: int = 14, split: int = 0, views: int = 1) -> dict[str, Any]:
-        roles = SendOnce(home=home, split=split, views=views)
+        roles = SendOnce(home=home * epochs // 20, split=split * epochs // 20, views=views)
         return {"guard": gate(numbers, bits, 0.0003, home=1.0), "roles": roles}
 
     uneven = {"partition": Dirichlet(alpha=0.3)}
@@ -70,28 +78,45 @@ def settings() -> dict[str, dict[str, Any]]:
     }
 
 
-def measured(name: str, seed: int, folder: Path, device: str) -> dict[str, Any]:
+def measured(data_set: str, name: str, seed: int, folder: Path, device: str, small: bool = False) -> dict[str, Any]:
     """One line of the table."""
     import torch
 
     from cutlayer.data.base import parts
     from cutlayer.training.batches import task_of
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if small else 2)
     began = time.time()
-    plan = runpy.run_path(str(ROOT / "recipes/gate.py"))["cifar10"]()
-    plan = replace(plan, **settings()[name], seed=seed, private_seed=seed + 1)
-    loaded = plan.data.load(folder)
-    data = parts(loaded, aux=AUX, val=VALIDATION, seed=seed)
-    row = {"name": name, "seed": seed, "private": len(data.private), "epochs": plan.epochs}
+    plan = runpy.run_path(str(ROOT / "recipes/gate.py"))[data_set]()
+    aux, effort, images, loaded = AUX[data_set], EFFORT, IMAGES, plan.data.load(folder)
+    if small:
+        few, plan = torch.arange(400), replace(plan, batch_size=16, epochs=4)
+        loaded, aux = replace(loaded, train=loaded.train[few], test=loaded.test[few[:100]]), 150
+        effort, images = {"steps": 10, "hidden": 16}, 24
+    plan = replace(plan, **settings(plan.epochs)[name], seed=seed, private_seed=seed + 1)
+    loaded = replace(loaded, train=_told(loaded.train), test=_told(loaded.test))
+    data = parts(loaded, aux=aux, val=VALIDATION, seed=seed)
+    row = {"data": data_set, "name": name, "seed": seed, "private": len(data.private), "epochs": plan.epochs}
     if name == "alone":
-        row |= _alone(plan, data, device)
+        row |= _alone(plan, data, len(loaded.classes), device, (1, 2) if small else ALONE)
     else:
-        row |= _split(plan, data, task_of(data.private, len(loaded.classes)), device)
+        row |= _split(plan, data, task_of(data.private, len(loaded.classes)), device, effort, images)
     return {**row, "seconds": round(time.time() - began)}
 
 
-def _alone(plan: Any, data: Any, device: str) -> dict[str, Any]:
+def _told(samples: Any) -> Any:
+    """Of each sample what an attacker is after besides its picture: the label, and of faces age and race."""
+    import torch
+
+    from cutlayer.data.utkface import AGES
+
+    kept = {name: values for name, values in samples.s.items() if name == "race"}
+    if "age" in samples.s:
+        kept["age group"] = torch.bucketize(samples.s["age"], torch.tensor(AGES), right=True)
+    return replace(samples, s={"label": samples.y, **kept})
+
+
+def _alone(plan: Any, data: Any, classes: int, device: str, long: tuple[int, ...]) -> dict[str, Any]:
     import torch
 
     from cutlayer.engines.local.run import LocalRun
@@ -99,47 +124,83 @@ def _alone(plan: Any, data: Any, device: str) -> dict[str, Any]:
 
     tenth = replace(data, private=data.private[torch.arange(len(data.private) // plan.clients)])
     found = {}
-    for epochs in ALONE:
+    for epochs in long:
         own = replace(plan, clients=1, epochs=epochs, protocol=Alone(width=128), shared_client_network=False)
-        run = LocalRun(own, tenth, classes=10, device=device)
+        run = LocalRun(own, tenth, classes=classes, device=device)
         run.train()
         found[epochs] = run.progress.history[-1]["val"], run.evaluate(data.test)[0]
     return {"accuracies": found, "accuracy": max(found.values())[1]}
 
 
-def _split(plan: Any, data: Any, task: Any, device: str) -> dict[str, Any]:
-    from cutlayer.attacks import Decoder, Linked
+def _split(plan: Any, data: Any, task: Any, device: str, effort: dict[str, int], images: int) -> dict[str, Any]:
+    from cutlayer.attacks import AttributeInference, Decoder, LabelClustering, Linked
     from cutlayer.audit.floors import floors
     from cutlayer.audit.judge import judge
+    from cutlayer.audit.kinds import KINDS
     from cutlayer.audit.progress import Cells
     from cutlayer.audit.scene import Scene, SceneContext
+    from cutlayer.data import UTKFace
     from cutlayer.training.facts.privacy import told_bits
     from cutlayer.training.facts.sides import sides
     from cutlayer.training.plan.shapes import cut_shapes
 
-    cut, bits = cut_shapes(plan, task), told_bits(plan, cut_shapes(plan, task).shared)
-    messages = bits["messages"] if bits else 0
-    scene = Scene(plan, SceneContext(data, task, IMAGES, device, Cells(_unseen, {"training": 1})), epochs=messages)
+    cut = cut_shapes(plan, task)
+    coded = told_bits(plan, cut.shared, plan.epochs)
+    bits = coded or {"message": 32 * prod(cut.shared), "messages": plan.epochs}
+    recorded = bits["messages"] if coded else 0
+    scene = Scene(plan, SceneContext(data, task, images, device, Cells(_unseen, {"training": 1})), epochs=recorded)
     run, marks = scene.run, floors(scene.victim, data, plan.seed)
-    row = {
+    row: dict[str, Any] = {
         "plan": repr(plan),
         "accuracy": run.evaluate(data.test)[0],
         "accuracy_at_home": _at_home(run, data.test),
         "val": [one.get("val") for one in run.progress.history],
-        "bits": bits,
+        "bits": bits["message"],
+        "messages": bits["messages"],
+        "told_bits": bits["message"] * bits["messages"],
         "ledger": run.ledger.as_dict(),
         "client_macs": sides(plan, task)["client"]["macs"],
-        "floors": {
-            floor: {name: marks[floor][name] for name in ("ssim", "ssim_p90")} for floor in ("mean", "class_mean")
-        },
+        "floors": {floor: _kept(marks[floor]) for floor in ("mean", "class_mean")},
+        "told_by_class": {name: _told_by_class(name, scene.victim, data) for name in data.aux.s if name != "label"},
     }
-    attacks = [replace(one, **EFFORT) for one in Decoder().against(plan.guard, cut.shared)]
-    if bits:
-        attacks.append(Linked(link="order", epochs=messages, beside=True, readers=("ridge", "mlp"), **EFFORT))
+    attacks = [replace(one, **effort) for one in Decoder().against(plan.guard, cut.shared)]
+    if coded:
+        attacks.append(Linked(link="order", epochs=recorded, beside=True, readers=("ridge", "mlp"), **effort))
     for attack in attacks:
-        found, _ = judge(attack, scene.victim, data, plan.seed)
-        row[type(attack).__name__] = {key: found.get(key) for key in KEPT}
+        found, made = judge(attack, scene.victim, data, plan.seed)
+        kind = type(attack).__name__
+        row[kind] = _kept(found)
+        if plan.seed == 0 and not isinstance(plan.data, UTKFace):  # no pictures of real people in what is published
+            row.setdefault("pictures", {"truth": _bytes(scene.victim.truth)})[kind] = _bytes(made)
+    asked = {**effort, "width": 64} if effort is EFFORT else effort
+    row["tells"] = {}
+    for name in data.aux.s:
+        found, _ = judge(AttributeInference(name, **asked), scene.victim, data, plan.seed)
+        row["tells"][name] = _kept(found)
+    found, _ = judge(LabelClustering(), scene.victim, data, plan.seed)
+    row["tells"]["label, from du"] = _kept(found)
+    row["kind"] = KINDS[task.kind].metric
     return row
+
+
+def _kept(figures: Any) -> dict[str, Any]:
+    return {name: figures[name] for name in KEPT if figures.get(name) is not None}
+
+
+def _told_by_class(name: str, victim: Any, data: Any) -> float:
+    """How often the commonest value among the auxiliary samples of its class is a sample's: what the label tells."""
+    import torch
+
+    likely = [data.aux.s[name][data.aux.y == one].mode().values for one in data.aux.y.unique()]
+    return float((torch.stack(likely)[victim.y.cpu()] == victim.s[name].cpu()).double().mean())
+
+
+def _bytes(made: Any) -> dict[str, Any]:
+    """The first few, as text: of pictures one byte a pixel."""
+    import torch
+
+    few = (255 * made[:SHOWN].detach().cpu().clamp(0, 1)).round().to(torch.uint8).contiguous()
+    return {"shape": list(few.shape), "bytes": base64.b64encode(few.numpy().tobytes()).decode()}
 
 
 def _at_home(run: Any, samples: Any) -> float | None:
@@ -171,19 +232,22 @@ def _unseen(event: Any) -> None:
 def _work(waiting: Any, args: argparse.Namespace, until: float) -> None:
     while True:
         try:
-            name, seed = waiting.get(timeout=1)
+            data_set, name, seed = waiting.get(timeout=1)
         except queue.Empty:
             return
         if time.time() + args.longest > until:
             continue
         try:
-            found = measured(name, seed, args.data, args.device)
+            found = measured(data_set, name, seed, args.data, args.device, args.small)
         except Exception as error:  # the others go on
-            found = {"name": name, "seed": seed, "error": repr(error), "trace": traceback.format_exc()}
+            found = {"error": repr(error), "trace": traceback.format_exc()}
+            found |= {"data": data_set, "name": name, "seed": seed}
         with args.out.open("a") as file:
             file.write(json.dumps(found) + "\n")
-        shown = {key: found.get(key) for key in ("name", "seed", "accuracy", "accuracy_at_home", "seconds", "error")}
-        print(shown, *(found.get(one, {}).get("ssim") for one in ("Decoder", "Linked")), flush=True)
+        told = ("data", "name", "seed", "accuracy", "accuracy_at_home", "seconds", "error")
+        read = (found.get(one, {}).get("value") for one in ("Decoder", "Linked"))
+        tells = {name: one["value"] for name, one in found.get("tells", {}).items()}
+        print({key: found.get(key) for key in told}, *read, tells, flush=True)
 
 
 def main() -> None:
@@ -195,13 +259,16 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--longest", type=float, default=200, help="seconds that must be left to begin another")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--sets", nargs="+", default=["cifar10"], choices=AUX)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     until, start = time.time() + 60 * args.minutes, multiprocessing.get_context("spawn")
     waiting = start.Queue()
     for seed in range(args.seeds):
-        for name in args.only or settings():
-            waiting.put((name, seed))
+        for data_set in args.sets:
+            for name in args.only or (settings() if data_set == "cifar10" else REST):
+                waiting.put((data_set, name, seed))
     workers = [start.Process(target=_work, args=(waiting, args, until)) for _ in range(args.jobs)]
     for worker in workers:
         worker.start()

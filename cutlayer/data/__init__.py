@@ -24,6 +24,7 @@ from .image_folder import ImageFolder
 from .imagenet import ImageNet
 from .imdb import IMDB
 from .mnist import MNIST
+from .mnist_rows import MNISTRows
 from .npz import Npz
 from .partitions import IID as IID
 from .partitions import ByIdentity as ByIdentity
@@ -61,6 +62,7 @@ __all__ = [
     "FashionMNIST",
     "ImageFolder",
     "ImageNet",
+    "MNISTRows",
     "Npz",
     "Reviews",
     "Scenes",
