@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..core.batch import NO_LABEL
-from ..data.base import Loaded, Parts, overlap, parts
+from ..core.seeds import derive, generator
+from ..data.base import Loaded, Parts, Samples, overlap, parts
 from ..data.rows import pieces
 from ..engines.client_report import by_client
 from ..engines.local.run import LocalRun
@@ -27,16 +28,47 @@ from ..wire.ledger import DOWN, UP
 from .rows import RunFacts, shown
 from .victim import Victim
 
+MOST_COMPARED = 4096  # private images of a set on disk: a copy of one in a thousand is missed once in sixty times
+
 
 def shared_out(plan: Plan, loaded: Loaded, seed: int) -> Parts:
     return parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=seed)
 
 
 def refuse_overlap(data: Parts) -> None:
-    """Images that are both private and the attacker's. (Records of a table may be equal and not the same.)"""
-    if data.aux.x.dim() == 2:
+    """Images that are both private and the attacker's. (Records of a table may be equal and not the same.)
+
+    Of private images that are decoded as they are asked for a fixed draw is compared; those that are scored are
+    compared once they are known (`refuse_scored_copies`).
+    """
+    private = data.private
+    if private.on_disk and len(private) > MOST_COMPARED:
+        draw = torch.randperm(len(private), generator=generator(derive(0, "overlap")))
+        private = private[draw[:MOST_COMPARED].sort().values]
+    _refuse_copies(private, data.aux)
+
+
+def refuse_scored_copies(data: Parts, scored: Samples) -> None:
+    """Images that are scored and the attacker's: of a set on disk they may have escaped `refuse_overlap`."""
+    if data.private.on_disk:
+        _refuse_copies(scored, data.aux)
+
+
+def left_uncompared(data: Parts) -> dict[str, str]:
+    """What `refuse_overlap` did not look at, and why, as a report says it."""
+    if not data.private.on_disk or len(data.private) <= MOST_COMPARED:
+        return {}
+    why = (
+        "they are decoded as they are asked for, so they were not compared with the attacker's; "
+        f"{MOST_COMPARED:,} others and all that are scored were"
+    )
+    return {f"{len(data.private) - MOST_COMPARED:,} private images": why}
+
+
+def _refuse_copies(private: Samples, aux: Samples) -> None:
+    if aux.x.dim() == 2:
         return
-    if common := overlap(data.private, data.aux):
+    if common := overlap(private, aux):
         raise ValueError(
             f"{common} of the attacker's auxiliary images are also private: the score would be memory. "
             "Drop the copies first (cutlayer.data.base.distinct, or UTKFace(distinct=True))"
@@ -45,7 +77,7 @@ def refuse_overlap(data: Parts) -> None:
 
 def refuse_alike(data: Parts) -> None:
     """Where all images are one, every guess rebuilds them: no figure would tell a guard from none."""
-    images = data.private.images()[:CHUNK]
+    images = data.private.images(torch.arange(min(CHUNK, len(data.private))))
     what = task_of(data.private, 0).kind
     spread = spread_across(images) if what == "images" else float(images.double().std(0, correction=0).mean())
     if len(data.private) < 2 or spread < CONSTANT:

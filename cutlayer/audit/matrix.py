@@ -34,7 +34,7 @@ from .alone import Baseline, baselines, train_alone
 from .check.attacks import says_what_it_knows
 from .control import why_control_failed, why_invalid
 from .detector_trial import on_trial
-from .facts import refuse_alike, refuse_overlap, shared_out
+from .facts import left_uncompared, refuse_alike, refuse_overlap, shared_out
 from .floors import floors
 from .grades import LEAST_UNITS
 from .judge import judge
@@ -168,6 +168,7 @@ class Matrix:
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
             self.left_out[f"{copies} auxiliary {self.task.kind}"] = "they equal private ones, value for value"
+        self.left_out |= left_uncompared(data)
         self._floors: list[Floors] = []
         self._result: Audit | None = None
 

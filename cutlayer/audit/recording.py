@@ -10,6 +10,7 @@ from torch import Tensor
 from ..attacks import Attack
 from ..attacks.base import REQUIRED
 from ..core.message import Kind, Message
+from ..data.samples import Samples
 from ..engines.folder import TRANSCRIPT, load_plan
 from ..engines.local.run import LocalRun
 from ..engines.local.start import ready
@@ -18,7 +19,7 @@ from ..training import checkpoint
 from ..training.plan.shapes import cut_shapes
 from ..wire.transcript import read
 from .control import why_invalid
-from .facts import refuse_overlap
+from .facts import refuse_overlap, refuse_scored_copies
 from .floors import floors
 from .judge import judge
 from .knowledge import why_pointless
@@ -83,6 +84,7 @@ def attack_recording(
     if not len(run.parts.aux):
         raise ValueError(f"{folder} set no images aside for the attacker: train with --aux-samples N")
     refuse_overlap(run.parts)
+    refuse_scored_copies(run.parts, Samples(victim.truth, victim.y))
     data, _ = without_copies(run.parts)
     for attack in attacks:
         if lacking := [name for name in ("passes", "bodies") if name in attack.needs]:

@@ -21,13 +21,13 @@ from ..training.plan.roles import Phase
 from ..training.progress import StepEvent
 from ..wire.ledger import TRAINING
 from .detector_trial import DetectorTrial
-from .facts import run_facts
+from .facts import refuse_scored_copies, run_facts
 from .hijack import Hijacked, Training, hijack
 from .passes import Passed, one_pass
 from .poison_trial import PoisonTrial, honest
 from .progress import Cells
 from .rows import DetectorRow, PoisonRow, RunFacts, shown
-from .victim import Victim
+from .victim import Victim, scored
 from .words_told import WordsTold
 
 
@@ -92,6 +92,8 @@ class Scene:
         run = LocalRun(plan, shared.data, classes=shared.task.classes, device=shared.device, at_server=heard)
         if fitted is not None:
             run.start_from(fitted)
+        if self.open_cut is None:  # with every guard the same are scored
+            refuse_scored_copies(shared.data, scored(run, shared.images))
         trial, words = DetectorTrial(run), WordsTold(run)
 
         def after(event: StepEvent) -> None:

@@ -30,8 +30,7 @@ class Victim:
 
     def __init__(self, run: LocalRun, images: int, client: int = 0):
         self.run, self.network = run, run.newest(client)
-        samples = run.samples[client]
-        order = torch.randperm(len(samples), generator=generator(run.plan.seed))
+        samples, order = run.samples[client], _order(run, client)
         pick, self.unscored = order[:images], order[images:]
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
@@ -73,6 +72,15 @@ class Victim:
     def seen(self) -> Tensor:
         """What stands for each image, one row a sample."""
         return torch.cat([each(m["z"], rows) for m, rows in zip(uploads(self.messages), self.rows, strict=True)])
+
+
+def scored(run: LocalRun, images: int, client: int = 0) -> Samples:
+    """The private samples that a victim will be judged on, known before it has learnt anything."""
+    return run.samples[client][_order(run, client)[:images].to(run.samples[client].y.device)]
+
+
+def _order(run: LocalRun, client: int) -> Tensor:
+    return torch.randperm(len(run.samples[client]), generator=generator(run.plan.seed))
 
 
 class Observed(NamedTuple):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .base import About, CorruptData, Loaded, Source, find
+from .broken import sound
 from .faces import check_attributes, pictures_of
 from .files import home
 from .image_files import Listing, Size, check_size, decode
@@ -42,6 +43,7 @@ class CelebA(Source):
     attributes: tuple[str, ...] = ("Male",)
     size: Size = 64
     held: str = "test"
+    skip_broken: bool = False  # leave out pictures that do not decode, and say how many
     limit: int | None = None
     augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
@@ -59,18 +61,20 @@ class CelebA(Source):
         part, identity = (_numbers(path, word, names) for path, word in ((parts, "part"), (who, "identity")))
         y, classes = table.classes(self.target)
         s = {name: table.attribute(name) for name in self.attributes}
-        sides = []
+        sides, notes = list[Listing](), tuple[str, ...]()
         for chosen in ("train", self.held):
             rows = (part == PARTS[chosen]).nonzero().flatten()
             if not len(rows):
                 raise CorruptData(parts, f"no picture is of the part {chosen!r} ({PARTS[chosen]})")
-            if chosen == "train":
+            if chosen == "train" and not self.skip_broken:  # pictures that are not drawn may be missing, too
                 rows = rows[self.keep(y[rows])]
             of = {name: values[rows] for name, values in s.items()}
             paths = pictures_of(home(folder) / FOLDER, [names[row] for row in rows.tolist()], facts)
-            sides.append(Listing(paths, y[rows], of, identity[rows]))
+            side, told = sound(Listing(paths, y[rows], of, identity[rows]), self.skip_broken)
+            sides.append(side)
+            notes += told
         train, held = sides
-        return Loaded(*decode(train, held, self.size), classes)
+        return Loaded(*decode(train[self.keep(train.y)], held, self.size), classes, notes=notes)
 
 
 def _numbers(path: Path, what: str, names: list[str]) -> Tensor:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ..core.seeds import derive
 from .base import About, Loaded, MissingData, Source, carve
+from .broken import sound
 from .csv_columns import read_columns
 from .files import own_file, own_folder
 from .image_files import Listing, Size, check_size, decode
@@ -36,6 +37,7 @@ class Faces(Source):
     attributes: tuple[str, ...] = ()
     identity: str | None = None
     size: Size = 64
+    skip_broken: bool = False  # leave out pictures that do not decode, and say how many
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -50,10 +52,10 @@ class Faces(Source):
         s = {name: table.attribute(name) for name in self.attributes}
         who = None if self.identity is None else table.classes(self.identity)[0]
         paths = pictures_of(root, table.column(table.names[0]), path)
-        pool = Listing(paths, y, s, who)
-        kept, held = carve(y, derive(0, "faces", "test"))
+        pool, notes = sound(Listing(paths, y, s, who), self.skip_broken)
+        kept, held = carve(pool.y, derive(0, "faces", "test"))
         train = pool[kept]
-        return Loaded(*decode(train[self.keep(train.y)], pool[held], self.size), classes)
+        return Loaded(*decode(train[self.keep(train.y)], pool[held], self.size), classes, notes=notes)
 
 
 def pictures_of(root: Path, names: Sequence[str], table: Path) -> list[Path]:

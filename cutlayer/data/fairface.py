@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from .base import About, CorruptData, Loaded, Source, find
+from .broken import sound
 from .csv_columns import read_columns
 from .faces import pictures_of
 from .files import home
@@ -41,6 +42,7 @@ class FairFace(Source):
 
     target: str = "gender"
     size: Size = 64
+    skip_broken: bool = False  # leave out pictures that do not decode, and say how many
     limit: int | None = None
     augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
@@ -51,8 +53,8 @@ class FairFace(Source):
             raise ValueError(f"target is what is learnt, one of {', '.join(FACTS)}; got {self.target!r}")
 
     def read(self, folder: Path | None) -> Loaded:
-        train, held = (self._listing(folder, name) for name in TABLES)
-        return Loaded(*decode(train[self.keep(train.y)], held, self.size), FACTS[self.target])
+        (train, told), (held, more) = (sound(self._listing(folder, name), self.skip_broken) for name in TABLES)
+        return Loaded(*decode(train[self.keep(train.y)], held, self.size), FACTS[self.target], notes=told + more)
 
     def _listing(self, folder: Path | None, name: str) -> Listing:
         path = find(folder, name, origin=self.about.origin)

@@ -127,7 +127,7 @@ def _to_bytes(x: Tensor) -> Tensor:
 
 
 def _fingerprint(x: Tensor) -> bytes:
-    return hashlib.blake2b(x.numpy().tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(x.cpu().numpy().tobytes(), digest_size=16).digest()
 
 
 def _without(rows: Tensor, taken: Tensor) -> Tensor:

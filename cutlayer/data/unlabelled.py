@@ -8,6 +8,7 @@ import torch
 
 from ..core.seeds import derive
 from .base import About, Loaded, MissingData, Source
+from .broken import sound
 from .files import home, own_folder
 from .holdout import UNLABELLED, stratified
 from .image_files import SUFFIXES, Listing, Size, check_size, decode
@@ -20,8 +21,8 @@ class Unlabelled(Source):
     """Pictures without classes, as an attacker's data (--aux-data): all below path/, however deep; size resizes.
 
     There is nothing to learn from them but what such pictures look like. With `size` each is cut and resized
-    (bilinear); without it all must have one size. `limit` draws so many of them; the others are never opened. One
-    more stands for a test set.
+    (bilinear); without it all must have one size. `limit` draws so many of them; the others are never opened, but
+    with `skip_broken`, which decodes all once. One more stands for a test set.
     """
 
     about: ClassVar[About] = About(
@@ -32,6 +33,7 @@ class Unlabelled(Source):
 
     path: str
     size: Size | None = None
+    skip_broken: bool = False  # leave out pictures that do not decode, and say how many
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -39,7 +41,7 @@ class Unlabelled(Source):
         check_size(self.size)
 
     def read(self, folder: Path | None) -> Loaded:
-        return _unlabelled(self, own_folder(folder, self.path), self.size)
+        return _unlabelled(self, own_folder(folder, self.path))
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +63,7 @@ class FFHQ(Source):
     )
 
     size: Size = 64
+    skip_broken: bool = False  # leave out pictures that do not decode, and say how many
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -70,18 +73,20 @@ class FFHQ(Source):
     def read(self, folder: Path | None) -> Loaded:
         for name in FFHQ_FORMS:
             if (root := home(folder) / name).is_dir():
-                return _unlabelled(self, root, self.size)
+                return _unlabelled(self, root)
         raise MissingData(
             f"there is no {FFHQ_FORMS[0]} in {home(folder).absolute()}: put the folder there (or {FFHQ_FORMS[1]}), "
             f"or point at the one that holds it with --data-dir or the variable CUTLAYER_DATA. {self.about.origin}"
         )
 
 
-def _unlabelled(source: Source, root: Path, size: Size | None) -> Loaded:
+def _unlabelled(source: Unlabelled | FFHQ, root: Path) -> Loaded:
     paths = sorted(path for path in root.rglob("[!.]*") if path.suffix.lower() in SUFFIXES)
     if len(paths) < 2:
         raise ValueError(f"{root} holds {len(paths)} pictures ({', '.join(SUFFIXES)}): two are the least")
-    pool = Listing(paths, torch.zeros(len(paths), dtype=torch.long))
+    pool, notes = sound(Listing(paths, torch.zeros(len(paths), dtype=torch.long)), source.skip_broken)
+    if len(pool.y) < 2:
+        raise ValueError(f"one picture of {root} can be read: two are the least")
     held = stratified(pool.y, 1, derive(0, "pictures", "test"))
-    train = pool[(torch.arange(len(paths)) != held).nonzero().flatten()]
-    return Loaded(*decode(train[source.keep(train.y)], pool[held], size), UNLABELLED)
+    train = pool[(torch.arange(len(pool.y)) != held).nonzero().flatten()]
+    return Loaded(*decode(train[source.keep(train.y)], pool[held], source.size), UNLABELLED, notes=notes)

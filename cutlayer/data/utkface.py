@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.seeds import derive
 from .base import About, Loaded, Samples, Source, carve, distinct, find
+from .broken import sound
 from .files import home
 from .image_files import SUFFIXES, Listing, Size, check_size, decode
 from .sheets import read_sheet
@@ -52,6 +53,7 @@ class UTKFace(Source):
     target: str = "gender"
     distinct: bool = False
     size: Size = SIDE
+    skip_broken: bool = False  # of the folder: leave out pictures that do not decode, and say how many
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -90,14 +92,14 @@ class UTKFace(Source):
             )
         facts = torch.tensor([[int(number) for number in match.groups()] for _, match in found])
         s = dict(zip(("age", "gender", "race"), facts.unbind(1), strict=True))
-        pool = Listing([path for path, _ in found], self._labels(s), s)
+        pool, more = sound(Listing([path for path, _ in found], self._labels(s), s), self.skip_broken)
         kept, held = carve(pool.y, derive(0, "utkface", "test"))
         train, left = pool[kept], len(paths) - len(found)
         notes = (f"{left} pictures of {root} were left out: their names do not say age, gender and race",)
         return Loaded(
             *decode(train[self.keep(train.y)], pool[held], self.size),
             TARGETS[self.target],
-            notes=notes if left else (),
+            notes=(notes if left else ()) + more,
         )
 
     def _labels(self, s: dict[str, Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from .plan.plan import Plan
+from .plan.roles import Role
 from .plan.schedule import Turn, epoch_rounds
 
 
@@ -33,11 +34,28 @@ class Timetable:
 
     @cached_property
     def steps(self) -> int:
-        """Of the whole plan, all clients together."""
-        alike = self.plan.clients_per_round is None and not self.plan.roles.freezes
-        epochs = range(1 if alike else self.plan.epochs)
-        count = sum(turn.last - turn.first for epoch in epochs for one in self.rounds(epoch) for turn in one)
-        return count * (self.plan.epochs if alike else 1)
+        """Of the whole plan, all clients together: without writing rounds down where no draw decides it."""
+        each = self._steps_of_an_epoch()
+        if each is not None:
+            return self.plan.epochs * each
+        turns = (turn for epoch in range(self.plan.epochs) for one in self.rounds(epoch) for turn in one)
+        return sum(turn.last - turn.first for turn in turns)
+
+    def _steps_of_an_epoch(self) -> int | None:
+        """None: it hangs on who is drawn."""
+        roles, take = self.plan.roles, self.plan.clients_per_round
+        if roles.turns_vary:
+            return None
+        out = [role is Role.OUT for role in roles.at(0, len(self.batches), self.plan.seed)]
+        if take is None:
+            return sum(have for have, left_out in zip(self.batches, out, strict=True) if not left_out)
+        length, count = self.plan.local_steps or max(self.batches, default=0), 0
+        for first in range(0, max(self.batches, default=0), length or 1):
+            turns = [min(length, have - first) for have in self.batches if have > first]
+            if take < len(turns) and (any(out) or len(set(turns)) > 1):
+                return None
+            count += sum(turns[:take])
+        return count
 
     @property
     def passes(self) -> int:
@@ -47,7 +65,10 @@ class Timetable:
 
     def place(self, client: int, step: int) -> tuple[int, int, bool]:
         """(epoch, batch of it, whether it was frozen) of a client's step. Who is not drawn misses some."""
-        for epoch in range(self.plan.epochs):
+        whole = self.batches[client]  # of an epoch, where none is left out
+        alike = self.plan.clients_per_round is None and not self.plan.roles.turns_vary
+        passed, step = divmod(step, whole) if alike and whole else (0, step)
+        for epoch in range(passed, self.plan.epochs):
             turns = (turn for round_ in self.rounds(epoch) for turn in round_ if turn.client == client)
             for turn in turns:
                 if step < turn.last - turn.first:

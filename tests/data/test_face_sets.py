@@ -1,5 +1,7 @@
 """CelebA, FairFace, UTKFace's folder and pictures without classes, from small files in the official layouts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -240,6 +242,40 @@ def test_a_folder_without_classes_is_told_what_reads_it(ffhq):
         Unlabelled("empty").load(ffhq)
     with pytest.raises(MissingData, match="there is no ffhq/thumbnails128x128/"):
         FFHQ().load(ffhq / "empty")
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "of"),
+    [
+        (CelebA(size=8), "celeba/img_align_celeba/000003.jpg", 16),
+        (FairFace(size=8), "fairface/val/2.jpg", 7),
+        (UTKFace(size=8), "UTKFace/4_0_4_20170109150557334.jpg.chip.jpg", 20),
+        (
+            Faces("celeba/img_align_celeba", "celeba/list_attr_celeba.txt", "Smiling", size=8),
+            "celeba/img_align_celeba/000005.jpg",
+            24,
+        ),
+        (FFHQ(size=8), "ffhq/thumbnails128x128/01000/00007.png", 12),
+        (Unlabelled("ffhq", size=8), "ffhq/thumbnails128x128/00000/00002.png", 12),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_face_that_does_not_decode_is_named_and_left_out_only_on_request(
+    celeba, fairface, utkface, ffhq, source, name, of
+):
+    whole, bad = source.load(celeba), celeba / name
+    bad.write_bytes(bad.read_bytes()[:30])
+    with pytest.raises(CorruptData, match=rf"{bad.name} is not usable: not a picture that can be read"):
+        source.load(celeba)
+    loaded = replace(source, skip_broken=True).load(celeba)
+    assert loaded.notes[-1] == f"1 of {of} pictures do not decode and were left out: {bad}"
+    kept = [numbers(samples) for samples in (loaded.train, loaded.test)]
+    assert sum(map(len, kept)) == len(whole.train) + len(whole.test) - 1
+    for samples, number in zip((loaded.train, loaded.test), kept, strict=True):
+        if isinstance(source, (CelebA, FairFace, UTKFace, Faces)):
+            assert torch.equal(samples.y, number % 2), "labels stay with their pictures"
+    limited = replace(source, skip_broken=True, limit=6).load(celeba)
+    assert len(limited.train) == 6, "a limit is of those that decode"
 
 
 def test_data_check_knows_the_layouts(celeba, fairface, utkface, ffhq):

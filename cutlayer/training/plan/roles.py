@@ -49,6 +49,11 @@ class Roles(Spec):
         """The role of each client in pass `number`, counted over all epochs."""
         raise NotImplementedError
 
+    @property
+    def turns_vary(self) -> bool:
+        """Whether other clients may be left out in one pass than in another."""
+        return self.freezes
+
     def inherits(self, number: int) -> bool:
         """Whether frozen clients take over the newest shared head in this pass."""
         return True
@@ -127,6 +132,10 @@ class Frozen(Roles):
             )
 
     @property
+    def turns_vary(self) -> bool:
+        return self.discard and bool(self.rotate)
+
+    @property
     def keeps_heads(self) -> bool:
         return self.inherit != 1 and not self.discard
 
@@ -164,6 +173,10 @@ class SendOnce(Roles):
                 raise ValueError(f"{name} is a number of epochs, from {least} up; got {getattr(self, name)!r}")
         if not self.learnt:
             raise ValueError("a head and a guard that were never trained would be frozen: give home or split epochs")
+
+    @property
+    def turns_vary(self) -> bool:
+        return False
 
     @property
     def learnt(self) -> int:
