@@ -2,9 +2,12 @@
 
     attack_matrix.py run digits OUT.json [--jobs 8] [--device cuda]    one audit of every attack there is
     attack_matrix.py run cifar10 OUT.json --data-folder FOLDER
+    attack_matrix.py run digits OUT.json --toys [--minutes 8]          all of them, each at its smallest
     attack_matrix.py table BEFORE.json AFTER.json                      a line a cell, and what fell
+    attack_matrix.py forms OUT.json                                    a line an attack and form
 
-`run` audits the package that Python finds: put another checkout on PYTHONPATH to see what it did before.
+`run` audits the package that Python finds: put another checkout on PYTHONPATH to see what it did before. Cut off, it
+writes what is finished; the same command goes on.
 """
 
 import argparse
@@ -22,6 +25,11 @@ KEPT = (
     "guard", "attack", "form", "secret", "target", "ceiling", "value", "metric", "chance", "interval", "valid",
     "why_invalid", "accuracy", "seconds", "seed", "p90", "reader", "readers",
 )  # fmt: skip
+TOY_HIJACK = 500  # steps of FSHA, which has no smaller size of its own
+
+
+class TimeIsUp(Exception):
+    """What is not finished is left."""
 
 
 def main() -> None:
@@ -37,13 +45,19 @@ def main() -> None:
     run.add_argument("--images", type=int, default=256)
     run.add_argument("--passive", action="store_true", help="without attacks that need a training of their own")
     run.add_argument("--only", help="attacks by name, between commas; the others are not run")
+    run.add_argument("--toys", action="store_true", help="every attack there is, at its smallest size")
+    run.add_argument("--minutes", type=float, default=24 * 60.0)
     run.add_argument("--seed", type=int, default=0)
+    forms = commands.add_parser("forms")
+    forms.add_argument("file", type=Path)
     table = commands.add_parser("table")
     table.add_argument("before", type=Path)
     table.add_argument("after", type=Path)
     args = parser.parse_args()
     if args.command == "run":
         _run(args)
+    elif args.command == "forms":
+        print(by_guard(json.loads(args.file.read_text())["rows"]))
     else:
         print(compared(json.loads(args.before.read_text()), json.loads(args.after.read_text())))
 
@@ -52,7 +66,8 @@ def _run(args: argparse.Namespace) -> None:
     import cutlayer
     from cutlayer import attacks, nets
     from cutlayer.audit import AuditSpec, Resources, audit
-    from cutlayer.audit.parallel import Where, spread
+    from cutlayer.audit.matrix import Matrix, alone_name, cell_name, floors_name
+    from cutlayer.audit.parallel import PROCESSES, Where, spread
     from cutlayer.audit.store import ResultStore
     from cutlayer.core.spec import spec as parsed
     from cutlayer.data import CIFAR10, Digits
@@ -68,30 +83,85 @@ def _run(args: argparse.Namespace) -> None:
             seed=args.seed,
         )  # fmt: skip
     loaded = plan.data.load(args.data_folder)
-    suite = attacks.suite(args.budget, task_of(loaded.train, len(loaded.classes)), plan.protocol.labels_stay_home)
+    task = task_of(loaded.train, len(loaded.classes))
+    suite = toys(task) if args.toys else attacks.suite(args.budget, task, plan.protocol.labels_stay_home)
     suite = [attack for attack in suite if not (args.passive and attack.active)]
     if args.only:
         suite = [attack for attack in suite if type(attack).__name__ in args.only.split(",")]
     spec = AuditSpec(
-        plan, [parsed(text, "guards") for text in GUARDS], suite, seeds=[args.seed], images=args.images, alone=False
-    )
-    folder = args.out.with_suffix(".cells")
-    resources = Resources(device=args.device, store=ResultStore(folder, spec.identity))
-    if args.jobs > 1:
-        spread(spec, loaded, resources, Where(jobs=args.jobs, threads=args.jobs), lambda shown: None)
-    found = audit(spec, loaded, resources)
-    rows = [{name: row[name] for name in KEPT if name in row} for row in found.rows]  # type: ignore[literal-required]
+        plan, [parsed(text, "guards") for text in GUARDS], (), optional_attacks=suite, seeds=[args.seed],
+        images=args.images,
+    )  # fmt: skip
+    store = ResultStore(args.out.with_suffix(".cells"), spec.identity)
+
+    def look_at_the_clock(shown: object) -> None:
+        if time.time() > started + 60 * args.minutes:
+            raise TimeIsUp
+
+    resources = Resources(device=args.device, store=store, on_event=look_at_the_clock)
+    matrix, left = Matrix(spec, loaded, resources), "cut off"
+    try:
+        if args.jobs > 1:
+            spread(spec, loaded, resources, Where(PROCESSES, args.jobs, args.jobs), look_at_the_clock)
+        audit(spec, loaded, resources)
+        left = "finished"
+    except TimeIsUp:
+        pass
+    cells = {
+        cell_name(args.seed, guard, form): (guard, form) for guard in matrix.guards for form in matrix.forms[guard]
+    }
+    made = {name: cell[0] for name in cells if (cell := store.get(name)) is not None}
+    alone = [store.get(alone_name(args.seed, one)) for one in matrix.alone if one.plan is not None]
     about = {
         "command": " ".join(["python", *sys.argv]),
         "version": cutlayer.__version__,
-        "plan": repr(plan),
-        "budget": args.budget,
-        "floors": found.floors,
-        "left_out": found.left_out,
+        "plan": repr(matrix.plan),
+        "budget": "toys" if args.toys else args.budget,
+        "floors": (store.get(floors_name(args.seed)) or ({}, {}))[0],
+        "left_out": matrix.left_out,
+        "not_tried": {name: row["not_tried"] for name, row in made.items() if "not_tried" in row},
+        "not_made": [name for name in cells if name not in made],
+        "ended": left,
         "seconds": round(time.time() - started),
-        "rows": rows,
+        "alone": [cell[0] for cell in alone if cell is not None],
+        "rows": [
+            {name: row[name] for name in KEPT if name in row} for row in made.values() if "not_tried" not in row
+        ],
     }
     args.out.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def toys(task: Any) -> list[Any]:
+    """Every attack there is, those that an audit has only when it is asked for them among them."""
+    from cutlayer import attacks
+
+    found: list[Any] = []
+    for name in attacks.__all__:
+        kind = getattr(attacks, name)
+        if kind is attacks.AttributeInference:
+            found += kind.suite("quick", task, True)
+        elif kind is attacks.FSHA:
+            found.append(kind(steps=TOY_HIJACK))
+        else:
+            found.append(kind.sized("quick"))
+    return found
+
+
+def by_guard(rows: list[dict[str, Any]]) -> str:
+    """A line an attack and form: what it reached on the open cut and behind each guard, in its own figure."""
+    best = _best(rows)
+    guards = ["none", *dict.fromkeys(row["guard"] for row in rows if row["guard"] != "none")]
+    lines = [f"| attack | form | {' | '.join(f'`{guard}`' for guard in guards)} |", "|---" * (2 + len(guards)) + "|"]
+    for name, form in sorted({(name, form) for _, name, form in best}):
+        cells = (best.get((guard, name, form)) for guard in guards)
+        lines.append(f"| {name} | {form or 'plain'} | {' | '.join(_short(row) for row in cells)} |")
+    return "\n".join(lines)
+
+
+def _short(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['value']:.2f}" if row["valid"] else f"({row['value']:.2f})"
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> str:
