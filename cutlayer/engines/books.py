@@ -13,16 +13,17 @@ import struct
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import OffPlan
 from ..core.files import room_for, sync, write_all
+from ..wire.pieces import Pieces
 
 JOURNAL, TAPES = "released.jsonl", "sent"
 MOST_KEPT = 2 << 30  # bytes of messages on disk; a server that never orders a snapshot would else fill it
 _RECORD = struct.Struct("<II")  # bytes of the key, bytes of the frame
 Key = tuple[Any, ...]
-Frame = bytes | bytearray
+Frame = TypeVar("Frame", bytes, bytearray, Pieces)
 
 
 class _Place(NamedTuple):
@@ -96,7 +97,7 @@ class Books:
         if _evaluated(purpose, epoch) not in self._evaluations:
             self._write(["evaluation", purpose, epoch, self._tape])
 
-    def release(self, key: Key, frame: Frame) -> Frame:
+    def release(self, key: Key, frame: Frame) -> Frame | bytes:
         """What may leave under this key: `frame`, or what has left under it before."""
         if key in self._sent:
             self.replayed += 1
@@ -187,12 +188,13 @@ class Books:
         place = _Place(self._tape, self._end + _RECORD.size + len(name), len(frame))
         with room_for(self._paths[self._tape]):
             write_all(self._file, _RECORD.pack(len(name), len(frame)) + name)
-            write_all(self._file, frame)
+            for part in frame.parts if isinstance(frame, Pieces) else [frame]:
+                write_all(self._file, part)
         self._kept += place.at + len(frame) - self._end
         self._end = place.at + len(frame)
         return place
 
-    def _again(self, key: Key) -> Frame:
+    def _again(self, key: Key) -> bytes:
         place = self._sent[key]
         if place is None:
             raise OffPlan(f"the server asks again for {key}, and what was sent then is no longer kept")

@@ -22,11 +22,13 @@ from torch import Tensor
 from ..core.message import Kind, Message
 from .choice import smallest, smallest_later
 from .codecs import BY_TAG, Codec, Prepared, Raw
+from .codecs.parts.bits import ALIGNED, in_own_bytes
 from .codecs.parts.smallest import size_later as prepared_later
 from .later import Later, together
+from .pieces import Pieces
 
 VERSION = 1
-ALIGNMENT = 16
+ALIGNMENT = ALIGNED
 LARGEST_FRAME = 1 << 31  # 2 GiB: above it a length is a mistake or an attack, not a batch
 
 _HEADER = struct.Struct("<2sBBIQ")
@@ -59,6 +61,12 @@ class WireError(ValueError):
 
 def encode(message: Message, codec: Codec | None = None) -> bytearray:
     """The frame of `message`. Without a `codec`, every tensor gets the one that takes the fewest bytes."""
+    # Joined, every byte is written once; a frame of zeros that is filled in would be written twice.
+    return bytearray().join(pieces(message, codec).parts)
+
+
+def pieces(message: Message, codec: Codec | None = None) -> Pieces:
+    """The same frame, not joined yet: dense tensors are still where they were, and nobody may write into them."""
     if not (0 <= message.client < 1 << 32 and 0 <= message.step < 1 << 64):
         raise WireError(f"{message} cannot be framed: client is a u32, step a u64")
     table = bytearray(_COUNT.pack(len(message.tensors)))
@@ -73,16 +81,13 @@ def encode(message: Message, codec: Codec | None = None) -> bytearray:
         # Whoever prepared bytes wrote rows: the tensor comes back row by row.
         table += _entry(name, tensor, used.tag, _ROWS if ready else format, len(data))
         buffers.append(data)
-    start = _aligned(_HEADER.size + len(table))
-    ends = _ends(start, [len(data) for data in buffers])
-    # Joined, every byte is written once; a frame of zeros that is filled in would be written twice.
-    top = _HEADER.pack(b"CL", VERSION, message.kind, message.client, message.step)
-    parts: list[bytes | bytearray | memoryview] = [top, table, bytes(start - len(top) - len(table))]
-    at = start
-    for end, data in zip(ends, buffers, strict=True):
-        parts += [bytes(end - len(data) - at), data]
+    top = _HEADER.pack(b"CL", VERSION, message.kind, message.client, message.step) + table
+    top += bytes(_aligned(len(top)) - len(top))
+    parts, at = [memoryview(top)], len(top)
+    for end, data in zip(_ends(at, [len(data) for data in buffers]), buffers, strict=True):
+        parts += [memoryview(bytes(end - len(data) - at)), data]
         at = end
-    return bytearray().join(parts)
+    return Pieces([part for part in parts if len(part)])
 
 
 def size(message: Message, codec: Codec | None = None) -> int:
@@ -122,20 +127,24 @@ def _end(start: int, lengths: Sequence[int]) -> int:
     return start + lengths[0] if len(lengths) == 1 else ([start, *_ends(start, lengths)])[-1]
 
 
-def decode(frame: bytes | bytearray | memoryview, limit: int = LARGEST_FRAME) -> Message:
-    """The message in `frame`. Anything but exactly one whole frame is refused, and more than `limit` bytes."""
+def decode(frame: bytes | bytearray | memoryview, limit: int = LARGEST_FRAME, *, in_place: bool = False) -> Message:
+    """The message in `frame`. Anything but exactly one whole frame is refused, and more than `limit` bytes.
+
+    `in_place`: the frame is given away; dense tensors of a step may stay where they lie in it. (Weights are
+    kept for longer, some without the others: they would keep the whole frame.)
+    """
     view = memoryview(frame)
     if len(view) > limit:
         raise WireError(f"a frame of {len(view)} bytes is over the limit of {limit}")
     try:
-        return _decode(view, limit)
+        return _decode(view, limit, in_place)
     except WireError:
         raise
     except (struct.error, IndexError, UnicodeDecodeError, ValueError, RuntimeError, MemoryError) as error:
         raise WireError(f"damaged frame of {len(view)} bytes: {error}") from error
 
 
-def _decode(view: memoryview, limit: int) -> Message:
+def _decode(view: memoryview, limit: int, in_place: bool) -> Message:
     magic, version, kind, client, step = _HEADER.unpack_from(view, 0)
     if magic != b"CL":
         raise WireError("this is not a cutlayer frame")
@@ -173,7 +182,9 @@ def _decode(view: memoryview, limit: int) -> Message:
     tensors = {}
     for end, (name, dtype, tag, format, shape, count) in zip(ends, entries, strict=True):
         sent = _permuted(shape) if format == _CHANNELS_LAST else shape
-        tensor = BY_TAG[tag].decode(view[end - count : end], dtype, sent)
+        stays = in_place and tag == _RAW.tag and kind in _MOST
+        decoded = in_own_bytes if stays else BY_TAG[tag].decode
+        tensor = decoded(view[end - count : end], dtype, sent)
         tensors[name] = tensor.permute(0, 3, 1, 2) if format == _CHANNELS_LAST else tensor
     return Message(Kind(kind), client, step, tensors)
 

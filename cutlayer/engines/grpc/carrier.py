@@ -227,7 +227,7 @@ class GrpcCarrier:
             self.attendance.wait_for_anybody()
 
     def _send(self, connection: ClientConnection, message: Message, counted: bool = False) -> None:
-        frame = frames.encode(message)
+        frame = frames.pieces(message)
         if counted:
             with self.coordinator.counting:
                 self.coordinator.ledger.note(message, DOWN, len(frame))
@@ -282,7 +282,7 @@ def serve_predictions(carrier: GrpcCarrier, connection: ClientConnection) -> Non
             frame = connection.receive(carrier.attendance.limits.deadline)
             message = decoded(frame, connection.limit)
             validator.check(message, connection.number)
-            connection.send(frames.encode(carrier.replies.to(message)))
+            connection.send(frames.pieces(carrier.replies.to(message)))
     except Refused as error:
         connection.strikes += 1
         connection.drop(error)
@@ -296,6 +296,6 @@ def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 def decoded(frame: Frame, limit: int) -> Message:
     try:
-        return frames.decode(frame, limit)
+        return frames.decode(frame, limit, in_place=True)
     except frames.WireError as error:
         raise Refused("garbage", str(error)) from error

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import grpc
 
 from ...core.errors import ProtocolError
+from ...wire.pieces import Pieces
 from . import certs
 from .credentials import Credentials
 from .handshake import refuse_unlike
@@ -128,7 +129,7 @@ class ServerChannel:
         self.connections = 0
         self.connected = False
 
-    def send(self, frame: bytes | bytearray) -> None:
+    def send(self, frame: bytes | bytearray | Pieces) -> None:
         for packet in self._session.send(frame):
             self._outgoing.put(packet)
 

@@ -257,7 +257,7 @@ class DeployedClient:
 
     def _post(self, message: Message) -> Callable[[], Message]:
         """Send now, wait later; answers come in the order of the questions."""
-        frame = self.books.release(self._key(message), frames.encode(message))
+        frame = self.books.release(self._key(message), frames.pieces(message))
         self.ledger.note(message, UP, len(frame))
         self.channel.send(frame)
         if "z" in message.tensors:
@@ -501,7 +501,7 @@ class PredictOnlyClient:
         self._channel.close()
 
     def ask(self, message: Message) -> Message:
-        frame = frames.encode(message)
+        frame = frames.pieces(message)
         self._ledger.note(message, UP, len(frame))
         while True:
             try:
@@ -528,7 +528,7 @@ def answered_shape(plan: Plan, task: Task) -> tuple[int, ...]:
 def decoded(frame: Frame, limit: int) -> Message:
     """A message of the server."""
     try:
-        return frames.decode(frame, limit)
+        return frames.decode(frame, limit, in_place=True)
     except frames.WireError as error:
         raise ProtocolError(f"the server sent what cannot be read: {error}") from error
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition
 from typing import Any
 
+from ...wire.pieces import Pieces
 from .session import WINDOW, Frame, Refused, Session
 
 log = logging.getLogger("cutlayer.serve")
@@ -158,7 +159,7 @@ class ClientConnection:
                 self.wakeup.ring()
 
     # --------------------------------------------------------------- the coordinator's thread
-    def send(self, frame: bytes | bytearray) -> None:
+    def send(self, frame: bytes | bytearray | Pieces) -> None:
         with self._news:
             if not self.in_step or self._session is None:
                 raise Lost(self.name)

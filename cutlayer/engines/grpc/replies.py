@@ -1,5 +1,6 @@
 """What the body answers to clients elsewhere: whatever comes is computed, and nothing that is not a number leaves."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from ...training.fused_wave import FUSED, Fusion
 from ...training.plan.schedule import Turn
 from .barrier import RoundBarrier
 from .session import Refused
+from .validation import finite
 
 
 class Replies:
@@ -86,11 +88,11 @@ class Replies:
 
 
 def _lost(message: Message, reply: Message) -> None:
-    if message.kind in FUSED and not all(bool(t.isfinite().all()) for t in reply.tensors.values()):
+    if message.kind in FUSED and not all(map(finite, reply.tensors.values())):
         raise NonFinite(f"{message} leads to NaN or infinity")
 
 
 def _refuse_non_finite(message: Message, tensors: Mapping[str, torch.Tensor]) -> None:
     sums = [tensor.sum() for tensor in tensors.values()]
-    if not all(bool(total.isfinite()) for total in sums):
+    if not all(map(math.isfinite, sums)):
         raise Refused("non-finite", f"{message} leads to NaN or infinity: its numbers, or a rate, are too large")

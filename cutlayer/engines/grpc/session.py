@@ -16,7 +16,10 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import ProtocolError
+from ...wire.pieces import Pieces
 
 VERSION = 1
 CHUNK = (1 << 20) + (1 << 16)  # bytes of a frame in one packet: 1 MiB of numbers, and what describes them
@@ -26,7 +29,7 @@ SMALL = 64 << 10  # bytes of a greeting
 
 HEADER = struct.Struct("<2sBBIII")
 _LAST = 1
-Frame = bytearray | memoryview  # what came in; nobody writes into it
+Frame = memoryview  # what came in; whoever gets it may do with it what they like
 
 
 class Type(IntEnum):
@@ -55,9 +58,9 @@ class Session:
     def __init__(self, limit: int = LARGEST):
         self.limit = limit
         self.sent = self.heard = 0
-        self._waiting: deque[tuple[int, bytes | bytearray]] = deque()  # sent, not confirmed
-        self._piece: bytearray | None = None
-        self._total = 0
+        self._waiting: deque[tuple[int, list[bytes]]] = deque()  # packets of what was sent and is not confirmed
+        self._piece: memoryview | None = None  # room for a frame whose first bytes have come,
+        self._have = 0  # and how many they are
 
     @property
     def waiting(self) -> int:
@@ -67,17 +70,19 @@ class Session:
     @property
     def partial(self) -> int | None:
         """Bytes of a frame whose rest is still to come; None between two frames."""
-        return None if self._piece is None else len(self._piece)
+        return None if self._piece is None else self._have
 
-    def send(self, frame: bytes | bytearray) -> list[bytes]:
-        """The packets of a new frame. It is kept, not copied, until the other side has it: nobody writes into it."""
+    def send(self, frame: bytes | bytearray | Pieces) -> list[bytes]:
+        """The packets of a new frame, whose bytes are copied once, into them. They are kept until the other side has
+        it."""
         if len(frame) > self.limit:
             raise Refused("oversize", f"a frame of {len(frame)} bytes is over the limit of {self.limit}")
         if len(self._waiting) >= WINDOW:
             raise Refused("window", f"{WINDOW} frames wait for their confirmation already")
         self.sent += 1
-        self._waiting.append((self.sent, frame))
-        return list(self._packets(self.sent, frame))
+        packets = list(self._packets(self.sent, frame if isinstance(frame, Pieces) else Pieces([frame])))
+        self._waiting.append((self.sent, packets))
+        return list(packets)
 
     def again(self, heard: int) -> list[bytes]:
         """On a new connection: the packets of all frames the other side has not heard."""
@@ -86,7 +91,7 @@ class Session:
             raise Refused("session", f"the other side heard {heard} frames, of {self.sent} that were sent")
         self._piece = None
         self._confirm(heard)
-        return [packet for number, frame in self._waiting for packet in self._packets(number, frame)]
+        return [self._told_anew(packet) for _, packets in self._waiting for packet in packets]
 
     def take(self, packet: bytes) -> Frame | None:
         """A packet that came in; returns a frame when it is whole and new. Nothing has changed when it raises."""
@@ -108,9 +113,10 @@ class Session:
         if flags & _LAST and self._piece is None:
             self.heard = number
             return data  # whole in one packet, as most are: no need to copy it
-        if self._piece is None:
-            self._piece, self._total = bytearray(), total
-        self._piece += data
+        if self._piece is None:  # memory that nobody has touched yet: who only claims to send much gets none
+            self._piece, self._have = memoryview(np.empty(total, np.uint8)), 0
+        self._piece[self._have : self._have + len(data)] = data
+        self._have += len(data)
         if not flags & _LAST:
             return None
         frame, self._piece = self._piece, None
@@ -119,8 +125,8 @@ class Session:
 
     def _refuse_lies(self, number: int, last: bool, count: int, total: int) -> None:
         """A frame has one size, every piece brings it nearer to its end, and the last one reaches it."""
-        if self._piece is not None and total != self._total:
-            raise Refused("garbage", f"frame {number} claimed {self._total} bytes, now it claims {total}")
+        if self._piece is not None and total != len(self._piece):
+            raise Refused("garbage", f"frame {number} claimed {len(self._piece)} bytes, now it claims {total}")
         have = (self.partial or 0) + count
         if have > total or last != (have == total) or not (count or last):
             raise Refused("garbage", f"frame {number} does not have the {total} bytes it claims")
@@ -133,12 +139,18 @@ class Session:
         while self._waiting and self._waiting[0][0] <= heard:
             self._waiting.popleft()
 
-    def _packets(self, number: int, frame: bytes | bytearray) -> Iterator[bytes]:
-        view = memoryview(frame)
+    def _packets(self, number: int, frame: Pieces) -> Iterator[bytes]:
         for start in range(0, max(1, len(frame)), CHUNK):
             last = start + CHUNK >= len(frame)
             top = HEADER.pack(b"CP", Type.DATA, _LAST if last else 0, number, self.heard, len(frame))
-            yield b"".join((top, view[start : start + CHUNK]))
+            yield b"".join((top, *frame.between(start, start + CHUNK)))
+
+    def _told_anew(self, packet: bytes) -> bytes:
+        """A packet as it was sent before, with what has been heard by now."""
+        magic, kind, flags, number, _, total = HEADER.unpack_from(packet)
+        return b"".join(
+            (HEADER.pack(magic, kind, flags, number, self.heard, total), memoryview(packet)[HEADER.size :])
+        )
 
 
 def head(packet: bytes) -> tuple[Type, int, int, int, int]:

@@ -1,5 +1,6 @@
 """Tensors as integer words, and small numbers packed into as few bits as the largest of them needs."""
 
+import warnings
 from math import prod
 from struct import Struct
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 # Unpacking takes memory beside the tensor. Larger tensors go raw, and a packed frame that claims one is refused.
 MOST_ELEMENTS = 1 << 28
 
+ALIGNED = 16  # bytes: as the wire has it, and every allocator
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NUMPY_WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
@@ -114,10 +116,31 @@ def own_bytes(tensor: Tensor) -> memoryview:
 
 
 def from_own_bytes(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    _refuse_other_length(data, dtype, shape)
+    # A copy of its own: autograd counts versions per storage, and the frame's buffer will be reused.
+    return (
+        torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+        if len(data)
+        else torch.empty(shape, dtype=dtype)
+    )
+
+
+def in_own_bytes(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """As `from_own_bytes`, in the buffer itself, which is nobody else's any more. A copy where it lies unaligned."""
+    _refuse_other_length(data, dtype, shape)
+    if not len(data):
+        return torch.empty(shape, dtype=dtype)
+    found = torch.frombuffer(data, dtype=dtype)
+    return found.reshape(shape) if found.data_ptr() % ALIGNED == 0 else from_own_bytes(data, dtype, shape)
+
+
+def _refuse_other_length(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     wanted = prod(shape) * dtype.itemsize
     if len(data) != wanted:
         raise ValueError(f"{tuple(shape)} of {dtype} takes {wanted} bytes, the frame has {len(data)}")
-    # A copy of its own: autograd counts versions per storage, and the frame's buffer will be reused.
-    return (
-        torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if wanted else torch.empty(shape, dtype=dtype)
-    )
+
+
+with warnings.catch_warnings():
+    # torch says once a process that nothing keeps a tensor from writing into `bytes`. Here nobody reads them again.
+    warnings.simplefilter("ignore")
+    torch.frombuffer(b"0", dtype=torch.uint8)
