@@ -31,8 +31,9 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.data.base import Parts, Samples
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.channel import Address
-from cutlayer.engines.grpc.client import DeployedClient, PredictOnlyClient
+from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.deploy import Service
+from cutlayer.engines.grpc.visitor import PredictOnlyClient
 from cutlayer.nets.lenet import LeNet
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.plan import Plan

@@ -260,7 +260,7 @@ def network_there(
     state, facts = checkpoint.load(path)
     from .grpc import certs  # grpcio is needed for this alone
     from .grpc.channel import Address
-    from .grpc.client import PredictOnlyClient
+    from .grpc.visitor import PredictOnlyClient
 
     identity = certs.read_identity(over.identity, "client") if over.identity else None
     address = Address(over.server, identity, give_up=60.0)

@@ -30,9 +30,9 @@ from cutlayer.engines.grpc import admission as admission
 from cutlayer.engines.grpc import service as network
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.channel import GaveUp, call, status
-from cutlayer.engines.grpc.client import PredictOnlyClient
 from cutlayer.engines.grpc.service import ENROLL
 from cutlayer.engines.grpc.session import CHUNK, HEADER, WINDOW, Refused, Type, note, read_note
+from cutlayer.engines.grpc.visitor import PredictOnlyClient
 from cutlayer.guards import Clip, LightSplit
 from cutlayer.wire import frames as wire
 from cutlayer.wire.ledger import Ledger

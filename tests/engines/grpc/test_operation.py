@@ -15,11 +15,11 @@ from cutlayer.cli import app as cli
 from cutlayer.cli.deploy import status_lines
 from cutlayer.core.batch import Batch
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
-from cutlayer.engines.grpc.client import PredictOnlyClient
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.grpc.health import start_health
 from cutlayer.engines.grpc.logs import Facts, start_logs
 from cutlayer.engines.grpc.session import Refused
+from cutlayer.engines.grpc.visitor import PredictOnlyClient
 from cutlayer.guards import LightSplit
 from cutlayer.training.build import build_client
 from cutlayer.training.protocols import Alone, UShaped, Vanilla
