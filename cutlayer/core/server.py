@@ -34,6 +34,8 @@ class Server:
         self.body, self.criterion, self.seed = body, criterion, seed
         self.bodies, self.watchers = bodies or Bodies(body, optimizer), tuple(watchers)
         self._frozen: frozenset[int] = frozenset()
+        self.answers_first = False  # whether an answer goes out before the body steps: `catch_up` comes then
+        self._owed: tuple[int, int] | None = None  # a step that is put off: for which client, of how many rows
         self.pending = Pending(micro_batches)
         self._device = next((p.device for p in body.parameters()), torch.device("cpu"))
         self._doors = {Kind.FORWARD: self._forward, Kind.LOSS: self._loss, Kind.BACKWARD: self._backward}
@@ -46,7 +48,14 @@ class Server:
     @torch.enable_grad()
     def handle(self, message: Message) -> Message:
         """Answer one message. In process the caller sits inside its own forward pass: gradients are on here."""
+        self.catch_up()
         return self._handle(message)
+
+    def catch_up(self) -> None:
+        """Make the step that was put off, at the latest when the next message comes."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            self.bodies.learnt(*owed)
 
     def _answer(self, message: Message) -> Message:
         if message.kind is Kind.PREDICT:
@@ -66,6 +75,8 @@ class Server:
     def forget(self, client: int) -> None:
         """Drop what is held for a client that went away: it will start anew."""
         self.settled(client)
+        if self._owed is not None and self._owed[0] == client:
+            self._owed = None
         self.bodies.forget(client)
 
     def settled(self, client: int) -> None:
@@ -90,7 +101,7 @@ class Server:
         loss = self.loss_of(message, logits)
         if message.client in self._frozen:  # its client wants no gradient, so there is nothing to wait for
             loss.backward()
-            self.bodies.learnt(message.client, len(z))
+            self._learnt(message.client, len(z))
         else:
             self.pending.hold(message, Held(z, loss, self.bodies.version(message.client)))
         return message.reply(loss=loss.detach())
@@ -104,11 +115,16 @@ class Server:
         held = self.pending.take(message, self.bodies.version(message.client))
         held.u.backward(message["du"])
         if (message.step + 1) % self.pending.micro_batches == 0:  # the last piece makes the batch whole
-            self.bodies.learnt(message.client, len(held.z))
+            self._learnt(message.client, len(held.z))
         if message.client in self._frozen:
             return message.reply()
         assert held.z.grad is not None
         return message.reply(dz=held.z.grad)
+
+    def _learnt(self, client: int, rows: int) -> None:
+        self._owed = client, rows
+        if not self.answers_first:
+            self.catch_up()
 
     @torch.no_grad()
     def _predict(self, message: Message) -> Message:

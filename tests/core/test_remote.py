@@ -32,6 +32,48 @@ def test_a_retried_message_gets_the_same_answer_and_no_second_update():
     assert torch.equal(server.body.weight, weights) and server.bodies.updates == 1
 
 
+def asked_for_gradients(server, steps=3):
+    """Answers to some steps, in the order in which a client asks."""
+    draw, found = torch.Generator().manual_seed(1), []
+    for step in range(steps):
+        z, du = torch.randn(4, 3, generator=draw), torch.randn(4, 2, generator=draw)
+        found.append(server.handle(Message(Kind.FORWARD, 0, step, {"z": z}))["u"])
+        found.append(server.handle(Message(Kind.BACKWARD, 0, step, {"du": du}))["dz"])
+    return found
+
+
+def test_a_server_that_answers_first_steps_before_it_answers_again():
+    plain, first = linear_server(), linear_server()
+    first.answers_first = True
+    for one, other in zip(asked_for_gradients(plain), asked_for_gradients(first), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(plain.body.weight, first.body.weight) and first.bodies.updates == 2
+    first.catch_up()
+    first.catch_up()
+    assert torch.equal(plain.body.weight, first.body.weight) and first.bodies.updates == 3
+
+
+def test_a_step_that_is_owed_is_made_once_however_often_its_gradient_comes():
+    server = linear_server()
+    server.answers_first = True
+    backward = Message(Kind.BACKWARD, 0, 0, {"du": torch.ones(4, 2)})
+    server.handle(Message(Kind.FORWARD, 0, 0, {"z": torch.ones(4, 3)}))
+    assert server.handle(backward) is server.handle(backward)
+    server.catch_up()
+    assert server.bodies.updates == 1
+
+
+def test_a_step_that_is_owed_goes_with_the_client_that_starts_anew():
+    server = linear_server()
+    server.answers_first = True
+    asked_for_gradients(server, 1)
+    before = server.body.weight.clone()
+    server.forget(1)
+    server.forget(0)
+    server.catch_up()
+    assert torch.equal(server.body.weight, before) and server.bodies.updates == 0
+
+
 def test_a_backward_without_its_forward_is_refused():
     server = linear_server()
     with pytest.raises(ProtocolError, match="no step is waiting"):

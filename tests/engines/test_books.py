@@ -4,6 +4,7 @@ import pytest
 
 from cutlayer.core.errors import OffPlan
 from cutlayer.engines.books import JOURNAL, TAPES, Books
+from cutlayer.wire.pieces import Pieces
 
 
 def open_books(folder, **options):
@@ -130,3 +131,14 @@ def test_a_step_that_is_made_with_other_samples_draws_other_numbers(tmp_path):
     assert books.turn(1, 0, 4, 5), "step 1 was batch 1"
     assert not books.turn(3, 1, 0, 1)
     assert open_books(tmp_path).turn(1, 0, 4, 5), "and its replay draws what it drew"
+
+
+def test_a_frame_in_pieces_is_on_disk_as_it_leaves(tmp_path):
+    books, lies = open_books(tmp_path), bytearray(b"as it was then")
+    frame = Pieces([b"top ", memoryview(lies)])
+    assert books.release(("FORWARD", 0), frame) is frame
+    lies[:] = bytes(len(lies))
+    books.close()
+    again = open_books(tmp_path)
+    assert again.release(("FORWARD", 0), b"other") == b"top as it was then"
+    again.close()

@@ -217,3 +217,37 @@ def test_a_message_of_thousands_of_empty_tensors_is_refused_before_any_is_built(
     with pytest.raises(frames.WireError, match="65535 tensors; there are"):
         frames.decode(frame)
     assert time.perf_counter() - began < 0.05
+
+
+def test_pieces_are_the_frame_and_any_stretch_of_it():
+    sent = sparse_message()
+    found, frame = frames.pieces(sent), bytes(frames.encode(sent))
+    assert len(found) == len(frame) and bytes(found) == frame
+    for start, end in [(0, 5), (3, 3), (10, 200), (0, len(frame)), (len(frame) - 1, len(frame) + 9)]:
+        assert b"".join(found.between(start, end)) == frame[start:end]
+
+
+@pytest.mark.parametrize(("kind", "stays"), [(Kind.FORWARD, True), (Kind.WEIGHTS, False)])
+def test_tensors_of_a_step_lie_in_a_frame_that_was_given_away(kind, stays):
+    sent = Message(kind, 3, 9, {"z": torch.randn(12, 10)})
+    frame = frames.encode(sent)
+    back = frames.decode(frame, in_place=True)["z"]
+    assert torch.equal(back, sent["z"])
+    frame[-40:] = bytes(40)
+    assert bool((back[-1] == 0).all()) is stays
+
+
+def test_what_lies_unaligned_is_copied():
+    """Kernels choose their path by alignment, and other paths give other last bits."""
+    sent = Message(Kind.FORWARD, 3, 9, {"z": torch.randn(12, 10)})
+    frame = frames.encode(sent)
+    for shift in range(1, 16):
+        moved = bytearray(shift + len(frame))
+        moved[shift:] = frame
+        back = frames.decode(memoryview(moved)[shift:], in_place=True)["z"]
+        assert torch.equal(back, sent["z"]) and back.data_ptr() % 16 == 0
+
+
+def test_nothing_is_said_of_a_frame_that_nobody_else_writes_into(recwarn):
+    back = frames.decode(bytes(frames.encode(Message(Kind.FORWARD, 3, 9, {"z": torch.ones(9)}))), in_place=True)["z"]
+    assert torch.equal(back, torch.ones(9)) and not recwarn.list

@@ -194,7 +194,7 @@ class GrpcCarrier:
                 validator.passed(message)  # whatever comes of it, the body may not be what it was
                 reply = self.replies.to(message)
                 self._send(connection, reply, counted=True)
-                self.replies.refuse_lost_weights(message)  # while the client goes on: a large body takes a while
+                self.replies.catch_up(message)  # while the client goes on: a large body takes a while
             except Refused as error:
                 self._refuse(connection, error)
             last = message.kind is Kind.BACKWARD and (message.step + 1) % plan.micro_batches == 0

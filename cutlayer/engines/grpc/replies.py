@@ -1,7 +1,8 @@
 """What the body answers to clients elsewhere: whatever comes is computed, and nothing that is not a number leaves."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -25,6 +26,8 @@ class Replies:
         self._coordinator, self._device, self._merges = coordinator, device, plan.rounds.merges
         self._handle = through([*at_server, *coordinator.watches], coordinator.server.handle)
         self.heard = bool(at_server or coordinator.watches)  # whether somebody listens, message by message
+        # A client goes on while the body steps; not where the step may find its turn void, or somebody looks on.
+        coordinator.server.answers_first = not self._merges and not self.heard
         self._barrier: RoundBarrier | None = None
         self.voided: set[int] = set()  # clients whose turn of this round counts for nothing
 
@@ -45,19 +48,24 @@ class Replies:
         """The body's answer. Numbers may be so large, or rows so few, that a message of the right form has none."""
         try:
             barrier = self._barrier  # one that only predicts may come just as a wave ends
-            reply = barrier.answer(message) if barrier is not None else self._alone(message)
-            if self._merges:
-                _lost(message, reply)
+            with _computed(message):
+                reply = barrier.answer(message) if barrier is not None else self._alone(message)
+                if self._merges:
+                    _lost(message, reply)
         except NonFinite as error:
             if not self._merges or message.kind not in FUSED:
                 raise Refused("non-finite", str(error)) from error
             return self._void(message)
-        except (ProtocolError, RuntimeError, ValueError) as error:
-            raise Refused("failed", f"{message} cannot be computed: {error}") from error
         _refuse_non_finite(message, reply.tensors)
         return reply
 
-    def refuse_lost_weights(self, message: Message) -> None:
+    def catch_up(self, message: Message) -> None:
+        """What an answer need not wait for: the body's step, and whether it is still made of numbers."""
+        with self._coordinator.lock, _computed(message):
+            self._coordinator.server.catch_up()
+        self._refuse_lost_weights(message)
+
+    def _refuse_lost_weights(self, message: Message) -> None:
         # Copies and gradients that are still to be merged are looked at when they are.
         server = self._coordinator.server
         if message.kind is Kind.BACKWARD and server.optimizer is not None and not self._merges:
@@ -85,6 +93,17 @@ class Replies:
                 return fusion([message.to(self._device) for message in messages])
 
         return together
+
+
+@contextmanager
+def _computed(message: Message) -> Iterator[None]:
+    """What fails while a message is computed is its sender's fault."""
+    try:
+        yield
+    except NonFinite:
+        raise
+    except (ProtocolError, RuntimeError, ValueError) as error:
+        raise Refused("failed", f"{message} cannot be computed: {error}") from error
 
 
 def _lost(message: Message, reply: Message) -> None:

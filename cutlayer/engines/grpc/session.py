@@ -114,7 +114,7 @@ class Session:
             self.heard = number
             return data  # whole in one packet, as most are: no need to copy it
         if self._piece is None:  # memory that nobody has touched yet: who only claims to send much gets none
-            self._piece, self._have = memoryview(np.empty(total, np.uint8)), 0
+            self._piece, self._have = np.empty(total, np.uint8).data, 0
         self._piece[self._have : self._have + len(data)] = data
         self._have += len(data)
         if not flags & _LAST:

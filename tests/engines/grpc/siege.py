@@ -237,7 +237,8 @@ class Siege:
             def send(frame, site=site, plain=plain):
                 if not left[0]:
                     self.others.wait()  # the run must not end before they have
-                asks, gradient = frame[3] in (Kind.FORWARD, Kind.LOSS), frame[3] == Kind.BACKWARD
+                kind = bytes(frame)[3]
+                asks, gradient = kind in (Kind.FORWARD, Kind.LOSS), kind == Kind.BACKWARD
                 # No turn comes to its end, or the run would before the siege has.
                 if not left[0] or not (gradient or (asks and dice.random() < 0.5)):
                     plain(frame)

@@ -347,7 +347,7 @@ def test_bytes_of_other_protocols_are_not_answered(stage):
 # --------------------------------------------------------------------------------- in its turn
 def spoilt(frame, how):
     """What a client sends that has gone bad."""
-    message = wire.decode(frame)
+    message = wire.decode(bytes(frame))
     if how == "bytes":
         return b"\x00" * 64
     if how == "another step":
@@ -370,7 +370,7 @@ def misbehave(run, name, how, after, over=None):
 
         def send(frame, site=site, plain=plain, count=count):
             count[0] += 1
-            kind = wire.decode(frame).kind
+            kind = wire.decode(bytes(frame)).kind
             if count[0] <= after or kind in (Kind.REWIND, Kind.KEEP):
                 plain(frame)
             elif how == "silence":

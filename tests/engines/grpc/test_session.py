@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cutlayer.engines.grpc import session
 from cutlayer.engines.grpc.connection import PATIENCE, Absent, ClientConnection
 from cutlayer.engines.grpc.session import HEADER, WINDOW, Refused, Session, Type, note, read_note
+from cutlayer.wire.pieces import Pieces
 
 LIMIT = 200
 PIECE = 7  # bytes of a frame in a packet here: most frames take several
@@ -98,6 +99,22 @@ def test_every_frame_arrives_once_and_in_order(steps):
     for side in (0, 1):
         pair.carry(side, 10**6)
         assert pair.got[side] == pair.said[1 - side]
+
+
+def test_what_is_sent_may_change_behind_it():
+    """Pieces lie in tensors: what was sent is what comes, and comes again, whatever became of them since."""
+    one, other, lies = Session(LIMIT), Session(LIMIT), bytearray(b"as it was then")
+    one.send(Pieces([b"top ", memoryview(lies), b" end"]))
+    lies[:] = bytes(len(lies))
+    found = [other.take(sent) for sent in one.again(0)]
+    assert bytes(found[-1]) == b"top as it was then end"
+
+
+def test_what_is_sent_again_confirms_what_was_heard_meanwhile():
+    one = Session()
+    one.send(b"x")
+    one.take(packet(b"y", heard=0))
+    assert [session.head(sent)[3] for sent in one.again(0)] == [1]
 
 
 def test_what_is_confirmed_is_forgotten():

@@ -343,7 +343,7 @@ class Spoiler:
         if self.busy:
             self.wrong.append(f"{self.busy}: accepted")
             self.busy = ""
-        message = frames.decode(frame)
+        message = frames.decode(bytes(frame))
         for label, (kinds, spoil, _) in self.left.items():
             if message.kind in kinds:
                 self.busy = label
