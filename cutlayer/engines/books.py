@@ -185,13 +185,14 @@ class Books:
     def _keep(self, key: Key, frame: Frame) -> _Place:
         """Not waited for: who is killed leaves it with the system, and after a power cut the journal still counts."""
         name = json.dumps(key).encode()
-        place = _Place(self._tape, self._end + _RECORD.size + len(name), len(frame))
+        size, parts = len(frame), frame.parts if isinstance(frame, Pieces) else [frame]
+        place = _Place(self._tape, self._end + _RECORD.size + len(name), size)
         with room_for(self._paths[self._tape]):
-            write_all(self._file, _RECORD.pack(len(name), len(frame)) + name)
-            for part in frame.parts if isinstance(frame, Pieces) else [frame]:
+            write_all(self._file, _RECORD.pack(len(name), size) + name)
+            for part in parts:
                 write_all(self._file, part)
-        self._kept += place.at + len(frame) - self._end
-        self._end = place.at + len(frame)
+        self._kept += place.at + size - self._end
+        self._end = place.at + size
         return place
 
     def _again(self, key: Key) -> bytes:

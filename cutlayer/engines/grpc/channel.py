@@ -141,9 +141,10 @@ class ServerChannel:
             try:
                 if isinstance(packet, Exception):
                     raise packet
-                if head(packet)[0] is Type.BYE:
+                kind = head(packet)[0]
+                if kind is Type.BYE:
                     raise NotConnected
-                if head(packet)[0] is Type.REFUSED:
+                if kind is Type.REFUSED:
                     read_note(packet)
                 frame = self._session.take(packet)
             except NotConnected:
@@ -185,7 +186,7 @@ class ServerChannel:
 
     def _refuse_ending(self, seconds: float = 0.0) -> None:
         """Wait a little, unless this client ends."""
-        if self._ending.wait(seconds):
+        if self._ending.is_set() or (seconds and self._ending.wait(seconds)):
             raise Ending
 
     def open(self) -> None:

@@ -61,8 +61,9 @@ class Replies:
 
     def catch_up(self, message: Message) -> None:
         """What an answer need not wait for: the body's step, and whether it is still made of numbers."""
-        with self._coordinator.lock, _computed(message):
-            self._coordinator.server.catch_up()
+        if message.kind is not Kind.FORWARD:
+            with self._coordinator.lock, _computed(message):
+                self._coordinator.server.catch_up()
         self._refuse_lost_weights(message)
 
     def _refuse_lost_weights(self, message: Message) -> None:

@@ -42,6 +42,9 @@ class Type(IntEnum):
     BYE = 5  # server: it goes away for now
 
 
+_TYPES = {int(one): one for one in Type}  # every packet asks, and an enum takes its time
+
+
 class Refused(ProtocolError):
     """What one side does not accept of the other, by name."""
 
@@ -140,10 +143,11 @@ class Session:
             self._waiting.popleft()
 
     def _packets(self, number: int, frame: Pieces) -> Iterator[bytes]:
-        for start in range(0, max(1, len(frame)), CHUNK):
-            last = start + CHUNK >= len(frame)
-            top = HEADER.pack(b"CP", Type.DATA, _LAST if last else 0, number, self.heard, len(frame))
-            yield b"".join((top, *frame.between(start, start + CHUNK)))
+        total = len(frame)
+        for start in range(0, max(1, total), CHUNK):
+            last = start + CHUNK >= total
+            top = HEADER.pack(b"CP", Type.DATA, _LAST if last else 0, number, self.heard, total)
+            yield b"".join((top, *(frame.parts if total <= CHUNK else frame.between(start, start + CHUNK))))
 
     def _told_anew(self, packet: bytes) -> bytes:
         """A packet as it was sent before, with what has been heard by now."""
@@ -158,9 +162,9 @@ def head(packet: bytes) -> tuple[Type, int, int, int, int]:
     if len(packet) < HEADER.size or len(packet) > HEADER.size + CHUNK:
         raise Refused("garbage", f"{len(packet)} bytes are no packet of this protocol")
     magic, kind, flags, number, heard, total = HEADER.unpack_from(packet)
-    if magic != b"CP" or kind not in Type._value2member_map_ or flags & ~_LAST:
+    if magic != b"CP" or kind not in _TYPES or flags & ~_LAST:
         raise Refused("garbage", "these bytes are no packet of this protocol")
-    return Type(kind), flags, number, heard, total
+    return _TYPES[kind], flags, number, heard, total
 
 
 def note(kind: Type, facts: Mapping[str, Any]) -> bytes:

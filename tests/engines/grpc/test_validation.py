@@ -425,7 +425,7 @@ class Script:
         return order if isinstance(order, bytes) else frames.encode(order)
 
     def send(self, frame):
-        message = frames.decode(frame)
+        message = frames.decode(bytes(frame))
         self.said.append(message)
         if message.kind in (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD, Kind.PREDICT):
             self.orders.insert(0, self.answer(message))
