@@ -52,12 +52,12 @@ def grpc_step_tls(quick: bool) -> Measured | None:
 
 def grpc_train_simplecnn(quick: bool) -> Measured | None:
     """Training between two processes over gRPC against the same split run in one: SimpleCNN, 28x28, batch 64."""
-    return _grpc_train(SimpleCNN(depth=2), Task((1, 28, 28), 10), 4 if quick else 60, goal=0.85)
+    return _grpc_train(SimpleCNN(depth=2), Task((1, 28, 28), 10), 4 if quick else 60, goal=0.92)
 
 
 def grpc_train_resnet18(quick: bool) -> Measured | None:
     """Training between two processes over gRPC against the same split run in one: ResNet-18, 32x32, batch 64."""
-    return _grpc_train(ResNet18(depth=2), Task((3, 32, 32), 10), 1 if quick else 25, goal=0.90)
+    return _grpc_train(ResNet18(depth=2), Task((3, 32, 32), 10), 1 if quick else 25, goal=0.97)
 
 
 def wire_overhead(quick: bool) -> Measured | None:

@@ -107,7 +107,7 @@ def into_a_session(count: int, seed: int) -> Counter[str]:
     for _ in range(count):
         piece, last = dice.randbytes(dice.choice([0, 1, 40, 400])), dice.random() < 0.7
         total = (mine.partial or 0) + len(piece) + (0 if last else 100)
-        packet = data(piece, last=last, number=mine.heard + 1, total=mine._total if mine.partial else total)
+        packet = data(piece, last=last, number=mine.heard + 1, total=len(mine._piece) if mine.partial else total)
         packet = damaged(dice, packet, [packet]) if dice.random() < 0.9 else packet
         try:
             frame = mine.take(packet)
