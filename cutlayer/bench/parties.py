@@ -25,6 +25,7 @@ from ..training.device import prepare
 from ..training.facts.link import Link
 from ..training.plan.plan import Plan
 from ..training.step import export
+from ..wire.pieces import Pieces
 from .shaped_link import carry
 
 PATIENCE = 120.0  # seconds after which something that should have happened has not
@@ -126,7 +127,7 @@ class Away:
         wire = self.site.channel
         send, receive = wire.send, wire.receive
 
-        def counted_send(frame: bytes | bytearray) -> None:
+        def counted_send(frame: bytes | bytearray | Pieces) -> None:
             self.frames += len(frame)
             send(frame)
 
