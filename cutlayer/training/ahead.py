@@ -31,7 +31,7 @@ from .step import NO_HOOKS, ClientNetwork, StepHooks, learn
 def learn_ahead(
     client: ClientNetwork, batches: Iterator[Batch], post: Post, hooks: StepHooks = NO_HOOKS
 ) -> Iterator[dict[str, float]]:
-    """The steps of a turn; of each the loss, term by term, as soon as it is over. To be closed by whoever gives up."""
+    """The steps of a turn: of each, once it is over, the loss term by term. Whoever gives up closes it."""
     flight = _Flight(client, post, hooks)
     with client.remote.watched(flight.ask):
         try:

@@ -154,7 +154,7 @@ class SplitFed(Rounds):
 
 
 def _refuse_other_than_one(rounds: Rounds) -> None:
-    if rounds.ahead not in (0, 1):
+    if type(rounds.ahead) is not int or rounds.ahead not in (0, 1):
         raise ValueError(
             f"ahead is 0, or 1: one batch is begun before the step before it is over; got {rounds.ahead!r}"
         )
@@ -164,7 +164,8 @@ def refuse_unfit_ahead(rounds: Rounds, plan: "Plan") -> None:
     """A ValueError where no batch of a plan can be begun before the step before it is over."""
     guard, exact = plan.guard, "ahead=0"
     reasons = {
-        "a turn of one batch has no next one: take local_steps=2 or more, or 0 for a whole epoch": plan.local_steps == 1,
+        "a turn of one batch has no next one: take local_steps=2 or more, or 0 for a whole epoch": plan.local_steps
+        == 1,
         "pieces of a batch are in flight already: take micro_batches=1, or " + exact: plan.micro_batches > 1,
         f"nothing crosses in {plan.protocol} that would be waited for: take {exact}": not plan.protocol.crosses,
         f"clients that {plan.roles!r} freezes wait for no gradient: take roles=AllActive(), or {exact}": (
