@@ -305,7 +305,7 @@ def _cores(seconds: float) -> tuple[float, float]:
 
 # ------------------------------------------------------------------------------- slow links
 class Staged:
-    """A step in this process, in pieces or not, taken apart: how long each stage computes, and what would have crossed."""
+    """A step in this process taken apart: how long each stage of its pieces computes, and what would have crossed."""
 
     def __init__(self, plan: Plan, task: Task, steps: int):
         server = build_server(plan.public(), task)

@@ -38,9 +38,9 @@ def learn_ahead(
             ahead = flight.begun(next(batches, None))
             while ahead is not None:
                 now, ahead = ahead, None
-                now.go_on()  # the answer is there, and the gradient has left
+                flight.go_on(now)  # the answer is there, and the gradient has left
                 ahead = flight.begun(next(batches, None))
-                now.go_on()  # the gradient is back: the step is over
+                flight.go_on(now)  # the gradient is back: the step is over
                 yield now.found
         except NonFinite:  # the turn is given up, and the conversation goes on
             flight.hear_the_rest()
@@ -56,9 +56,10 @@ class _Flight:
         self._client, self._post, self._hooks = client, post, hooks
         self._unheard: deque[Callable[[], Message]] = deque()
         self._steps: deque[InStretches] = deque(maxlen=2)
+        self._computes: InStretches | None = None  # the one of them that does
 
     def begun(self, batch: Batch | None) -> "InStretches | None":
-        """A step of which what leaves the client has left."""
+        """A step of which what leaves the client has left. If it failed, it says so when it is its turn."""
         if batch is None:
             return None
         client, hooks = self._client, self._hooks
@@ -67,17 +68,22 @@ class _Flight:
             with kept_as_they_are(client.split):
                 return learn(client, batch, hooks=hooks)
 
-        step = InStretches(work, batch.x.device)
+        step = self._computes = InStretches(work, batch.x.device)
         self._steps.append(step)
-        step.go_on()
+        step.work_on()
         return step
+
+    def go_on(self, step: "InStretches") -> None:
+        self._computes = step
+        step.go_on()
 
     def ask(self, message: Message, _: Handler) -> Message:
         """A watcher: what is asked leaves, and its step stands still until it is told to go on."""
         self._unheard.append(self._post(message))
         guard = self._client.split.guard
         notes = guard.notes  # another batch goes through it meanwhile
-        InStretches.stand_still()
+        assert self._computes is not None
+        self._computes.stand_still()  # on a GPU gradients come in a thread of autograd's
         guard.notes = notes
         return self._unheard.popleft()()
 
@@ -88,6 +94,7 @@ class _Flight:
 
     def give_up(self) -> None:
         for step in self._steps:
+            self._computes = step
             step.give_up()
 
 
@@ -111,8 +118,6 @@ class InStretches:
     Each has its own random numbers, and leaves those of whoever calls as they were.
     """
 
-    _here = threading.local()  # what works in this thread
-
     def __init__(self, work: Callable[[], Any], device: torch.device):
         self.found: Any = None
         self._work, self._device = work, device
@@ -121,6 +126,14 @@ class InStretches:
         self._error: BaseException | None = None
 
     def go_on(self) -> None:
+        """As far as there is; what went wrong in it, or before, is raised here."""
+        self.work_on()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def work_on(self) -> None:
+        """The same, and whatever goes wrong is kept."""
         if self._over:
             return
         drawn = self._drawn()
@@ -131,29 +144,22 @@ class InStretches:
             threading.Thread(target=self._run, daemon=True).start()
         self._stands.acquire()
         self._draw_from(drawn)
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
 
-    @classmethod
-    def stand_still(cls) -> None:
-        """In the work: until it is told to go on."""
-        me: InStretches = cls._here.work
-        drawn = me._drawn()
-        me._stands.release()
-        me._go.acquire()
-        if me._given_up:
+    def stand_still(self) -> None:
+        """In the work, in whichever thread: until it is told to go on."""
+        drawn = self._drawn()
+        self._stands.release()
+        self._go.acquire()
+        if self._given_up:
             raise _GivenUp
-        me._draw_from(drawn)
+        self._draw_from(drawn)
 
     def give_up(self) -> None:
         """Leave off where it stands."""
         self._given_up = True
-        with suppress(_GivenUp):
-            self.go_on()
+        self.work_on()
 
     def _run(self) -> None:
-        self._here.work = self
         try:
             self.found = self._work()
         except BaseException as error:

@@ -83,7 +83,8 @@ def test_a_run_is_a_plain_loop_in_which_the_head_learns_one_step_late(protocol, 
     same(rest.tail.state_dict(), split.tail.state_dict())
     same(body.state_dict(), run.server.body.state_dict())
     assert not all(
-        torch.equal(*pair) for pair in zip(head.parameters(), start(one).networks[0].split.head.parameters(), strict=True)
+        torch.equal(*pair)
+        for pair in zip(head.parameters(), start(one).networks[0].split.head.parameters(), strict=True)
     )
 
 
@@ -252,7 +253,25 @@ def test_a_step_that_fails_says_so():
 
 
 # --------------------------------------------------------------------------------- stretches
-def test_work_stands_still_where_it_says_and_has_its_own_numbers():
+def elsewhere(work):
+    """As gradients on a GPU, which come in a thread of autograd's."""
+    failed = []
+
+    def stand():
+        try:
+            work.stand_still()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=stand)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+@pytest.mark.parametrize("stands", [InStretches.stand_still, elsewhere])
+def test_work_stands_still_where_it_says_and_has_its_own_numbers(stands):
     told = []
 
     def work(name):
@@ -260,12 +279,13 @@ def test_work_stands_still_where_it_says_and_has_its_own_numbers():
             torch.manual_seed(name)
             for _ in range(3):
                 told.append((name, float(torch.rand(()))))
-                InStretches.stand_still()
+                stands(stretches[name])
             return name
 
         return InStretches(draws, torch.device("cpu"))
 
-    one, other = work(1), work(2)
+    stretches = {name: work(name) for name in (1, 2)}
+    one, other = stretches.values()
     torch.manual_seed(0)
     for _ in range(3):
         one.go_on()

@@ -1,8 +1,9 @@
 """How long training would take over a link: what was computed here, what would have crossed, and when it arrives.
 
 Client, server and both directions of the link each do one thing at a time. A message takes its bytes over the rate
-and half a round trip; nobody works ahead but the pieces of a batch, which are in flight at once, and clients of a plan
-that says so (`Relay(ahead=1)`). What a network adds of its own (TLS, HTTP/2: a few per mille; lost packets) is left out, and so is encoding (`cutlayer bench codec.cost`).
+and half a round trip; nobody works ahead but the pieces of a batch, which are in flight at once, and clients whose
+plan says so (`Relay(ahead=1)`). What a network adds of its own (TLS, HTTP/2: a few per mille; lost packets) is left
+out, and so is encoding (`cutlayer bench codec.cost`).
 """
 
 import heapq

@@ -23,6 +23,10 @@ def plan(**changes):
 LOST = {
     "SplitFed": plan(rounds=SplitFed(), local_steps=2, rule=FedAvgM()),
     "SplitFed, one body, vanilla": plan(rounds=SplitFed(version=2), protocol=Vanilla()),
+    "SplitFed, ahead": plan(rounds=SplitFed(ahead=1), local_steps=0, epochs=3),
+    "SplitFed, one body, vanilla, ahead": plan(
+        rounds=SplitFed(version=2, ahead=1), local_steps=0, epochs=3, protocol=Vanilla()
+    ),
     "a wave": plan(rounds=Wave()),
     "a fused wave": plan(rounds=Wave(fused=True)),
     "federated": plan(rounds=SplitFed(), protocol=Federated()),
@@ -34,9 +38,9 @@ def test_a_client_that_loses_its_numbers_is_left_out_as_in_one_process(plan, tmp
     """In every second of its steps, so that it takes part again in between."""
     make = Client.batch
 
-    def batch(client, index):
-        made = make(client, index)
-        lost = client.number == 1 and client.network.steps % 2 == 0
+    def batch(client, index, later=0):
+        made = make(client, index, later)
+        lost = client.number == 1 and (client.network.steps + later) % 2 == 0
         return replace(made, x=made.x * torch.nan) if lost else made
 
     monkeypatch.setattr(Client, "batch", batch)
