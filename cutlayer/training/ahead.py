@@ -14,7 +14,6 @@ computes at a time, in an order that hangs on no delay.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import NonFinite
 from ..core.message import Handler, Message
-from .micro_batches import Post
+from .micro_batches import Post, Unheard
 from .step import NO_HOOKS, ClientNetwork, StepHooks, learn
 
 
@@ -43,7 +42,7 @@ def learn_ahead(
                 flight.go_on(now)  # the gradient is back: the step is over
                 yield now.found
         except NonFinite:  # the turn is given up, and the conversation goes on
-            flight.hear_the_rest()
+            flight.unheard.hear_the_rest()
             raise
         finally:
             flight.give_up()
@@ -53,8 +52,7 @@ class _Flight:
     """The steps of a turn that are under way, and the answers that have not been heard."""
 
     def __init__(self, client: ClientNetwork, post: Post, hooks: StepHooks):
-        self._client, self._post, self._hooks = client, post, hooks
-        self._unheard: deque[Callable[[], Message]] = deque()
+        self._client, self._hooks, self.unheard = client, hooks, Unheard(post)
         self._steps: deque[InStretches] = deque(maxlen=2)
         self._computes: InStretches | None = None  # the one of them that does
 
@@ -79,18 +77,15 @@ class _Flight:
 
     def ask(self, message: Message, _: Handler) -> Message:
         """A watcher: what is asked leaves, and its step stands still until it is told to go on."""
-        self._unheard.append(self._post(message))
-        guard = self._client.split.guard
-        notes = guard.notes  # another batch goes through it meanwhile
-        assert self._computes is not None
-        self._computes.stand_still()  # on a GPU gradients come in a thread of autograd's
-        guard.notes = notes
-        return self._unheard.popleft()()
+        guard, step = self._client.split.guard, self._computes
+        assert step is not None
 
-    def hear_the_rest(self) -> None:
-        while self._unheard:
-            with suppress(NonFinite):
-                self._unheard.popleft()()
+        def stand_still() -> None:  # on a GPU gradients come in a thread of autograd's
+            notes = guard.notes  # another batch goes through it meanwhile
+            step.stand_still()
+            guard.notes = notes
+
+        return self.unheard.ask(message, stand_still)
 
     def give_up(self) -> None:
         for step in self._steps:

@@ -11,6 +11,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.core.remote import Remote
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.rules import FedAvgM
+from cutlayer.training import client as training_client
 from cutlayer.training.client import Client
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Federated, Vanilla
@@ -50,6 +51,22 @@ def test_a_client_that_loses_its_numbers_is_left_out_as_in_one_process(plan, tmp
     refuse_other_weights(local, run)
     refuse_other_counts(local, run)
     assert run.host.coordinator.rejected == local.coordinator.rejected and run.results["server"]["refused"] == {}
+
+
+def test_a_piece_that_loses_its_numbers_leaves_no_answer_behind(tmp_path, monkeypatch):
+    """The piece before it has asked already: whoever goes on without hearing it takes the answer for an order."""
+    chosen, make = plan(rounds=SplitFed(), local_steps=2, micro_batches=2), training_client.training_batch
+
+    def batch(plan, samples, index, seed):
+        made = make(plan, samples, index, seed)
+        return replace(made, x=made.x * torch.nan) if seed % 7 == 0 else made
+
+    monkeypatch.setattr(training_client, "training_batch", batch)
+    local = undisturbed(chosen)
+    run = rehearse(chosen, tmp_path)
+    refuse_other_weights(local, run)
+    ours, theirs = (sorted(map(str, side.rejected)) for side in (local.coordinator, run.host.coordinator))
+    assert ours == theirs != []
 
 
 @pytest.mark.parametrize(
