@@ -13,7 +13,7 @@ computes at a time, in an order that hangs on no delay.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain
 from typing import Any
 
@@ -29,7 +29,7 @@ from .step import NO_HOOKS, ClientNetwork, StepHooks, learn
 
 def learn_ahead(
     client: ClientNetwork, batches: Iterator[Batch], post: Post, hooks: StepHooks = NO_HOOKS
-) -> Iterator[dict[str, float]]:
+) -> Generator[dict[str, float], None, None]:
     """The steps of a turn: of each, once it is over, the loss term by term. Whoever gives up closes it."""
     flight = _Flight(client, post, hooks)
     with client.remote.watched(flight.ask):

@@ -1,6 +1,6 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 
@@ -196,20 +196,21 @@ class Client:
         phase = self.plan.roles.phase(epoch)
         batches = self._batches(epoch)
         with closing(self._ahead(batches[first:last], hooks)) as ahead:
-            if self.plan.rounds.ahead:
-                step = lambda index, hooks: next(ahead)  # noqa: E731
             for place, index in enumerate(batches[first:last], start=first):
                 # Where this turn ends, the next one of this client most likely begins.
                 if self.samples.on_disk:
                     self.samples.soon([piece for one in soon_of(batches, place) for piece in self.micro_batches(one)])
-                terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
+                if self.plan.rounds.ahead:
+                    terms = next(ahead)
+                else:
+                    terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
                 learnt += len(index)
                 self.ledger.samples["training"] += len(index)
                 self._on_step(epoch, terms)
                 self.detection.halt_if_alarmed(self.number)
         return learnt
 
-    def _ahead(self, indices: Sequence[Tensor], hooks: StepHooks) -> Iterator[dict[str, float]]:
+    def _ahead(self, indices: Sequence[Tensor], hooks: StepHooks) -> Generator[dict[str, float], None, None]:
         """The steps of a turn, each begun while the gradient of the one before it is on its way."""
         # The first is begun before any is over, every other one during the step before it.
         batches = (self.batch(index, later=min(place, 1)) for place, index in enumerate(indices))
