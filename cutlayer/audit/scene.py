@@ -112,6 +112,7 @@ class Scene:
                 seconds=run.progress.seconds,
                 steps=run.progress.step,
                 per_epoch=per_epoch,
+                ahead=run.timetable.ahead,
             )
         run.use_best()
         self.trained = True

@@ -56,7 +56,7 @@ class Here:
 
 
 class Away:
-    """The same run with its server in another process. Steps are made one at a time, when asked for."""
+    """The same run with its server in another process. Steps are made when asked for."""
 
     def __init__(
         self, plan: Plan, task: Task, steps: int, folder: Path, *, tls: bool = False, link: Link | None = None
@@ -72,7 +72,7 @@ class Away:
         self.site = DeployedClient(plan, "a", client_address(port, identities, "a"), folder / "a")
         self.frames = 0  # bytes of all frames, both ways
         self._count_frames()
-        self._took, self._began = 0.0, time.perf_counter()
+        self._took, self._began = list[float](), time.perf_counter()
         self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
         self._free, self._errors = False, list[BaseException]()
         number = self.site.enrol()
@@ -85,9 +85,15 @@ class Away:
 
     def step(self) -> float:
         """Seconds of the next step."""
-        self._go.release()
-        self._wait()
-        return self._took
+        return self.steps(1)[0]
+
+    def steps(self, count: int) -> list[float]:
+        """Seconds of each of the next steps, between which nobody stops."""
+        first = len(self._took)
+        self._go.release(count)
+        for _ in range(count):
+            self._wait()
+        return self._took[first : first + count]
 
     def end(self) -> None:
         """Let the run go to its end."""
@@ -110,7 +116,7 @@ class Away:
             raise RuntimeError("the client of the benchmark failed") from next(iter(self._errors), None)
 
     def _between(self, epoch: int, steps: int, terms: Mapping[str, float]) -> None:
-        self._took = time.perf_counter() - self._began
+        self._took.append(time.perf_counter() - self._began)
         self._done.release()
         if not self._free:
             self._go.acquire()

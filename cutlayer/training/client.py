@@ -1,6 +1,7 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property, partial
 
 import torch
@@ -16,6 +17,7 @@ from ..data.base import Samples
 from ..data.streamed import soon_of
 from ..rules import Correction
 from ..rules.base import NET, OPTIMIZER
+from .ahead import learn_ahead
 from .batches import epoch_batches, micro_batches, on, training_batch
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
@@ -114,12 +116,13 @@ class Client:
         """Which samples each batch of an epoch has. The server cannot tell: the order is a secret."""
         return epoch_batches(self.own.count, self.plan.batch_size, self.secret("order", epoch), self.plan.least_batch)
 
-    def batch(self, index: Tensor) -> Batch:
-        return training_batch(self.plan, self.samples, index, self._drawn())
+    def batch(self, index: Tensor, later: int = 0) -> Batch:
+        """Of the next step, or of one so many steps later."""
+        return training_batch(self.plan, self.samples, index, self._drawn(later))
 
-    def _drawn(self) -> int:
+    def _drawn(self, later: int = 0) -> int:
         """From which the numbers of the next step are drawn."""
-        return self.secret("step", self.steps, *self.detour)
+        return self.secret("step", self.steps + later, *self.detour)
 
     def micro_batches(self, index: Tensor) -> tuple[Tensor, ...]:
         return micro_batches(self.plan, index)
@@ -192,16 +195,26 @@ class Client:
         learnt, step = 0, self._feed if frozen else self._step
         phase = self.plan.roles.phase(epoch)
         batches = self._batches(epoch)
-        for place, index in enumerate(batches[first:last], start=first):
-            # Where this turn ends, the next one of this client most likely begins.
-            if self.samples.on_disk:
-                self.samples.soon([piece for one in soon_of(batches, place) for piece in self.micro_batches(one)])
-            terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
-            learnt += len(index)
-            self.ledger.samples["training"] += len(index)
-            self._on_step(epoch, terms)
-            self.detection.halt_if_alarmed(self.number)
+        with closing(self._ahead(batches[first:last], hooks)) as ahead:
+            for place, index in enumerate(batches[first:last], start=first):
+                # Where this turn ends, the next one of this client most likely begins.
+                if self.samples.on_disk:
+                    self.samples.soon([piece for one in soon_of(batches, place) for piece in self.micro_batches(one)])
+                if self.plan.rounds.ahead:
+                    terms = next(ahead)
+                else:
+                    terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
+                learnt += len(index)
+                self.ledger.samples["training"] += len(index)
+                self._on_step(epoch, terms)
+                self.detection.halt_if_alarmed(self.number)
         return learnt
+
+    def _ahead(self, indices: Sequence[Tensor], hooks: StepHooks) -> Generator[dict[str, float], None, None]:
+        """The steps of a turn, each begun while the gradient of the one before it is on its way."""
+        # The first is begun before any is over, every other one during the step before it.
+        batches = (self.batch(index, later=min(place, 1)) for place, index in enumerate(indices))
+        return learn_ahead(self.network, batches, self.uplink.post or _at_once(self.uplink.send), hooks)
 
     def _feed(self, index: Tensor, hooks: StepHooks) -> dict[str, float]:
         # One piece, numbered as the last of its batch, by which the server knows that the batch is whole.

@@ -6,19 +6,40 @@ from which random numbers does not depend on how long anything takes.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
 import torch
 
 from ..core.batch import Batch
+from ..core.errors import NonFinite
 from ..core.message import Handler, Message
 from ..core.seeds import seeded
 from ..core.state import drop_gradients
 from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, figures, in_training
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
+
+
+class Unheard:
+    """Questions that have left and whose answers were not read. They come in the order of the questions."""
+
+    def __init__(self, post: Post):
+        self._post, self._answers = post, deque[Callable[[], Message]]()
+
+    def ask(self, message: Message, meanwhile: Callable[[], None]) -> Message:
+        self._answers.append(self._post(message))
+        meanwhile()
+        return self._answers.popleft()()
+
+    def hear_the_rest(self) -> None:
+        """Where a turn is given up and the conversation goes on: no answer is left to be taken for another."""
+        while self._answers:
+            with suppress(NonFinite):
+                self._answers.popleft()()
 
 
 class _Aborted(Exception):
@@ -84,12 +105,10 @@ def learn_in_micro_batches(
     client: ClientNetwork, pieces: Sequence[Batch], first: int, post: Post, hooks: StepHooks = NO_HOOKS
 ) -> dict[str, float]:
     """One step of a batch in pieces, numbered from `first` on. Its gradient is that of the whole batch."""
-    ring, total = Ring(len(pieces)), sum(map(len, pieces))
+    ring, total, unheard = Ring(len(pieces)), sum(map(len, pieces)), Unheard(post)
 
     def ask(message: Message, _: Handler) -> Message:
-        answer = post(message)
-        ring.switch()
-        return answer()
+        return unheard.ask(message, ring.switch)
 
     def job(batch: Batch) -> dict[str, float]:
         with seeded(batch.seed, batch.x.device):
@@ -102,8 +121,12 @@ def learn_in_micro_batches(
     in_training(client)
     exchange_lift(client)
     client.remote.continue_at(first)
-    with client.remote.watched(ask):
-        found = ring.run([lambda batch=batch: job(batch) for batch in pieces])  # type: ignore[misc]
+    try:
+        with client.remote.watched(ask):
+            found = ring.run([lambda batch=batch: job(batch) for batch in pieces])  # type: ignore[misc]
+    except NonFinite:
+        unheard.hear_the_rest()
+        raise
     if client.optimizer is not None:
         with seeded(pieces[0].seed, pieces[0].x.device):
             hooks.before_step()

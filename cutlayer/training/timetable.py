@@ -63,6 +63,11 @@ class Timetable:
         longest = max(self.batches, default=0)
         return self.plan.epochs * -(-longest // (self.plan.local_steps or max(1, longest)))
 
+    @property
+    def ahead(self) -> int:
+        """How many steps of a turn are begun one before the other is over; 0: none is."""
+        return self.plan.rounds.ahead and (self.plan.local_steps or max(self.batches, default=0))
+
     def place(self, client: int, step: int) -> tuple[int, int, bool]:
         """(epoch, batch of it, whether it was frozen) of a client's step. Who is not drawn misses some."""
         whole = self.batches[client]  # of an epoch, where none is left out

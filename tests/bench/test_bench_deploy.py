@@ -10,7 +10,7 @@ from toys import TASK, TinyNet
 from cutlayer.bench import deploy as bench_deploy
 from cutlayer.bench import link as bench_link
 from cutlayer.bench import run as bench
-from cutlayer.bench.deploy import ENTRIES, FEWEST, Piece, Staged, ideal
+from cutlayer.bench.deploy import ENTRIES, FEWEST, Piece, Staged, ideal, ideal_ahead
 from cutlayer.bench.parties import Away, Here, scratch
 from cutlayer.core.message import Kind
 from cutlayer.training.batches import as_batch
@@ -88,6 +88,28 @@ def test_the_schedule_is_that_of_a_clock(seed):
     pieces = [Piece(*(draw.randrange(1, 9) for _ in Piece._fields)) for _ in range(draw.randrange(1, 6))]
     delay = draw.randrange(0, 7)
     assert ideal(pieces, Link(rate=8.0, rtt=2.0 * delay)) == by_the_clock(pieces, delay)
+
+
+# -------------------------------------------------------------------------- steps that begin before others end
+def test_one_step_has_nothing_to_be_ahead_of():
+    one = Piece(head=1, z=3, forward=2, u=5, tail=3, du=1, backward=4, dz=4, rest=5)
+    assert ideal_ahead(one, Link(rate=8.0, rtt=3.0), 1) == ideal([one], Link(rate=8.0, rtt=3.0))
+
+
+def test_each_step_more_waits_for_one_round_trip():
+    assert [ideal_ahead(piece(), Link(rtt=1.0), steps) for steps in (1, 2, 10)] == [2.0, 3.0, 11.0]
+
+
+def test_the_next_batch_goes_up_while_the_gradient_comes_down():
+    """The second z leaves behind du (12) and is up (18) before dz is down (23): all that it waits for is its u."""
+    one = piece(head=1, z=6, u=2, tail=1, du=2, backward=3, dz=8)
+    assert ideal_ahead(one, TICKS, 1) == 1 + 6 + 2 + 1 + 2 + 3 + 8
+    assert ideal_ahead(one, TICKS, 2) == (1 + 6 + 2 + 1 + 2 + 3 + 8) + 2 + 1 + 2 + 3 + 8
+
+
+def test_whoever_computes_all_the_time_gains_nothing():
+    one = piece(head=4, tail=3, rest=2)
+    assert ideal_ahead(one, Link(), 5) == 5 * ideal([one], Link())
 
 
 def test_stages_are_those_of_the_step_and_sizes_those_of_its_frames():
@@ -186,6 +208,11 @@ def test_idle(monkeypatch):
 def test_pipeline():
     found = bench_deploy._pipeline(1, Link(rate=200e6, rtt=0.002))
     assert found.ratio > 0 and found.value > 0
+
+
+def test_pipeline_ahead():
+    found = bench_deploy._pipeline_ahead(1, Link(rate=200e6, rtt=0.002))
+    assert found.ratio > 0 and found.value > 0 and "waits for each gradient" in found.unit
 
 
 def test_they_are_listed_and_left_out_where_grpc_is_missing(monkeypatch):

@@ -17,11 +17,12 @@ from cutlayer.engines.ray.fleet import fleet_of
 from cutlayer.training import loop
 from cutlayer.training.loop import Carrier
 from cutlayer.training.plan.optimizers import Adam
-from cutlayer.training.plan.schedule import SplitFed, Turn, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Turn, Wave
 
 CLIENTS = 3
 PLANS = {
     "relay": {"client_optimizer": Adam()},
+    "relay, ahead": {"rounds": Relay(ahead=1), "local_steps": 0},
     "own heads": {"shared_client_network": False},
     "SplitFed 1": {"rounds": SplitFed()},
     "SplitFed 2": {"rounds": SplitFed(version=2)},

@@ -20,7 +20,7 @@ from cutlayer.engines.ray.fleet import fleet_of
 from cutlayer.guards import Noise
 from cutlayer.training import loop
 from cutlayer.training.plan.roles import Frozen, SendOnce
-from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
 from cutlayer.training.protocols import Vanilla
 
 SIDE, EACH, CLASSES = 12, 24, 3
@@ -33,6 +33,7 @@ PLANS = {
     "vanilla, noise": {"protocol": Vanilla(), "guard": Noise(scale=0.1)},
     "frozen": {"roles": Frozen(share=0.4), "protocol": Vanilla()},
     "sent once": {"roles": SendOnce(split=1), "epochs": 3},
+    "relay, ahead": {"rounds": Relay(ahead=1), "local_steps": 0},
 }
 
 
@@ -72,7 +73,7 @@ def same(one, other):
     assert one[1:] == other[1:]
 
 
-ALWAYS = ("relay, micro-batches", "SplitFed, labels", "wave, poison")  # the others are a campaign
+ALWAYS = ("relay, micro-batches", "relay, ahead", "SplitFed, labels", "wave, poison")  # the others are a campaign
 CASES = [
     pytest.param(fields, marks=() if name in ALWAYS else pytest.mark.campaign, id=name)
     for name, fields in PLANS.items()

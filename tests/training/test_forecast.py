@@ -21,10 +21,10 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, LightSplit
 from cutlayer.nets import LeNet
 from cutlayer.rules import FedAvg
-from cutlayer.training.facts.forecast import Piece, Stopwatch, forecast, ideal, in_words
+from cutlayer.training.facts.forecast import Piece, Stopwatch, forecast, ideal, ideal_ahead, in_words
 from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.plan import Plan
-from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.protocols import Vanilla
 from cutlayer.wire.ledger import Ledger
 
@@ -106,6 +106,18 @@ def test_pieces_overlap_as_the_schedule_says():
     assert told["seconds per step"] < whole["seconds per step"]
 
 
+def test_batches_that_are_begun_ahead_wait_for_one_round_trip():
+    watch = watched(forward=2.0, backward=3.0, tail=1.0, steps=10)
+    told, usual = (
+        forecast(LINK, counted(**U_STEPS), watch, seconds=10.0, steps=10, per_epoch=10, ahead=ahead)
+        for ahead in (5, 0)
+    )
+    one = Piece(0.4, 1000, 0.2, 400, 0.1, 200, 0.3, 800, 0.0)
+    assert told["seconds per epoch"] == pytest.approx(2 * ideal_ahead(one, LINK, 5))
+    assert told["step"]["waiting"] == pytest.approx(6 / 5 * 0.5) and told["step"]["up"] == usual["step"]["up"]
+    assert told["seconds per step"] < usual["seconds per step"]
+
+
 def test_one_piece_arrives_when_the_shaped_link_says():
     """The relay's own arithmetic, message by message, ends when the forecast does."""
     one = Piece(head=0.3, z=1500, forward=0.2, u=700, tail=0.1, du=900, backward=0.4, dz=1100, rest=0.05)
@@ -131,7 +143,17 @@ def test_the_watch_tells_server_and_client_apart(monkeypatch):
 
 
 # ------------------------------------------------------------------------------- of real runs
-@pytest.mark.parametrize("changes", [{}, {"protocol": Vanilla()}, {"clients": 2}, {"micro_batches": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"protocol": Vanilla()},
+        {"clients": 2},
+        {"micro_batches": 2},
+        {"rounds": Relay(ahead=1), "local_steps": 0, "batch_size": 8},
+    ],
+    ids=str,
+)
 def test_a_run_is_told_its_bytes_and_rounds(changes):
     """Over a link of one byte a second computing is nothing: what is foretold are the bytes of the ledger."""
     plan = tiny_plan(epochs=2, val_share=0.0, **changes)
@@ -146,13 +168,14 @@ def test_a_run_is_told_its_bytes_and_rounds(changes):
         seconds=run.progress.seconds,
         steps=run.progress.step,
         per_epoch=sum(run.timetable.batches),
+        ahead=run.timetable.ahead,
     )
     ways = {
         way: sum(n for (k, w), n in run.ledger.bytes.items() if w == way and k != "PREDICT") / run.progress.step
         for way in ("up", "down")
     }
     assert told["step"]["up"] == pytest.approx(ways["up"]) and told["step"]["down"] == pytest.approx(ways["down"])
-    if plan.micro_batches == 1:
+    if plan.micro_batches == 1 and not plan.rounds.ahead:
         assert told["seconds per step"] == pytest.approx(sum(ways.values()) + told["step"]["compute"])
         assert told["step"]["compute"] == pytest.approx(run.progress.seconds / run.progress.step)
     else:

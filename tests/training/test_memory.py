@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from toys import GUARDS, TASK, TinyNet, batches, split_and_whole, tiny_plan
+from toys import GUARDS, TASK, LinearNet, TinyNet, batches, split_and_whole, tiny_plan
 
 from cutlayer.cli import app as cli
 from cutlayer.cli.memory import picture, table
@@ -20,7 +20,7 @@ from cutlayer.training.facts.memory import breakdown, by_role, client_memory, to
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
-from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
 from cutlayer.training.step import learn
 
@@ -76,6 +76,21 @@ def parts_of(**changes):
 def test_an_active_client_of_a_plan_is_counted_as_one_that_has_learnt():
     for optimizer in (SGD(), Adam(), SGD(momentum=0.0)):
         assert parts_of(client_optimizer=optimizer)["active"] == measured(client_optimizer=optimizer)
+
+
+def test_a_client_that_is_ahead_keeps_two_batches_before_the_cut_and_copies_of_its_weights():
+    net, optimizer = LinearNet(width=5), SGD()
+    usual, ahead = (
+        by_role(tiny_plan(net=net, batch_size=8, local_steps=0, rounds=rounds, client_optimizer=optimizer), TASK)
+        for rounds in (Relay(), Relay(ahead=1))
+    )
+    assert {**ahead["active"], "activations": 0} == {**usual["active"], "activations": 0}
+    # Before the cut: the flat image for the weights' gradient, what ReLU let through. Behind it: u, and log-softmax.
+    before, behind = 4 * 8 * (144 + 5), usual["active"]["activations"] - 4 * 8 * (144 + 5)
+    assert 0 < behind < before and ahead["active"]["activations"] == 2 * before
+    deep = {"net": LinearNet(width=400), "batch_size": 2, "local_steps": 0}
+    usual, ahead = (by_role(tiny_plan(**deep, rounds=one), TASK)["active"] for one in (Relay(), Relay(ahead=1)))
+    assert ahead["activations"] == usual["activations"] + 4 * 400 * 3  # the tail's weights: a copy for the way back
 
 
 def test_a_frozen_client_keeps_what_lies_between_u_and_the_loss():

@@ -202,6 +202,8 @@ def why_not_captured(plan: Plan, device: torch.device, watched: bool) -> str | N
         return "somebody stands at the server and may rewrite what crosses"
     if plan.client_detectors or plan.micro_batches > 1 or plan.rounds.fused or plan.rounds.merges:
         return "detectors, micro-batches, waves and merged rounds do more in a step than compute"
+    if plan.rounds.ahead:
+        return "a step begins before the one before it is over"
     if not plan.guard.capturable:
         return f"{plan.guard} does more in a step than tensors tell"
     if plan.compression != Compression():

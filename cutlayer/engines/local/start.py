@@ -154,6 +154,7 @@ def train(
             seconds=taken,
             steps=run.progress.step,
             per_epoch=run.timetable.steps // run.plan.epochs,
+            ahead=run.timetable.ahead,
         )
     more = ({} if link is None else {"link": told}) | ({"faster": str(faster)} if str(faster) else {})
     return Result(_finish(run, folder, more))

@@ -1,8 +1,9 @@
 """How long training would take over a link: what was computed here, what would have crossed, and when it arrives.
 
 Client, server and both directions of the link each do one thing at a time. A message takes its bytes over the rate
-and half a round trip; nobody works ahead but the pieces of a batch, which are in flight at once. What a network adds
-of its own (TLS, HTTP/2: a few per mille; lost packets) is left out, and so is encoding (`cutlayer bench codec.cost`).
+and half a round trip; nobody works ahead but the pieces of a batch, which are in flight at once, and clients whose
+plan says so (`Relay(ahead=1)`). What a network adds of its own (TLS, HTTP/2: a few per mille; lost packets) is left
+out, and so is encoding (`cutlayer bench codec.cost`).
 """
 
 import heapq
@@ -54,6 +55,30 @@ def ideal(pieces: Sequence[Piece], link: Link) -> float:
     return finished
 
 
+def ideal_ahead(one: Piece, link: Link, steps: int) -> float:
+    """Seconds of a turn of so many steps, each begun while the gradient of the one before it is on its way."""
+    free = {"up": 0.0, "server": 0.0, "down": 0.0}
+
+    def answered(now: float, asked: float, computed: float, told: float) -> float:
+        """When the answer to what leaves now is there."""
+        stages = ("up", link.seconds(asked)), ("server", computed), ("down", link.back.seconds(told))
+        for way, seconds in stages:
+            free[way] = max(now, free[way]) + seconds
+            now = free[way] + (0.0 if way == "server" else link.rtt / 2)
+        return now
+
+    now = one.head
+    u = answered(now, one.z, one.forward, one.u)
+    for step in range(steps):
+        now = max(now, u) + one.tail
+        dz = answered(now, one.du, one.backward, one.dz)
+        if step + 1 < steps:
+            now += one.head
+            u = answered(now, one.z, one.forward, one.u)
+        now = max(now, dz) + one.rest
+    return now
+
+
 class Stopwatch:
     """A watcher before the server: seconds of the server, and of the client between an answer and the gradient."""
 
@@ -92,12 +117,13 @@ class Stopwatch:
 
 
 def forecast(
-    link: Link, ledger: Ledger, watch: Stopwatch, *, seconds: float, steps: int, per_epoch: int
+    link: Link, ledger: Ledger, watch: Stopwatch, *, seconds: float, steps: int, per_epoch: int, ahead: int = 0
 ) -> dict[str, Any] | None:
     """Seconds of a step and of an epoch over this link; None, where nothing was trained here.
 
     `seconds` are those of the turns that `watch` saw, `steps` all that the ledger has counted (they may be more: a
-    resumed run), `per_epoch` how many of them an epoch has.
+    resumed run), `per_epoch` how many of them an epoch has, `ahead` how many of a turn are begun one before the
+    other is over (`Timetable.ahead`).
     """
     if not steps or not watch.count[Kind.BACKWARD]:
         return None
@@ -107,8 +133,10 @@ def forecast(
     compute = pieces * (one.head + one.forward + one.tail + one.backward)
     up = link.seconds(pieces * (one.z + one.du)) + orders.up + lifts.up
     down = link.back.seconds(pieces * (one.u + one.dz)) + orders.down + lifts.down
-    waiting = 2 * link.rtt + orders.waiting + lifts.waiting
-    step = ideal([one] * pieces, link) + sum(orders) + sum(lifts)
+    rounds = 1 + 1 / ahead if ahead else 2  # trips that a step waits for
+    waiting = rounds * link.rtt + orders.waiting + lifts.waiting
+    alone = ideal_ahead(one, link, ahead) / ahead if ahead else ideal([one] * pieces, link)
+    step = alone + sum(orders) + sum(lifts)
     return {
         "link": str(link),
         "seconds per step": step,

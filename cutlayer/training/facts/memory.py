@@ -82,7 +82,18 @@ def breakdown(plan: Plan, task: Task) -> dict[str, Bytes]:
     )
     u = cut_shapes(plan, task).u
     modes = [mode for mode in MODES if mode != "frozen" or plan.protocol.crosses]
-    return {mode: client_memory(client, batch, u, mode) for mode in modes}
+    found = {mode: client_memory(client, batch, u, mode) for mode in modes}
+    if plan.rounds.ahead:
+        found["active"]["activations"] = _kept_ahead(client, batch, u)
+    return found
+
+
+def _kept_ahead(client: ClientNetwork, batch: Batch, u: tuple[int, ...]) -> int:
+    """Of the step and its copies of the weights, or of two batches before the cut, whichever is more."""
+    split = copy.deepcopy(client.split).train()
+    remote = Remote(client.number, far_away(batch, u, split.guard.fan_out))
+    whole = _total(_saved(lambda: split.terms(batch, remote), set()))
+    return max(whole, 2 * _total(_saved(lambda: split.guarded(batch), set())))
 
 
 def by_role(plan: Plan, task: Task) -> dict[str, Bytes]:

@@ -61,7 +61,7 @@ FIELDS: dict[str, Field] = {
     ),
     "rounds": Field(
         "Relay (one after the other), Wave (all at once, one step), 'SplitFed(version=1)' (merged after "
-        "--local-steps batches).",
+        "--local-steps batches); 'Relay(ahead=1)' for slow links.",
         "rounds",
     ),
     "rule": Field("How what clients bring is merged, e.g. FedAvg, 'FedMuon(lr=0.05)', Krum.", "rules"),

@@ -42,6 +42,7 @@ class Rounds(Spec):
     waves: ClassVar[bool] = False  # the body steps once for all clients of a round
     fused: ClassVar[bool] = False  # the body computes the batches of all clients of a round in one pass
     fresh: ClassVar[bool] = False  # clients' optimizers start anew in every round, instead of living on
+    ahead: ClassVar[int] = 0  # batches whose heads are computed before the step before them is over
 
     def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
         """The rounds of one pass, from the turns of all clients that take part in it."""
@@ -61,6 +62,8 @@ class Rounds(Spec):
             )
         if rule.merges and rule != FedAvg() and not plan.shared_client_network and not self.own_bodies:
             raise ValueError(f"{rule!r} has nothing to merge: heads are the clients' own, and there is one body")
+        if self.ahead:
+            refuse_unfit_ahead(self, plan)
 
     def bodies(self, body: nn.Module, make_optimizer: Optimizing, rule: Rule) -> RoundBodies:
         """What becomes of the server's body in a round."""
@@ -69,9 +72,17 @@ class Rounds(Spec):
 
 @dataclass(frozen=True, repr=False)
 class Relay(Rounds):
-    """One client after the other, each from where the last one stopped (sequential split learning)."""
+    """One client after the other, each from where the last one stopped (sequential split learning).
 
+    With `ahead=1` a client sends its next batch while a gradient is on its way: faster on a slow link, and what is
+    before the cut learns from gradients one step old.
+    """
+
+    ahead: Literal[0, 1] = 0  # type: ignore[misc]  # batches of a turn that are begun before the step before is over
     merges = False
+
+    def __post_init__(self) -> None:
+        _refuse_other_than_one(self)
 
     def arranged(self, turns: list[Turn], seed: int) -> list[tuple[Turn, ...]]:
         return [(turn,) for turn in turns]
@@ -114,13 +125,15 @@ class SplitFed(Rounds):
     """Heads start alike and are merged after every round; version 1 has a body for each client, version 2 one body.
 
     In version 1 the bodies are merged like the heads. In version 2 the one body learns from the clients in an order
-    that is drawn for every round (Thapa et al. 2022).
+    that is drawn for every round (Thapa et al. 2022). `ahead` as in `Relay`.
     """
 
     version: Literal[1, 2] = 1
     fresh: bool = False  # type: ignore[misc]  # momentum and the like start anew in every round: stateless clients
+    ahead: Literal[0, 1] = 0  # type: ignore[misc]
 
     def __post_init__(self) -> None:
+        _refuse_other_than_one(self)
         if self.version not in (1, 2):
             raise ValueError(f"SplitFed has version 1 (a body a client) and 2 (one body); got {self.version!r}")
 
@@ -138,6 +151,35 @@ class SplitFed(Rounds):
             lot = torch.randperm(len(turns), generator=generator(derive(seed, "order"))).tolist()
             turns = [turns[place] for place in lot]
         return super().arranged(turns, seed)
+
+
+def _refuse_other_than_one(rounds: Rounds) -> None:
+    if type(rounds.ahead) is not int or rounds.ahead not in (0, 1):
+        raise ValueError(
+            f"ahead is 0, or 1: one batch is begun before the step before it is over; got {rounds.ahead!r}"
+        )
+
+
+def refuse_unfit_ahead(rounds: Rounds, plan: "Plan") -> None:
+    """A ValueError where no batch of a plan can be begun before the step before it is over."""
+    guard, exact = plan.guard, "ahead=0"
+    reasons = {
+        "a turn of one batch has no next one: take local_steps=2 or more, or 0 for a whole epoch": plan.local_steps
+        == 1,
+        "pieces of a batch are in flight already: take micro_batches=1, or " + exact: plan.micro_batches > 1,
+        f"nothing crosses in {plan.protocol} that would be waited for: take {exact}": not plan.protocol.crosses,
+        f"clients that {plan.roles!r} freezes wait for no gradient: take roles=AllActive(), or {exact}": (
+            plan.roles.freezes
+        ),
+        f"a client's detectors look at one step at a time: take {exact}": bool(plan.client_detectors),
+        f"{guard!r} reads the gradients of one step at a time: take {exact}": guard.reads_gradients,
+        f"{guard!r} exchanges the server's half between two steps, and there is no between: take {exact}": bool(
+            guard.exchange
+        ),
+    }
+    for why, unfit in reasons.items():
+        if unfit:
+            raise ValueError(f"{rounds!r}: {why}")
 
 
 def epoch_rounds(

@@ -24,7 +24,7 @@ from cutlayer.training.batches import task_of
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen, SendOnce
-from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, Vanilla
 
@@ -76,6 +76,9 @@ FAULTED = {
     "a fused wave": tiny_plan(**_LONG, rounds=Wave(fused=True), net=TinyNet(norm="group"), guard=LightSplit(ratio=4)),
     "frozen clients in a wave": tiny_plan(**_LONG, roles=Frozen(share=0.4), rounds=Wave(), protocol=Vanilla()),
     "SplitFed, a robust merge": tiny_plan(**_LONG, rounds=SplitFed(), rule=Median()),
+    "ahead": tiny_plan(
+        **_LONG, rounds=Relay(ahead=1), local_steps=3, guard=Noise(scale=0.1), client_optimizer=Adam()
+    ),
     "one body, drawn clients, Muon": tiny_plan(
         **_LONG, rounds=SplitFed(version=2), rule=FedMuon(), clients_per_round=2
     ),

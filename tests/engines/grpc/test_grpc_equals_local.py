@@ -22,7 +22,7 @@ from cutlayer.training.plan.lr_schedules import Cosine
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen, SendOnce
-from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
 from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
 from cutlayer.wire import frames as wire
 
@@ -121,6 +121,12 @@ PLANS = {
     "a decoder replaced, vanilla": plan(
         protocol=Vanilla(), guard=Chain(LFQ(bits=3, freq=4, decoder="client", pre=3), WCC(weight=0.001))
     ),
+    "ahead, vanilla, one client": plan(rounds=Relay(ahead=1), local_steps=0, protocol=Vanilla(), clients=1),
+    "ahead, chain": plan(rounds=Relay(ahead=1), local_steps=0, guard=CHAIN, client_optimizer=Adam()),
+    "ahead, bypass, own heads": plan(
+        rounds=Relay(ahead=1), local_steps=2, protocol=Bypass(), guard=Noise(scale=0.1), shared_client_network=False
+    ),
+    "ahead, SplitFed": plan(rounds=SplitFed(ahead=1), local_steps=3, guard=CHAIN, rule=FedAvgM()),
 }
 
 

@@ -11,6 +11,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.core.remote import Remote
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.rules import FedAvgM
+from cutlayer.training import client as training_client
 from cutlayer.training.client import Client
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Federated, Vanilla
@@ -23,6 +24,10 @@ def plan(**changes):
 LOST = {
     "SplitFed": plan(rounds=SplitFed(), local_steps=2, rule=FedAvgM()),
     "SplitFed, one body, vanilla": plan(rounds=SplitFed(version=2), protocol=Vanilla()),
+    "SplitFed, ahead": plan(rounds=SplitFed(ahead=1), local_steps=0, epochs=3),
+    "SplitFed, one body, vanilla, ahead": plan(
+        rounds=SplitFed(version=2, ahead=1), local_steps=0, epochs=3, protocol=Vanilla()
+    ),
     "a wave": plan(rounds=Wave()),
     "a fused wave": plan(rounds=Wave(fused=True)),
     "federated": plan(rounds=SplitFed(), protocol=Federated()),
@@ -34,9 +39,9 @@ def test_a_client_that_loses_its_numbers_is_left_out_as_in_one_process(plan, tmp
     """In every second of its steps, so that it takes part again in between."""
     make = Client.batch
 
-    def batch(client, index):
-        made = make(client, index)
-        lost = client.number == 1 and client.network.steps % 2 == 0
+    def batch(client, index, later=0):
+        made = make(client, index, later)
+        lost = client.number == 1 and (client.network.steps + later) % 2 == 0
         return replace(made, x=made.x * torch.nan) if lost else made
 
     monkeypatch.setattr(Client, "batch", batch)
@@ -46,6 +51,22 @@ def test_a_client_that_loses_its_numbers_is_left_out_as_in_one_process(plan, tmp
     refuse_other_weights(local, run)
     refuse_other_counts(local, run)
     assert run.host.coordinator.rejected == local.coordinator.rejected and run.results["server"]["refused"] == {}
+
+
+def test_a_piece_that_loses_its_numbers_leaves_no_answer_behind(tmp_path, monkeypatch):
+    """The piece before it has asked already: whoever goes on without hearing it takes the answer for an order."""
+    chosen, make = plan(rounds=SplitFed(), local_steps=2, micro_batches=2), training_client.training_batch
+
+    def batch(plan, samples, index, seed):
+        made = make(plan, samples, index, seed)
+        return replace(made, x=made.x * torch.nan) if seed % 7 == 0 else made
+
+    monkeypatch.setattr(training_client, "training_batch", batch)
+    local = undisturbed(chosen)
+    run = rehearse(chosen, tmp_path)
+    refuse_other_weights(local, run)
+    ours, theirs = (sorted(map(str, side.rejected)) for side in (local.coordinator, run.host.coordinator))
+    assert ours == theirs != []
 
 
 @pytest.mark.parametrize(

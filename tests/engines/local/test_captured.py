@@ -14,6 +14,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LFQ, SEAL, LightSplit, NoGuard, Noise, Quantize, TopK
 from cutlayer.guards.chain import Chain
 from cutlayer.training.plan.optimizers import SGD, Adam
+from cutlayer.training.plan.schedule import Relay
 from cutlayer.training.step import learn
 from cutlayer.wire.ledger import Ledger
 
@@ -29,6 +30,7 @@ GUARDS = [NoGuard(), LightSplit(ratio=2), SEAL(energy=0.7), Quantize(bits=4), LF
         (tiny_plan(guard=Noise()), "Noise"),
         (tiny_plan(guard=Chain(LightSplit(ratio=2), Noise())), "Noise"),
         (tiny_plan(batch_size=8, micro_batches=2), "micro-batches"),
+        (tiny_plan(rounds=Relay(ahead=1), local_steps=0), "before the one before"),
     ],
     ids=str,
 )

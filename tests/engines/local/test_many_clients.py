@@ -45,6 +45,7 @@ KINDS = {
     "some of them": {"clients_per_round": 2, "shared_client_network": False},
     "federated": {"protocol": Federated(), "rounds": SplitFed(), "local_steps": 2},
     "pieces": {"micro_batches": 2, "shared_client_network": False},
+    "ahead": {"rounds": SplitFed(version=2, ahead=1), "local_steps": 2},
 }
 
 

@@ -25,7 +25,7 @@ from cutlayer.rules import Scaffold
 from cutlayer.training import loop
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.roles import Frozen, SendOnce
-from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
 from cutlayer.training.protocols import Federated, Vanilla
 
 PLAIN = SGD(lr=0.1, momentum=0.0)
@@ -48,6 +48,7 @@ PLANS = {
     "fused wave": {"rounds": Wave(fused=True), "net": GROUP},
     "frozen": {"rounds": SplitFed(), "roles": Frozen(share=0.5)},
     "micro-batches": {"micro_batches": 2},
+    "ahead": {"rounds": Relay(ahead=1), "local_steps": 2, "guard": Noise(scale=0.1)},
     "federated": {"protocol": Federated(), "rounds": SplitFed()},
     "labels travel": {"protocol": Vanilla(), "guard": LightSplit(ratio=4), "compression": HALF},
     "learnt lift": {"guard": LFQ(groups=2, bits=3, levels="learned"), "rounds": SplitFed(version=2)},
