@@ -1,4 +1,4 @@
-"""A step of an optimizer in few calls.
+"""A walk through autograd, and a step of an optimizer, in few calls.
 
 torch's own wraps the same arithmetic in ten times as much: hooks, profiling, one call for every tensor. The step of a
 small network hardly computes longer.
@@ -13,6 +13,28 @@ from torch.optim import optimizer as torchs
 
 Group = dict[str, Any]
 Kept = list[dict[str, Any]]  # of every parameter: what is remembered from step to step
+# What can be asked of an optimizer that torch does in another way.
+_ASKED = (
+    "maximize",
+    "differentiable",
+    "foreach",
+    "fused",
+    "capturable",
+    "amsgrad",
+    "decoupled_weight_decay",
+    "dampening",
+)
+
+
+def backward(result: Tensor, gradient: Tensor | None = None) -> None:
+    """`result.backward(gradient)`. On the CPU without the wrapping, which is for compilers and other kinds of tensors."""
+    if type(result) is not Tensor or not result.is_cpu:
+        result.backward(gradient)
+        return
+    given = torch.ones_like(result) if gradient is None and not result.dim() else gradient
+    torch.autograd.Variable._execution_engine.run_backward(
+        (result,), (given,), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
@@ -40,8 +62,7 @@ def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
 
 def _is_usual(group: Group) -> bool:
     """Whether a step is plain descent in Python floats: nothing was asked for that torch does in another way."""
-    asked = ("maximize", "differentiable", "foreach", "fused", "capturable", "amsgrad", "decoupled_weight_decay")
-    return not any(group.get(name) for name in asked) and type(group["lr"]) is float and not group.get("dampening")
+    return type(group["lr"]) is float and not any(map(group.get, _ASKED))
 
 
 def _ready(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor], list[Tensor], Kept] | None:

@@ -26,7 +26,7 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     """The codec that takes the fewest bytes, and how many. Never more than the tensor's own bytes.
 
     Most tensors are dense: they cost one pass that counts zeros. What has no gradient (labels, indices) goes raw.
-    Who has bytes for it already says how many: half of the tensor's own is not looked for where that is no fewer.
+    Who has bytes for it already says how many (`below`): where no codec can take fewer, none is looked for.
     """
     if _goes_raw(tensor):
         return RAW, RAW.size(tensor)
@@ -34,7 +34,7 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
         shape, each = tuple(tensor.shape), tensor.element_size()
         return _chosen(shape, each, torch.stack([fact.long() for fact in counted_there(tensor)]).tolist(), below)
     found = on_host(tensor)
-    best = _without_zeros(found, tensor.shape)
+    best = _without_zeros(found, tensor.shape, below)
     if found.itemsize <= 2 or not may_fit(found):
         return best
     halved = HALF.size_of(len(found), found.itemsize, BFLOAT16)
@@ -78,11 +78,11 @@ def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: floa
     return (HALF, halved) if not all(misfits) and halved < min(best[1], below) else best
 
 
-def _without_zeros(found: NDArray[Any], shape: tuple[int, ...]) -> tuple[Codec, int]:
+def _without_zeros(found: NDArray[Any], shape: tuple[int, ...], below: float) -> tuple[Codec, int]:
     """The best of leaving out nothing, any zeros, or those at the ends of rows."""
     each, elements, nonzero = found.itemsize, len(found), int(np.count_nonzero(found))
-    if nonzero == elements:  # nothing to leave out, whichever way
-        return RAW, nonzero * each
+    if nonzero == elements or nonzero * each >= below:  # nothing to leave out, whichever way; or not enough
+        return RAW, elements * each
     best, (rows, length) = _any_zeros(elements, nonzero, each), rows_of(shape)
     # Prefixes leave out the zeros at the ends of rows: this many of them are needed to win.
     needed = elements - (best[1] - 1 - PREFIX.size_of(rows, length, 0, each)) // each
