@@ -115,7 +115,13 @@ class Client:
         return epoch_batches(self.own.count, self.plan.batch_size, self.secret("order", epoch), self.plan.least_batch)
 
     def batch(self, index: Tensor) -> Batch:
-        return training_batch(self.plan, self.samples, index, self._drawn())
+        return self._batch(index, self._drawn())
+
+    def _batch(self, index: Tensor, seed: int) -> Batch:
+        """Of a share nothing is copied for it, where samples are read as they lie in the pool."""
+        if self._samples is None and self.plan.poison is None and self.device.type == "cpu":
+            return training_batch(self.plan, self.own.pool, self.own.places(index), seed)
+        return training_batch(self.plan, self.samples, index, seed)
 
     def _drawn(self) -> int:
         """From which the numbers of the next step are drawn."""
@@ -194,7 +200,7 @@ class Client:
         batches = self._batches(epoch)
         for place, index in enumerate(batches[first:last], start=first):
             # Where this turn ends, the next one of this client most likely begins.
-            if self.samples.on_disk:
+            if self.own.pool.on_disk:
                 self.samples.soon([piece for one in soon_of(batches, place) for piece in self.micro_batches(one)])
             terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
             learnt += len(index)
@@ -240,9 +246,7 @@ class Client:
         if self.plan.micro_batches == 1:
             return self.uplink.learn(self.network, self.batch(index), hooks=hooks)
         pieces, seed = self.micro_batches(index), self._drawn()
-        batches = [
-            training_batch(self.plan, self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)
-        ]
+        batches = [self._batch(piece, derive(seed, place)) for place, piece in enumerate(pieces)]
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.steps + 1) * self.plan.micro_batches - len(pieces)
         post = self.uplink.post or _at_once(self.uplink.send)
