@@ -30,7 +30,7 @@ _IS_SPARSE, _IS_HERE = attrgetter("is_sparse"), attrgetter("is_cpu")
 
 
 def backward(result: Tensor, gradient: Tensor | None = None) -> None:
-    """`result.backward(gradient)`. On the CPU without the wrapping, which is for compilers and other kinds of tensors."""
+    """`result.backward(gradient)`. On the CPU without the wrapping, which is for compilers and other tensors."""
     if type(result) is not Tensor or not result.is_cpu:
         result.backward(gradient)
         return

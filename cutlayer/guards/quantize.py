@@ -89,7 +89,7 @@ def _any(flags: Tensor) -> Tensor:
 
 
 def _grids(begin: Tensor, end: Tensor, has_zeros: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Where each row's grid begins, how wide its steps are, and the code of 0 in rows that have zeros (None: it is 0).
+    """Where each row's grid begins, how wide its steps are, and the code of 0 in rows with zeros (None: it is 0).
 
     What is exactly zero stays so, since the wire leaves it out: a row with zeros and negative values gets a grid with
     a level at 0. It reaches both ends, and its steps are wider for it. With a single step only the longer side is
