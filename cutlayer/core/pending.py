@@ -27,9 +27,10 @@ class Pending:
 
     def hold(self, message: Message, held: Held) -> None:
         """Keep the graph of a piece until its gradient comes, and no graph of a batch that was given up."""
-        batch, waits = message.step // self.micro_batches, self.held.get(message.client, {})
-        same = {step: one for step, one in waits.items() if step // self.micro_batches == batch}
-        self.held[message.client] = same | {message.step: held}
+        batch, waits = message.step // self.micro_batches, self.held.setdefault(message.client, {})
+        for step in [step for step in waits if step // self.micro_batches != batch]:
+            del waits[step]
+        waits[message.step] = held
 
     def take(self, message: Message, version: int) -> Held:
         """The forward pass that a BACKWARD belongs to, or a refusal, which changes nothing."""
@@ -67,6 +68,6 @@ class Pending:
 
 def _same(one: Message, other: Message) -> bool:
     """A retry repeats the whole message. A new conversation may reuse a step number, never the data as well."""
-    return (one.kind, one.step, one.tensors.keys()) == (other.kind, other.step, other.tensors.keys()) and all(
-        torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items()
-    )
+    if one.step != other.step or one.kind != other.kind or one.tensors.keys() != other.tensors.keys():
+        return False
+    return all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())

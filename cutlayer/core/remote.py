@@ -89,8 +89,7 @@ class Remote:
 
 
 def _crossing(z: Tensor) -> Tensor:
-    # A frozen client still owes the server a backward pass.
-    return z if z.requires_grad else z.detach().requires_grad_()
+    return z if z.requires_grad else z.detach().requires_grad_()  # a frozen client owes the server a backward pass
 
 
 class _Computed(torch.autograd.Function):

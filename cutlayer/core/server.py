@@ -11,6 +11,7 @@ from .errors import ProtocolError
 from .message import Kind, Message, Watcher, through
 from .pending import Held, Pending
 from .seeds import derive, seeded
+from .stepping import backward
 
 
 class Server:
@@ -45,11 +46,11 @@ class Server:
     def optimizer(self) -> torch.optim.Optimizer | None:
         return self.bodies.optimizer
 
-    @torch.enable_grad()
     def handle(self, message: Message) -> Message:
         """Answer one message. In process the caller sits inside its own forward pass: gradients are on here."""
-        self.catch_up()
-        return self._handle(message)
+        with torch.enable_grad():
+            self.catch_up()
+            return self._handle(message)
 
     def catch_up(self) -> None:
         """Make the step that was put off, at the latest when the next message comes."""
@@ -100,7 +101,7 @@ class Server:
         z, logits = self._computed(message)
         loss = self.loss_of(message, logits)
         if message.client in self._frozen:  # its client wants no gradient, so there is nothing to wait for
-            loss.backward()
+            backward(loss)
             self._learnt(message.client, len(z))
         else:
             self.pending.hold(message, Held(z, loss, self.bodies.version(message.client)))
@@ -113,7 +114,7 @@ class Server:
 
     def _backward(self, message: Message) -> Message:
         held = self.pending.take(message, self.bodies.version(message.client))
-        held.u.backward(message["du"])
+        backward(held.u, message["du"])
         if (message.step + 1) % self.pending.micro_batches == 0:  # the last piece makes the batch whole
             self._learnt(message.client, len(held.z))
         if message.client in self._frozen:

@@ -55,7 +55,7 @@ class Split(nn.Module):
             raise ValueError(
                 f"samples share rows of what leaves, and {', '.join(beside)} beside it fits none of them"
             )
-        return (made if made.home is not None else made._replace(home=kept)), beside
+        return (made if kept is None or made.home is not None else made._replace(home=kept)), beside
 
     def send(self, batch: Batch) -> Tensor:
         """What leaves the client for each sample of this batch, without sending it: the server's whole view of it."""

@@ -1,10 +1,11 @@
-"""A step of an optimizer in few calls.
+"""A walk through autograd, and a step of an optimizer, in few calls.
 
 torch's own wraps the same arithmetic in ten times as much: hooks, profiling, one call for every tensor. The step of a
 small network hardly computes longer.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,6 +14,30 @@ from torch.optim import optimizer as torchs
 
 Group = dict[str, Any]
 Kept = list[dict[str, Any]]  # of every parameter: what is remembered from step to step
+# What can be asked of an optimizer that torch does in another way.
+_ASKED = (
+    "maximize",
+    "differentiable",
+    "foreach",
+    "fused",
+    "capturable",
+    "amsgrad",
+    "decoupled_weight_decay",
+    "dampening",
+)
+
+_IS_SPARSE, _IS_HERE = attrgetter("is_sparse"), attrgetter("is_cpu")
+
+
+def backward(result: Tensor, gradient: Tensor | None = None) -> None:
+    """`result.backward(gradient)`. On the CPU without the wrapping, which is for compilers and other tensors."""
+    if type(result) is not Tensor or not result.is_cpu:
+        result.backward(gradient)
+        return
+    given = torch.ones_like(result) if gradient is None and result.numel() == 1 else gradient
+    torch.autograd.Variable._execution_engine.run_backward(
+        (result,), (given,), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
@@ -40,15 +65,16 @@ def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
 
 def _is_usual(group: Group) -> bool:
     """Whether a step is plain descent in Python floats: nothing was asked for that torch does in another way."""
-    asked = ("maximize", "differentiable", "foreach", "fused", "capturable", "amsgrad", "decoupled_weight_decay")
-    return not any(group.get(name) for name in asked) and type(group["lr"]) is float and not group.get("dampening")
+    return type(group["lr"]) is float and not any(map(group.get, _ASKED))
 
 
 def _ready(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor], list[Tensor], Kept] | None:
     """(parameters that have a gradient, these, what is kept of them); None: leave it to torch."""
     parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
     gradients = [parameter.grad for parameter in parameters]
-    if any(one.is_sparse or one.is_complex() for one in gradients) or not _lie_together(group, gradients):
+    if any(map(_IS_SPARSE, gradients)) or any(map(Tensor.is_complex, gradients)):
+        return None
+    if not all(map(_IS_HERE, gradients)) and not _lie_together(group, gradients):
         return None
     if not group.get("betas") and not group["momentum"]:
         return parameters, gradients, []
@@ -59,12 +85,10 @@ def _ready(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor]
 
 
 def _lie_together(group: Group, gradients: list[Tensor]) -> bool:
-    """Whether all are on the CPU, or all alike on one GPU, where torch by itself steps all of a kind at once as well.
+    """Whether all are alike on one GPU, where torch by itself steps all of a kind at once as well.
 
     Adam never comes here with tensors of a GPU: its counters are there too then, which `_is_usual` knows.
     """
-    if all(one.is_cpu for one in gradients):
-        return True
     kinds = {(one.device, one.dtype) for one in (*group["params"], *gradients)}
     return len(kinds) == 1 and gradients[0].is_cuda and group.get("foreach") is None
 

@@ -26,6 +26,8 @@ def epoch_batches(count: int, size: int, seed: int, least: int = 2) -> list[Tens
 def in_batches(index: Tensor, size: int, least: int = 2) -> list[Tensor]:
     """`index` in pieces of `size`. A last piece below `least` joins the one before it: BatchNorm cannot train on one
     sample, and a guard that hides a sample among k others needs k of them."""
+    if len(index) <= size:
+        return [index]
     batches = list(index.split(size))
     if len(batches) > 1 and len(batches[-1]) < least:
         batches[-2:] = [torch.cat(batches[-2:])]

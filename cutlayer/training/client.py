@@ -118,7 +118,13 @@ class Client:
 
     def batch(self, index: Tensor, later: int = 0) -> Batch:
         """Of the next step, or of one so many steps later."""
-        return training_batch(self.plan, self.samples, index, self._drawn(later))
+        return self._batch(index, self._drawn(later))
+
+    def _batch(self, index: Tensor, seed: int) -> Batch:
+        """Of a share nothing is copied for it, where samples are read as they lie in the pool."""
+        if self._samples is None and self.plan.poison is None and self.device.type == "cpu":
+            return training_batch(self.plan, self.own.pool, self.own.places(index), seed)
+        return training_batch(self.plan, self.samples, index, seed)
 
     def _drawn(self, later: int = 0) -> int:
         """From which the numbers of the next step are drawn."""
@@ -198,7 +204,7 @@ class Client:
         with closing(self._ahead(batches[first:last], hooks)) as ahead:
             for place, index in enumerate(batches[first:last], start=first):
                 # Where this turn ends, the next one of this client most likely begins.
-                if self.samples.on_disk:
+                if self.own.pool.on_disk:
                     self.samples.soon([piece for one in soon_of(batches, place) for piece in self.micro_batches(one)])
                 if self.plan.rounds.ahead:
                     terms = next(ahead)
@@ -253,9 +259,7 @@ class Client:
         if self.plan.micro_batches == 1:
             return self.uplink.learn(self.network, self.batch(index), hooks=hooks)
         pieces, seed = self.micro_batches(index), self._drawn()
-        batches = [
-            training_batch(self.plan, self.samples, piece, derive(seed, place)) for place, piece in enumerate(pieces)
-        ]
+        batches = [self._batch(piece, derive(seed, place)) for place, piece in enumerate(pieces)]
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.steps + 1) * self.plan.micro_batches - len(pieces)
         post = self.uplink.post or _at_once(self.uplink.send)

@@ -36,6 +36,10 @@ class OwnData:
         """Its own; those of a share are copied out of the pool."""
         return self.pool if self.share is None else self.pool[self.share]
 
+    def places(self, index: Tensor) -> Tensor:
+        """Where in the pool these of its samples are."""
+        return index if self.share is None else self.share[index]
+
     def first(self, most: int) -> Tensor:
         """Which samples of the pool the first `most` of its own are."""
         return (torch.arange(len(self.pool)) if self.share is None else self.share)[:most]

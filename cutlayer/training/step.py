@@ -18,7 +18,7 @@ from ..core.remote import Remote
 from ..core.seeds import seeded
 from ..core.split import Split
 from ..core.state import State, drop_gradients, freeze, load_changing, load_optimizer, named, optimizer_state, unnamed
-from ..core.stepping import step
+from ..core.stepping import backward, step
 
 
 @dataclass
@@ -61,9 +61,8 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepH
         told = _numbers(client.split.guard.notes | terms)
         values = {name: told[name] for name in terms}
         check_terms(client, values)
-        loss = reduce(torch.add, terms.values())
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
-        loss.backward()
+        backward(reduce(torch.add, terms.values()))
         hooks.after_backward()
         if client.optimizer is not None:
             if update:
@@ -180,8 +179,8 @@ def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:
 
 def check_terms(client: ClientNetwork, values: Mapping[str, float]) -> None:
     """Stop where numbers are lost, and name the term that lost them."""
-    broken = {name: value for name, value in values.items() if not isfinite(value)}
-    if broken:
+    if not all(map(isfinite, values.values())):
+        broken = {name: value for name, value in values.items() if not isfinite(value)}
         where = f"training turned non-finite at step {client.steps} of client {client.number}"
         which = ", ".join(f"{name} is {value}" for name, value in broken.items())
         # A single broken term is the culprit; if all are, the activations went before them.

@@ -13,7 +13,7 @@ from torch import Tensor
 from .codecs.base import Codec
 from .codecs.half import BFLOAT16, PLAIN, Half, form_of, may_fit, misfits_there
 from .codecs.parts.bits import MOST_ELEMENTS, on_host, rows_of, words
-from .codecs.prefix import Prefix, kept_lengths
+from .codecs.prefix import Prefix, zeros_at_ends
 from .codecs.raw import Raw
 from .codecs.sparse import Sparse
 from .later import Later
@@ -26,7 +26,7 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     """The codec that takes the fewest bytes, and how many. Never more than the tensor's own bytes.
 
     Most tensors are dense: they cost one pass that counts zeros. What has no gradient (labels, indices) goes raw.
-    Who has bytes for it already says how many: half of the tensor's own is not looked for where that is no fewer.
+    Who has bytes for it already says how many (`below`): where no codec can take fewer, none is looked for.
     """
     if _goes_raw(tensor):
         return RAW, RAW.size(tensor)
@@ -34,7 +34,7 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
         shape, each = tuple(tensor.shape), tensor.element_size()
         return _chosen(shape, each, torch.stack([fact.long() for fact in counted_there(tensor)]).tolist(), below)
     found = on_host(tensor)
-    best = _without_zeros(found, tensor.shape)
+    best = _without_zeros(found, tensor.shape, below)
     if found.itemsize <= 2 or not may_fit(found):
         return best
     halved = HALF.size_of(len(found), found.itemsize, BFLOAT16)
@@ -78,19 +78,18 @@ def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: floa
     return (HALF, halved) if not all(misfits) and halved < min(best[1], below) else best
 
 
-def _without_zeros(found: NDArray[Any], shape: tuple[int, ...]) -> tuple[Codec, int]:
+def _without_zeros(found: NDArray[Any], shape: tuple[int, ...], below: float) -> tuple[Codec, int]:
     """The best of leaving out nothing, any zeros, or those at the ends of rows."""
-    each, nonzero = found.itemsize, int(np.count_nonzero(found))
-    if nonzero == len(found):  # nothing to leave out, whichever way
-        return RAW, nonzero * each
-    rows, length = rows_of(shape)
-    best = _any_zeros(len(found), nonzero, each)
-    # Prefixes keep every non-zero value and the zeros before the last one. This many of these can be afforded:
-    room = (best[1] - 1 - PREFIX.size_of(rows, length, nonzero, each)) // each
-    if room < 0 or _has_more_inner_zeros(found, rows, length, room):
+    each, elements, nonzero = found.itemsize, len(found), int(np.count_nonzero(found))
+    if nonzero == elements or nonzero * each >= below:  # nothing to leave out, whichever way; or not enough
+        return RAW, elements * each
+    best, (rows, length) = _any_zeros(elements, nonzero, each), rows_of(shape)
+    # Prefixes leave out the zeros at the ends of rows: this many of them are needed to win.
+    needed = elements - (best[1] - 1 - PREFIX.size_of(rows, length, 0, each)) // each
+    if needed > elements - nonzero:
         return best
-    kept = int(kept_lengths(torch.from_numpy(found).reshape(rows, length)).sum())
-    return _or_prefix(best, rows, length, kept, each)
+    ends = zeros_at_ends(found.reshape(rows, length), needed)
+    return best if ends < needed else (PREFIX, PREFIX.size_of(rows, length, elements - ends, each))
 
 
 def _any_zeros(elements: int, nonzero: int, each: int) -> tuple[Codec, int]:
@@ -101,20 +100,3 @@ def _any_zeros(elements: int, nonzero: int, each: int) -> tuple[Codec, int]:
 def _or_prefix(best: tuple[Codec, int], rows: int, length: int, kept: int, each: int) -> tuple[Codec, int]:
     prefix = PREFIX.size_of(rows, length, kept, each)
     return (PREFIX, prefix) if prefix < best[1] else best
-
-
-def _has_more_inner_zeros(found: NDArray[Any], rows: int, length: int, room: int) -> bool:
-    """Whether it is sure that there are more than `room`. Half of the rows mostly tell."""
-    half = rows // 2 * length
-    sure = _inner_zeros(found[:half], length)
-    return sure > room or sure + _inner_zeros(found[half:], length) > room
-
-
-def _inner_zeros(found: NDArray[Any], length: int) -> int:
-    """As many zeros as stand before the last non-zero value of their row at least: those right before a value.
-
-    In few steps along the memory, which rows would interrupt: most tensors end here.
-    """
-    is_kept = found != 0
-    rises, between = is_kept[1:] > is_kept[:-1], is_kept[length::length] > is_kept[length - 1 : -1 : length]
-    return int(np.count_nonzero(rises)) - int(np.count_nonzero(between))  # from one row to the next is none

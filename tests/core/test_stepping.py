@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from cutlayer.core.stepping import step
+from cutlayer.core.stepping import backward, step
 
 WAYS = {
     "SGD": (torch.optim.SGD, {"lr": 0.1}),
@@ -66,3 +66,24 @@ def test_who_hangs_in_an_optimizer_is_heard():
     step(optimizer)
     assert [one.tolist() for one in heard] == [[1, 1, 1]]
     assert torch.equal(parameter.detach(), torch.full((3,), 0.9))
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
+def test_a_walk_through_autograd_is_torchs(device):
+    """Of a loss, and of what a gradient was given for, twice, so that gradients add up."""
+    found = []
+    for walk in (backward, torch.Tensor.backward):
+        draw = torch.Generator().manual_seed(1)
+        x, w = (torch.randn(5, 5, generator=draw).to(device).requires_grad_() for _ in range(2))
+        given = torch.randn(5, 5, generator=draw).to(device)
+        walk((x @ w).tanh(), given)
+        walk((x @ w).square().mean())
+        found += [x.grad, w.grad]
+    assert all(torch.equal(one, other) for one, other in zip(found[:2], found[2:], strict=True))
+
+
+def test_what_has_no_gradient_of_its_own_needs_one():
+    with pytest.raises(RuntimeError):
+        backward(torch.randn(3, requires_grad=True) * 2)
+    with pytest.raises(RuntimeError):
+        backward(torch.randn(3, requires_grad=True) * 2, torch.ones(4))

@@ -25,6 +25,7 @@ class PooledClient(Client):
         super().__init__(*given)
         self.spares, self._faster = spares, faster
         self._seat: Seat | None = None
+        self._remote = build_remote(self.plan, self.number, self.uplink.send)
         self._steps, self._peaks, self._asleep = 0, dict[str, float](), Asleep()
         self._whole = False  # whether its frozen parts are not those it was built with
 
@@ -66,8 +67,8 @@ class PooledClient(Client):
 
     def _seated(self, seat: Seat) -> ClientNetwork:
         """The network of a seat, from now on this client's."""
-        remote, left = build_remote(self.plan, self.number, self.uplink.send), seat.network
-        seat.network = ClientNetwork(self.number, left.split, left.optimizer, remote)
+        left = seat.network
+        seat.network = ClientNetwork(self.number, left.split, left.optimizer, self._remote)
         self._seat = seat
         return self._begun(seat.network)
 

@@ -25,6 +25,7 @@ from .parts.bits import (
 )
 
 _HEADER = struct.Struct("<II")  # rows, length of a row
+_COLUMNS = 16  # from the end that are read one by one
 _BLOCK = 1 << 18  # rows that are unpacked at once; a multiple of 8, so that blocks start at whole bytes
 
 
@@ -107,6 +108,25 @@ def kept_lengths(rows: Tensor) -> Tensor:
         return torch.from_numpy(kept)
     positions = torch.arange(1, length + 1, dtype=torch.int32, device=rows.device)
     return ((rows != 0) * positions).amax(1).to(torch.int64)
+
+
+def zeros_at_ends(rows: NDArray[Any], needed: int) -> int:
+    """How many words at the ends of rows are zero; where it is sure that they are fewer than `needed`, some fewer.
+
+    Column by column from the end: mostly the first few tell that there cannot be as many, and the rest is not read.
+    """
+    length, found = rows.shape[1], 0
+    only_zeros = rows[:, -1] == 0  # so far, from the end
+    for left in range(length, max(0, length - _COLUMNS), -1):
+        short = int(np.count_nonzero(only_zeros))
+        if found + short * left < needed:
+            return found
+        found += short
+        if left > 1:
+            only_zeros &= rows[:, left - 2] == 0
+    if length <= _COLUMNS:
+        return found
+    return rows.size - int(kept_lengths(torch.from_numpy(rows)).sum())
 
 
 def _places(kept: NDArray[np.int64], length: int) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..later import Later
 from .base import Codec
-from .parts.bits import joined, on_host, packed_size, placed, read_header
+from .parts.bits import flags, joined, nonzeros, on_host, packed_size, placed, read_header, words
 from .parts.gridded import MOST_BITS, Gridded, claimed_grids, packed_codes, read_grids, unpacked_codes
 from .parts.places import BITMAP, form_of, packed_places, places_size, read_places, refuse_other_form
 
@@ -46,7 +46,8 @@ class SparseGridded:
 
     @cached_property
     def _kept(self) -> int:
-        return int(torch.count_nonzero(self.value))  # there is no -0.0 on a grid: 0 · step + begin is none
+        # There is no -0.0 on a grid: 0 · step + begin is none. So values are zero where their words are.
+        return nonzeros(words(self.value))
 
 
 def _size(elements: int, grids: int, bits: int, counts: Sequence[int]) -> int:
@@ -54,12 +55,13 @@ def _size(elements: int, grids: int, bits: int, counts: Sequence[int]) -> int:
     return _HEADER.size + grids + places_size(elements, kept, form_of(elements, kept)) + packed_size(kept, bits)
 
 
-def _all_but(at: NDArray[np.int64], codes: Tensor, grid: Gridded) -> Tensor:
+def _all_but(at: NDArray[np.int64], is_kept: NDArray[np.bool_], codes: Tensor, grid: Gridded) -> Tensor:
     """Zeros but for these codes on an empty grid. Many values are read faster in rows than one by one."""
-    is_zero = torch.ones(grid.codes.numel(), dtype=torch.bool)
-    is_zero.numpy()[at] = False
     grid.codes.view(-1).numpy()[at] = codes.numpy()
-    return grid.value().masked_fill_(is_zero.view_as(grid.codes), 0.0)
+    value = grid.value()
+    found = on_host(value)
+    found *= is_kept  # words times 0 or 1: what is not finite becomes zero, too
+    return value
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +92,9 @@ class SparseGrid(Codec):
         at = read_places(data[places_at:codes_at], rows * length, kept, form)
         codes = torch.from_numpy(unpacked_codes(data[codes_at:], kept, bits))
         if form == BITMAP and shape:
-            return _all_but(at, codes, Gridded(codes.new_zeros(rows, length), begin, step, bits)).reshape(shape)
+            is_kept = flags(data[places_at:codes_at], rows * length)
+            empty = Gridded(codes.new_zeros(rows, length), begin, step, bits)
+            return _all_but(at, is_kept, codes, empty).reshape(shape)
         row = torch.from_numpy(at // max(length, 1) if each else np.zeros_like(at))
         # Each value is a row of one on its row's grid, so it is rounded as `Gridded` rounds.
         found = Gridded(codes[:, None], begin[row], step[row], bits).value()

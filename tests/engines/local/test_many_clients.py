@@ -166,6 +166,16 @@ def test_looking_at_one_client_wakes_no_other():
     assert torch.equal(run.clients[4].own.labels, run.samples[4].y)
 
 
+def test_a_batch_is_the_same_read_from_the_pool_or_from_samples_of_its_own():
+    run = start(plan(clients=3))
+    client = run.clients[1]
+    index = client.order(0)[0]
+    from_pool = client.batch(index)
+    assert len(client.samples) == client.own.count < len(client.own.pool)  # looked at: from now on it has a copy
+    copied = client.batch(index)
+    assert torch.equal(from_pool.x, copied.x) and torch.equal(from_pool.y, copied.y) and from_pool.seed == copied.seed
+
+
 def test_shapes_are_computed_once_for_equal_networks():
     built = []
 

@@ -110,3 +110,15 @@ def test_rows_that_take_a_bit_each_do_not_take_tens_of_bytes():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 32 << 20
+
+
+@pytest.mark.parametrize("length", [1, 6, 16, 17, 40])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_zeros_at_ends_are_all_counted_unless_they_are_sure_to_be_too_few(length, share):
+    rows = cut_rows([number % (length + 1) if number >= 50 * share else 0 for number in range(50)], length).int()
+    ends = sum(
+        length - max((place + 1 for place, word in enumerate(row) if word), default=0) for row in rows.tolist()
+    )
+    for needed in (0, ends - 1, ends):
+        assert prefix.zeros_at_ends(rows.numpy(), needed) == ends
+    assert prefix.zeros_at_ends(rows.numpy(), ends + 1) <= ends

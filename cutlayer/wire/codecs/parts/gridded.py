@@ -33,8 +33,8 @@ class Gridded:
     tag: ClassVar[int] = 3
 
     def value(self) -> Tensor:
-        """The tensor itself, rows x length. Two roundings, in this order, on every machine."""
-        return self.codes.to(self.step, copy=True).mul_(self.step[:, None]).add_(self.begin[:, None])
+        """The tensor itself, rows x length."""
+        return on_grid(self.codes.to(self.step, copy=True), self.begin, self.step)
 
     def size(self) -> int:
         return _HEADER.size + self.grids_size() + packed_size(self.codes.numel(), self.bits)
@@ -51,6 +51,11 @@ class Gridded:
         header = _HEADER.pack(self.bits, len(self.begin) != 1, rows, length)
         codes = self.codes.detach().cpu().reshape(-1).numpy()
         return joined(header, *self.grids(), packed_codes(codes, self.bits))
+
+
+def on_grid(codes: Tensor, begin: Tensor, step: Tensor) -> Tensor:
+    """What codes stand for, written over them. Two roundings, in this order, on every machine."""
+    return codes.mul_(step[:, None]).add_(begin[:, None])
 
 
 def claimed_grids(
