@@ -33,7 +33,7 @@ def step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def adam(parameters: Iterable[Tensor], rate: float, **asked: Any) -> torch.optim.Adam:
-    """Adam in one pass over memory, for attackers and readers: it rounds otherwise than `torch.optim.Adam` by itself."""
+    """Adam in one pass over memory, for attackers and readers: it rounds otherwise than torch does by itself."""
     return torch.optim.Adam(list(parameters), rate, fused=True, **asked)
 
 

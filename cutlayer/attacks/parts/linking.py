@@ -117,7 +117,7 @@ class Link(NamedTuple):
 def _halves(
     known: Tensor, wanted: Tensor, odd: Tensor, strengths: Sequence[float] = STRENGTHS
 ) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
-    """For each strength a ridge from the even samples and one from the odd, and by how much each misses the others."""
+    """For each strength a ridge from the even samples, one from the odd, and by how much each misses the others."""
     sides = (_ridges(known[one], wanted[one], strengths) for one in (~odd, odd))
     for even_map, odd_map in zip(*sides, strict=True):
         yield (even_map, odd_map), wanted - torch.where(odd[:, None], known @ even_map, known @ odd_map)
