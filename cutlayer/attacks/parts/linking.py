@@ -64,9 +64,9 @@ class Link(NamedTuple):
         """From own samples: what was `collected` of each, all `rows` of the pass, which of them is whose, and which
         samples are of the second half (copies of one are of the same)."""
         reads, space = Space.of(collected), Space.of(rows)
-        whole = reads(collected), space(rows)
+        known, placed = reads(collected), space(rows)
         tried = (
-            cls._tried(reads.narrowed(width), space.narrowed(width), *(one[:, :width] for one in whole), index, odd)
+            cls._tried(reads.narrowed(width), space.narrowed(width), known[:, :width], placed[:, :width], index, odd)
             for width in WIDTHS
         )
         return max(tried, key=lambda found: found[1])[0]
