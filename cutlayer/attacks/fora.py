@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.guard import Shape
 from ..core.message import Message
+from ..core.stepping import adam
 from ..metrics.readers import ConvReader, MLPReader, Reader, Standardised, best_reader, fit
 from ..metrics.row_readers import RowReader, Size, error_of, network_for
 from .base import AMOUNTS, EVERY, FORMS, Attacker, Knowledge, smashed
@@ -177,7 +178,7 @@ class Impersonator(Attacker):
         with torch.no_grad():
             code = drawn.code((_rows(seen) - self.reader.mean) / self.reader.std)
         code = code.requires_grad_()
-        optimizer = torch.optim.Adam([code], SEARCH_RATE)
+        optimizer = adam([code], SEARCH_RATE)
         for step in range(self.search_steps):
             images = drawn.generator(code)
             sent = self.view.sent(self.substitute(images), images, None, step)
@@ -238,9 +239,9 @@ class Impersonator(Attacker):
     def _align(self, spec: FORA, windows: "Sequence[Window]", aux: Tensor) -> None:
         assert spec.mix is not None
         critic = Critic(self.view.shape, spec.critic_width, spec.critic_depth).to(aux)
-        optimizer = torch.optim.Adam(self.substitute.parameters(), spec.rate, fused=aux.is_cuda)
+        optimizer = adam(self.substitute.parameters(), spec.rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, spec.rate, total_steps=spec.steps)
-        judge = torch.optim.Adam(critic.parameters(), spec.critic_rate, fused=aux.is_cuda)
+        judge = adam(critic.parameters(), spec.critic_rate)
         # A critic that is heard from the start may settle on the negative: those are distributed much alike.
         heard = int(spec.joins * spec.steps)
         learns = heard - heard // 5

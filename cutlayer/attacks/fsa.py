@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..core.guard import Shape
 from ..core.message import Message
 from ..core.seeds import derive
+from ..core.stepping import adam
 from .base import EVERY, FORMS, Attacker, Knowledge, smashed
 from .parts.autoencoder import INVERSES, Autoencoder, some
 from .parts.critic import Critic, gradient_penalty
@@ -96,8 +97,9 @@ class _Sniffer(Attacker):
             Critic(shape, spec.width if len(shape) == 3 else spec.hidden, spec.blocks).to(aux)
             for shape in (tuple(theirs.shape[1:]), view.own)
         )
-        translators = torch.optim.Adam([*G.parameters(), *F.parameters()], spec.rate, betas=(0.5, 0.999))
-        critics = torch.optim.Adam([*D_X.parameters(), *D_Y.parameters()], spec.rate, betas=(0.5, 0.999))
+        pupils = [p for p in (*G.parameters(), *F.parameters()) if p.requires_grad]
+        translators = adam(pupils, spec.rate, betas=(0.5, 0.999))
+        critics = adam([*D_X.parameters(), *D_Y.parameters()], spec.rate, betas=(0.5, 0.999))
         rates = [torch.optim.lr_scheduler.LinearLR(each, 1.0, 0.01, spec.steps) for each in (translators, critics)]
         for step in range(spec.steps):
             images = some(aux, spec.batch)
@@ -107,10 +109,10 @@ class _Sniffer(Attacker):
             # Critics are low for what is real.
             loss = D_Y(as_y).mean() + D_X(as_x).mean() + spec.cycle * around
             translators.zero_grad()
-            loss.backward()
+            loss.backward(inputs=pupils)  # critics learn below, by themselves
             translators.step()
             as_x, as_y = as_x.detach(), as_y.detach()
-            gap = D_Y(as_y).mean() - D_Y(y).mean() + D_X(as_x).mean() - D_X(x).mean()
+            gap = _gap(D_Y, as_y, y) + _gap(D_X, as_x, x)
             slopes = gradient_penalty(D_Y, as_y, y) + gradient_penalty(D_X, as_x, x)
             critics.zero_grad()
             (spec.penalty * slopes - gap).backward()
@@ -135,6 +137,12 @@ class _Sniffer(Attacker):
     def remarks(self) -> dict[str, object]:
         """Errors of the autoencoder and of the cycle, and what the critics still see between the two kinds."""
         return {**self.figures, **self.view.remarks()}
+
+
+def _gap(critic: nn.Module, made: Tensor, real: Tensor) -> Tensor:
+    """How far apart a critic sees them, in one pass."""
+    low, high = critic(torch.cat([made, real])).chunk(2)
+    return low.mean() - high.mean()
 
 
 class _ToClient(nn.Module):
@@ -164,7 +172,7 @@ class Translator(nn.Module):
                 nn.Conv2d(source[0], width, 3, padding=1), nn.LeakyReLU(0.1),
                 nn.Conv2d(width, width, 3, padding=1), nn.LeakyReLU(0.1),
                 nn.Conv2d(width, target[0], 3, padding=1),
-            )  # fmt: skip
+            ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # fmt: skip
         else:
             self.layers = nn.Sequential(
                 nn.Flatten(), nn.Linear(prod(source), hidden), nn.LeakyReLU(0.1),

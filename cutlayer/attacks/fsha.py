@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.message import Handler, Kind, Message
 from ..core.seeds import derive, seeded
+from ..core.stepping import adam
 from .base import EVERY, FORMS, Attack, Attacker, Knowledge, smashed
 from .parts.autoencoder import INVERSES, Autoencoder, some
 from .parts.critic import Critic, gradient_penalty
@@ -127,7 +128,7 @@ class _Hijacker(Attacker):
         if not self.listening:
             self.pilot.learn(self.aux, spec.warm, spec.rate, spec.batch)
         # Critics that turn with little momentum keep up with a client that moves (Gulrajani et al. 2017, Alg. 1).
-        self.optimizer = torch.optim.Adam(self.critic.parameters(), spec.critic_rate, betas=(0.5, 0.9))
+        self.optimizer = adam(self.critic.parameters(), spec.critic_rate, betas=(0.5, 0.9))
         self.waiting: dict[tuple[int, int], Tensor] = {}  # by client and step: what it sent, until it asks for dz
         self.answered: dict[tuple[int, int], Message] = {}  # the last answers, for who asks twice
         self.lengths: deque[float] = deque(maxlen=50)  # of honest gradients, to tell probes by

@@ -13,6 +13,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from ..core.guard import GuardModule, Shape
 from ..core.message import Message
 from ..core.seeds import derive, seeded
+from ..core.stepping import adam
 from ..guards.base import Guard
 from ..metrics.images import minmax
 from ..nets.base import check_choice
@@ -219,7 +220,7 @@ def variation(images: Tensor) -> Tensor:
 
 
 def _adam(parameters: list[Tensor], rate: float) -> torch.optim.Adam:
-    return torch.optim.Adam(parameters, rate, amsgrad=True)
+    return adam(parameters, rate, amsgrad=True)
 
 
 def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

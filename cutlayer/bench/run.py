@@ -37,6 +37,7 @@ from . import clients as bench_clients
 from . import decoupler as bench_decoupler
 from . import deploy as bench_deploy
 from . import gpu as bench_gpu
+from . import gpu_audit as bench_gpu_audit
 from . import leak as bench_leak
 from . import link as bench_link
 from . import stream as bench_stream
@@ -112,6 +113,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "load.cifar10": load_cifar10,
     "load.fashionmnist": load_fashionmnist,
     **bench_gpu.ENTRIES,
+    **bench_gpu_audit.ENTRIES,
     **bench_clients.ENTRIES,
     **bench_deploy.ENTRIES,
     **bench_link.ENTRIES,

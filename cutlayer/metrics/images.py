@@ -6,6 +6,7 @@ above all, is averaged over images: the PSNR of the mean error is another, lower
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -194,14 +195,17 @@ def _ssim_map(truth: Tensor, recon: Tensor) -> Tensor:
 
 def _blur(images: Tensor) -> Tensor:
     """The Gaussian-weighted mean of every window, as two products with band matrices."""
-    return _band(images.shape[2], images) @ images @ _band(images.shape[3], images).T
+    down, across = (_band(side, images.dtype, images.device) for side in images.shape[2:])
+    return down @ images @ across.T
 
 
-def _band(side: int, like: Tensor) -> Tensor:
+@lru_cache(maxsize=16)  # readers that train for SSIM ask for the same ones ten times a step
+@torch.inference_mode(False)
+def _band(side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """One row per valid window along a side of `side` pixels, holding that window's weights."""
-    offset = torch.arange(WINDOW, dtype=like.dtype, device=like.device) - WINDOW // 2
+    offset = torch.arange(WINDOW, dtype=dtype, device=device) - WINDOW // 2
     weights = torch.softmax(-offset.square() / (2 * 1.5**2), dim=0)
-    band = like.new_zeros(side - WINDOW + 1, side)
+    band = torch.zeros(side - WINDOW + 1, side, dtype=dtype, device=device)
     for place, weight in enumerate(weights):
         band.diagonal(place).fill_(weight)
     return band

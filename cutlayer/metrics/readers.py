@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.seeds import derive, seeded
+from ..core.stepping import adamw
 from .images import ncc, ssim
 
 Reader = Callable[[Tensor], Tensor]
@@ -67,18 +68,23 @@ def ridge(seen: Tensor, images: Tensor, held_seen: Tensor, held_images: Tensor, 
     dual = X.shape[1] > len(X)
     gram = X @ X.T if dual else X.T @ X
     scale = (gram.trace() / len(X)).clamp_min(1e-12)  # the trace is the same in both forms
-    best, best_error = torch.zeros(X.shape[1], Y.shape[1], dtype=X.dtype, device=X.device), float("inf")
+    wanted = Y if dual else X.T @ Y
+    # Held-out images are few, and so are their guesses: weights are worked out for the strength that is chosen alone.
+    held = held_seen.flatten(1).double() - x_mean
+    known, missing = held @ X.T if dual else held, y_mean - held_images.flatten(1)
+    best, best_error = None, float("inf")
     for strength in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
         factor, broken = torch.linalg.cholesky_ex(gram + strength * scale * torch.eye(len(gram)).to(gram))
         if broken:
             continue
-        weights = X.T @ torch.cholesky_solve(Y, factor) if dual else torch.cholesky_solve(X.T @ Y, factor)
-        error = float(
-            ((held_seen.flatten(1).double() - x_mean) @ weights + y_mean - held_images.flatten(1)).square().mean()
-        )
+        error = float((torch.cholesky_solve(known.T, factor).T @ wanted + missing).square().mean())
         if error < best_error:
-            best, best_error = weights, error
-    return Linear(best, x_mean, y_mean, tuple(images.shape[1:]), clamp)
+            best, best_error = factor, error
+    if best is None:  # whatever was sent, the mean is the best guess
+        weights = torch.zeros(X.shape[1], Y.shape[1], dtype=X.dtype, device=X.device)
+    else:
+        weights = X.T @ torch.cholesky_solve(wanted, best) if dual else torch.cholesky_solve(wanted, best)
+    return Linear(weights, x_mean, y_mean, tuple(images.shape[1:]), clamp)
 
 
 class Linear(nn.Module):
@@ -167,7 +173,7 @@ class MLPReader(nn.Module):
             nn.Conv2d(polish, polish, 5, padding=2),
             _bend(),
             nn.Conv2d(polish, image[0], 5, padding=2),
-        )
+        ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, z: Tensor) -> Tensor:
         rough = self.layers(z.flatten(1)).reshape(-1, *self.image)
@@ -225,7 +231,7 @@ def fit(
         start_at(reader, images)
     over = (0, *range(2, seen.dim()))  # by channel, or by number where there is nothing behind it
     mean, std = seen.mean(over, keepdim=True), seen.std(over, keepdim=True).clamp_min(1e-6)
-    optimizer = torch.optim.AdamW(reader.parameters(), rate, weight_decay=decay)
+    optimizer = adamw(reader.parameters(), rate, decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     for _ in range(steps):
         pick = torch.randint(len(seen), (batch,)).to(seen.device)
@@ -244,7 +250,7 @@ def fit_on(
 ) -> Standardised:
     """A copy of a trained reader that has gone on learning, for SSIM above all, from pairs fresh in each round."""
     network = copy.deepcopy(reader.network).requires_grad_(True).train()
-    optimizer = torch.optim.AdamW(network.parameters(), RATE_ON, weight_decay=0.0)
+    optimizer = adamw(network.parameters(), RATE_ON)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE_ON, total_steps=steps)
     every = -(-steps // rounds)
     for step in range(steps):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..core.stepping import adamw
 from .components import Components
 from .readers import Before, Reader
 from .row_readers import Pairs, Size
@@ -203,7 +204,7 @@ def fit_text(network: AlongReader | WholeReader, seen: Tensor, texts: Tensor, si
     # By number and place: what a place adds to every token says nothing about the token.
     mean, spread = seen.mean(0), seen.std(0)
     std = spread.clamp_min(1e-2 * float(spread.mean()) + 1e-6)
-    optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=DECAY)
+    optimizer = adamw(network.parameters(), RATE, DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=size.steps)
     with torch.enable_grad():
         for _ in range(size.steps):

@@ -119,7 +119,7 @@ def test_the_more_noise_the_fewer_are_found_and_the_less_a_row_is_trusted():
 def test_how_far_a_row_may_lie_is_measured_on_samples_that_the_guess_was_not_learnt_from():
     """Guesses at pure noise: those who learnt from it would miss by less than it is, strangers miss by more."""
     wanted = drawn(200, 6, seed=1)
-    _, missed = _halves(drawn(200, 40), wanted, torch.arange(200) % 2 == 1, 1e-6)
+    ((_, missed),) = _halves(drawn(200, 40), wanted, torch.arange(200) % 2 == 1, (1e-6,))
     assert missed.square().mean() > wanted.square().mean()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from cutlayer.core.stepping import backward, step
+from cutlayer.core.stepping import adam, adamw, backward, step
 
 WAYS = {
     "SGD": (torch.optim.SGD, {"lr": 0.1}),
@@ -87,3 +87,28 @@ def test_what_has_no_gradient_of_its_own_needs_one():
         backward(torch.randn(3, requires_grad=True) * 2)
     with pytest.raises(RuntimeError):
         backward(torch.randn(3, requires_grad=True) * 2, torch.ones(4))
+
+
+# ------------------------------------------------------------------ one pass over memory
+@pytest.mark.parametrize(
+    ("lean", "plain"),
+    [
+        (lambda own: adam(own, 0.01), lambda own: torch.optim.Adam(own, 0.01)),
+        (lambda own: adam(own, 0.01, amsgrad=True), lambda own: torch.optim.Adam(own, 0.01, amsgrad=True)),
+        (lambda own: adamw(own, 0.01, 0.1), lambda own: torch.optim.AdamW(own, 0.01, weight_decay=0.1)),
+    ],
+    ids=["Adam", "AMSGrad", "AdamW"],
+)
+def test_a_fused_step_is_the_same_but_for_rounding_wherever_channels_lie(lean, plain):
+    ends = []
+    for kind in (lean, plain):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 3)).double()
+        network[2].to(memory_format=torch.channels_last)
+        optimizer = kind(network.parameters())
+        for _ in range(5):
+            optimizer.zero_grad()
+            network(torch.rand(2, 3, 8, 8, dtype=torch.float64)).square().mean().backward()
+            optimizer.step()
+        ends.append(torch.cat([one.detach().flatten() for one in network.parameters()]))
+    assert torch.allclose(*ends, rtol=0, atol=1e-12)

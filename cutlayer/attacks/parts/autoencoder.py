@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.guard import Shape
+from ...core.stepping import adam
 from ...metrics.readers import MLPReader, start_at
 from .view import View
 
@@ -32,6 +33,7 @@ class Encoder(nn.Module):
         else:
             layers += [nn.Flatten(), nn.Linear(prod(image), prod(shape)), nn.Unflatten(1, shape)]
         self.layers = nn.Sequential(*layers, *([nn.ReLU()] if positive else []))
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)
@@ -52,6 +54,7 @@ class Inverse(nn.Module):
             layers += [nn.ConvTranspose2d(width, narrower, 4, 2, 1), nn.LeakyReLU(0.1)]
             width = narrower
         self.layers = nn.Sequential(*layers, _Fit(image[1:]), nn.Conv2d(width, image[0], 3, padding=1))
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.layers(rows).sigmoid()
@@ -110,7 +113,7 @@ class Autoencoder(nn.Module):
     def learn(self, aux: Tensor, steps: int, rate: float, batch: int) -> None:
         """Minimise the squared error on `aux`, then stand still: a target that moves is harder to reach."""
         start_at(self.inverse, aux)
-        optimizer = torch.optim.Adam([*self.encoder.parameters(), *self.inverse.parameters()], rate)
+        optimizer = adam([*self.encoder.parameters(), *self.inverse.parameters()], rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
         errors = []
         for step in range(steps):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from ...core.guard import Shape
+from ...core.stepping import adam
 from ...guards.base import Guard
 from ...metrics.readers import Before, MLPReader, Reader, fit, picture_quality
 from ...metrics.row_readers import Pairs
@@ -88,7 +89,7 @@ class Searched(nn.Module):
             first.clone().requires_grad_(),
             torch.zeros(len(first), dtype=torch.long, device=first.device),
         )
-        optimizer = torch.optim.Adam([images], RATE)
+        optimizer = adam([images], RATE)
         for _ in range(LOOKED):
             missed = (self.encode(images, labels) - seen).square().mean((*range(1, seen.dim()),)).sum()
             away = (images - first).square().mean((1, 2, 3)).sum()
@@ -121,7 +122,7 @@ def prior_reader(pairs: Pairs, labels: Tensor, hidden: int, steps: int) -> Befor
     reader = ByClass(features.shape[1], torch.stack(found), hidden).to(features)
     # The same standardised features that `fit` shows it.
     standard = (features - features.mean(0)) / features.std(0).clamp_min(1e-6)
-    optimizer = torch.optim.Adam(reader.classify.parameters(), 3e-3)
+    optimizer = adam(reader.classify.parameters(), 3e-3)
     for _ in range(steps):
         pick = torch.randint(len(features), (64,)).to(features.device)
         optimizer.zero_grad()

@@ -32,7 +32,7 @@ class Critic(nn.Module):
             layers += [nn.Flatten(), nn.Linear(prod(cut), width)]
             layers += [_Residual(nn.Linear(width, width), nn.Linear(width, width)) for _ in range(blocks)]
             layers += [nn.ReLU(), nn.Linear(width, 1)]
-        self.layers = nn.Sequential(*layers)
+        self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, z: Tensor) -> Tensor:
         return self.layers(z).flatten()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad, pixel_shuffle, pixel_unshuffle, silu
 
 from ...core.guard import Shape
+from ...core.stepping import adam
 
 SPREAD = 0.5  # standard deviation of pixels that inputs and outputs are scaled for
 LEAST, MOST = 0.02, 5.0  # noise it learns to take out, as standard deviations; spread evenly over their logarithm
@@ -74,7 +75,7 @@ def learn_to_denoise(images: Tensor, width: int, steps: int, batch: int) -> Deno
     mean = torch.optim.swa_utils.AveragedModel(
         denoiser, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(1 - min(0.1, 10 / steps))
     )
-    optimizer = torch.optim.Adam(denoiser.parameters(), rate, fused=images.is_cuda)
+    optimizer = adam(denoiser.parameters(), rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     for _ in range(steps):
         clean = 2 * images[torch.randint(len(images), (batch,)).to(images.device)] - 1

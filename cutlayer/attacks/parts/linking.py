@@ -4,7 +4,7 @@ A pass shows every sample once, in an order that is secret, behind a head that h
 functions of rows: whoever calls them knows whose they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -64,26 +64,26 @@ class Link(NamedTuple):
         """From own samples: what was `collected` of each, all `rows` of the pass, which of them is whose, and which
         samples are of the second half (copies of one are of the same)."""
         reads, space = Space.of(collected), Space.of(rows)
+        known, placed = reads(collected), space(rows)
         tried = (
-            cls._tried(reads.narrowed(width), space.narrowed(width), collected, rows, index, odd) for width in WIDTHS
+            cls._tried(reads.narrowed(width), space.narrowed(width), known[:, :width], placed[:, :width], index, odd)
+            for width in WIDTHS
         )
         return max(tried, key=lambda found: found[1])[0]
 
     @classmethod
     def _tried(
-        cls, reads: Space, space: Space, collected: Tensor, rows: Tensor, index: Tensor, odd: Tensor
+        cls, reads: Space, space: Space, known: Tensor, rows: Tensor, index: Tensor, odd: Tensor
     ) -> "tuple[Link, float]":
-        """A link in these directions, and how likely it holds the true ones (the mean of logarithms)."""
-        known, wanted = reads(collected), space(rows)[index]
-        maps, missed = min(
-            (_halves(known, wanted, odd, strength) for strength in STRENGTHS),
-            key=lambda found: float(found[1].square().sum()),
-        )
+        """A link in these directions, and how likely it holds the true ones (the mean of logarithms). `known` is what
+        was collected, `rows` are those of the pass, both in these directions."""
+        wanted = rows[index]
+        maps, missed = min(_halves(known, wanted, odd), key=lambda found: float(found[1].square().sum()))
         covariance = missed.T @ missed / len(missed)
         covariance += 1e-3 * covariance.diagonal().mean() * torch.eye(len(covariance)).to(covariance)
         whiten = torch.linalg.inv(torch.linalg.cholesky(covariance)).T
         link = cls(reads, space, maps, whiten, SURENESS[0])
-        far = link._distances(link.guesses(collected, odd)[:TRIED], rows)
+        far = link._distances((wanted - missed)[:TRIED], rows @ whiten)
         right = index[:TRIED, None]
         likely = {by: float((-far / by).log_softmax(1).gather(1, right).mean()) for by in SURENESS}
         sure = max(likely, key=lambda by: likely[by])
@@ -98,27 +98,36 @@ class Link(NamedTuple):
         """(what stands for each sample in the pass, the row it is most likely): where several rows may be a sample's,
         their mean by how likely each is."""
         found, likeliest = [], []
+        placed = self._placed(rows)
         for part in self.guesses(collected, odd).split(AT_ONCE):
-            weights = (-self._distances(part, rows) / self.sureness).softmax(1)
+            weights = (-self._distances(part, placed) / self.sureness).softmax(1)
             found.append(weights @ rows.flatten(1))
             likeliest.append(weights.argmax(1))
         return torch.cat(found).reshape(len(collected), *rows.shape[1:]), torch.cat(likeliest)
 
-    def _distances(self, guesses: Tensor, rows: Tensor) -> Tensor:
-        """Half the squared distance of every guess to every row, in deviations of a true one."""
-        return torch.cdist(guesses @ self.whiten, self.space(rows) @ self.whiten).square() / 2
+    def _placed(self, rows: Tensor) -> Tensor:
+        """Where the rows of a pass lie, in deviations of a true one."""
+        return self.space(rows) @ self.whiten
+
+    def _distances(self, guesses: Tensor, placed: Tensor) -> Tensor:
+        """Half the squared distance of every guess to every row."""
+        return torch.cdist(guesses @ self.whiten, placed).square() / 2
 
 
-def _halves(known: Tensor, wanted: Tensor, odd: Tensor, strength: float) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """A ridge from the even samples and one from the odd, and by how much each misses the others."""
-    maps = _ridge(known[~odd], wanted[~odd], strength), _ridge(known[odd], wanted[odd], strength)
-    return maps, wanted - torch.where(odd[:, None], known @ maps[0], known @ maps[1])
+def _halves(
+    known: Tensor, wanted: Tensor, odd: Tensor, strengths: Sequence[float] = STRENGTHS
+) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
+    """For each strength a ridge from the even samples, one from the odd, and by how much each misses the others."""
+    sides = (_ridges(known[one], wanted[one], strengths) for one in (~odd, odd))
+    for even_map, odd_map in zip(*sides, strict=True):
+        yield (even_map, odd_map), wanted - torch.where(odd[:, None], known @ even_map, known @ odd_map)
 
 
-def _ridge(known: Tensor, wanted: Tensor, strength: float) -> Tensor:
-    gram = known.T @ known
-    scale = (gram.diagonal().mean() * strength).clamp_min(1e-12)
-    return torch.linalg.solve(gram + scale * torch.eye(len(gram)).to(gram), known.T @ wanted)
+def _ridges(known: Tensor, wanted: Tensor, strengths: Sequence[float]) -> Iterator[Tensor]:
+    gram, target = known.T @ known, known.T @ wanted
+    for strength in strengths:
+        scale = (gram.diagonal().mean() * strength).clamp_min(1e-12)
+        yield torch.linalg.solve(gram + scale * torch.eye(len(gram)).to(gram), target)
 
 
 def shared_rows(seen: Tensor) -> tuple[Tensor, Tensor]:

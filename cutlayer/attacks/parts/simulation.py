@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from ...core.guard import Shape
 from ...core.message import Kind, Message
+from ...core.stepping import adam
 from ...metrics.images import ssim
 from ...metrics.readers import SMALLEST_FOR_SSIM, ConvReader, MLPReader, start_at
 from ...nets.base import check_choice
@@ -385,8 +386,7 @@ def _gradients(loss: Tensor, optimizer: torch.optim.Optimizer, keep: bool = Fals
 
 
 def _adam(pupils: Sequence[nn.Module], rate: float) -> torch.optim.Optimizer:
-    parameters = [p for pupil in pupils for p in pupil.parameters() if p.requires_grad]
-    return torch.optim.Adam(parameters, rate, fused=all(p.is_cuda for p in parameters))
+    return adam((p for pupil in pupils for p in pupil.parameters() if p.requires_grad), rate)
 
 
 def _reader(spec: Simulation, shape: Shape, image: Shape) -> tuple[str, Callable[[Shape], nn.Module]]:

@@ -39,7 +39,7 @@ class Substitute(nn.Module):
             area = prod(side >> halvings for side in image[1:])
             layers += [nn.Flatten(), nn.Linear(channels * area, prod(cut)), *[nn.ReLU()] * (not signed)]
             layers += [nn.Unflatten(1, cut)]
-        self.layers = nn.Sequential(*layers)
+        self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
         # Around zero, as networks are initialised for.
