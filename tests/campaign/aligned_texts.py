@@ -29,8 +29,8 @@ PENALTY, CRITIC_RATE, BODY = 10.0, 3e-4, 0.3
 
 @dataclass(frozen=True, repr=False)
 class Aligned(Viewing):
-    """Told the guard and the network's plan, not its weights. Its own head learns, behind its own copy of the guard, to
-    send auxiliary texts that are distributed like the messages; a reader of its own messages then reads these.
+    """Told the guard and the network's plan, not its weights. Its own head learns, behind its own copy of the guard,
+    to send auxiliary texts that are distributed like the messages; a reader of its own messages then reads these.
 
     `by` says what is alike in the end: single rows, rows with their neighbour (the order of words is in them), whole
     texts, what a critic of whole texts sees, or pairs while the server's own body classifies them right (PCAT).
