@@ -60,10 +60,11 @@ class Budget:
         """
         named = [name for name in WHOLE if getattr(self, name) is not None]
         weighed = [name for name in WHOLE if len(named) != 1 or name not in named]
-        values = {name: found.get(name) for name in weighed}
-        if any(value is None for value in values.values()):
+        values = [found.get(name) for name in weighed]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
             return None
-        return sum(values[name] / self._worth(name) for name in weighed)  # type: ignore[operator]
+        return sum(value / self._worth(name) for name, value in zip(weighed, known, strict=True))
 
     def _worth(self, name: str) -> float:
         limit = getattr(self, name)

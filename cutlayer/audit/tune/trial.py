@@ -7,7 +7,7 @@ training of a small network: it is left to those that promise most once all were
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ...attacks import Attack, Decoder
@@ -136,7 +136,7 @@ def attempt(work: TuneWork, guard: Guard, open_cut: Reference) -> Tried:
         found = _trained(work, guard, open_cut, found)
     for readers, said in ((CHEAP.readers, "a linear reader"), (ONE, "one reader")):
         if found.why is None:
-            found = _read(work, guard, open_cut, found._replace(stage="reader"), lambda one, r=readers: r == _of(one))
+            found = _read(work, guard, open_cut, found._replace(stage="reader"), partial(_reads, readers))
             missed = work.budget.over({"leak": found.leak})
             found = found._replace(why=_missed(missed, f"by {said}") if missed else None)
     if not found.waits:
@@ -147,7 +147,7 @@ def attempt(work: TuneWork, guard: Guard, open_cut: Reference) -> Tried:
 @on_trial()
 def finish(work: TuneWork, guard: Guard, open_cut: Reference, found: Tried) -> Tried:
     """What the full attack makes of one that waits for it."""
-    found = _read(work, guard, open_cut, found, lambda one: _of(one) not in (CHEAP.readers, ONE))
+    found = _read(work, guard, open_cut, found, _is_full)
     work.forget(guard)
     return found._replace(stage="attack")
 
@@ -194,8 +194,12 @@ def _most(*figures: float | None) -> float | None:
     return max((one for one in figures if one is not None), default=None)
 
 
-def _of(attack: Attack) -> tuple[str, ...]:
-    return attack.readers if isinstance(attack, Decoder) else ()
+def _reads(readers: tuple[str, ...], attack: Attack) -> bool:
+    return isinstance(attack, Decoder) and attack.readers == readers
+
+
+def _is_full(attack: Attack) -> bool:
+    return not (_reads(CHEAP.readers, attack) or _reads(ONE, attack))
 
 
 def _row(matrix: Matrix, scene: Scene, attack: Attack, marks: Floors, control: Row | None) -> Row | None:
