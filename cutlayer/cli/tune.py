@@ -108,7 +108,7 @@ def tune(
     from ..audit.tune.run import Check, at_work, last_word, search
     from ..audit.tune.space import kinds
     from ..audit.tune.study import Study
-    from ..audit.tune.trial import CHEAP, TuneWork
+    from ..audit.tune.trial import TuneWork, readings
     from ..core.spec import spec
     from ..engines.folder import new_folder
     from ..metrics.lpips import find_weights, load_lpips
@@ -126,7 +126,7 @@ def tune(
     refuse_impossible(limits, chosen, task)
     strongest = suite(budget, task, chosen.protocol.labels_stay_home)
     attacks = [spec(text, "attacks") for text in attack or []] or [Decoder.sized("quick")]
-    wanted = AuditSpec(chosen, (), (CHEAP, *attacks), seeds=(chosen.seed,), images=images, alone=False)
+    wanted = AuditSpec(chosen, (), readings(attacks), seeds=(chosen.seed,), images=images, alone=False)
     folder = unfinished(resume, "tune") if resume else new_folder(out, "tune")
     seeds = tuple(range(chosen.seed + 1, chosen.seed + 1 + check_seeds))
     weights = find_weights(data_dir)

@@ -17,11 +17,11 @@ from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.store import ResultStore
 from cutlayer.audit.tune import files, run, study
 from cutlayer.audit.tune.budget import Budget, cost, refuse_contradiction, refuse_impossible
-from cutlayer.audit.tune.front import Checked, chosen, front, what_binds
+from cutlayer.audit.tune.front import Checked, beaten, chosen, front, waiting, what_binds
 from cutlayer.audit.tune.run import Here, Search, search
 from cutlayer.audit.tune.space import draw, firsts, kinds
 from cutlayer.audit.tune.study import Study
-from cutlayer.audit.tune.trial import CHEAP, Reference, Tried, TuneWork, attempt, reference
+from cutlayer.audit.tune.trial import Reference, Tried, TuneWork, attempt, finish, readings, reference
 from cutlayer.cli import app as cli
 from cutlayer.core.batch import Task
 from cutlayer.core.search import Between, Fixed, OneOf, corners, space_of, why_strange
@@ -46,7 +46,7 @@ def plan():
 
 
 def work(plan, loaded, budget):
-    return TuneWork(AuditSpec(plan, (), (CHEAP, FULL), seeds=(0,), images=24, alone=False), loaded, budget)
+    return TuneWork(AuditSpec(plan, (), readings([FULL]), seeds=(0,), images=24, alone=False), loaded, budget)
 
 
 @pytest.fixture(scope="module")
@@ -175,13 +175,19 @@ def test_a_guard_is_ruled_out_at_the_first_stage_that_can(plan, loaded, open_cut
     assert where == "cost" and found.accuracy is None and "bytes" in found.why
     where, found = stage(Quantize(bits=8), leak=0.0)
     assert where == "reader" and found.leak > 0 and "linear reader" in found.why
-    where, whole = stage(Quantize(bits=8), leak=1.0, bytes=1e9)
-    assert where == "attack" and whole.why is None
-    assert whole.leak >= found.leak, "what the cheap reader reads the full attack reads too"
     roomy = work(plan, loaded, Budget(leak=1.0, bytes=1e9))
-    beaten = attempt(roomy, Quantize(bits=8), open_cut, [(0.0, -100.0, 1.0)])
-    assert beaten.stage == "reader" and "another leaks" in beaten.why and not beaten.whole
-    assert attempt(roomy, Quantize(bits=8), open_cut, [(0.0, 100.0, 1.0)]).whole, "it loses less than that one"
+    waits = attempt(roomy, Quantize(bits=8), open_cut)
+    assert waits.waits and waits.stage == "reader" and waits.why is None
+    whole = finish(roomy, Quantize(bits=8), open_cut, waits)
+    assert whole.stage == "attack" and whole.why is None and whole.whole
+    assert whole.leak >= waits.leak >= found.leak, "what a cheap reader reads the full attack reads too"
+
+
+def test_a_network_that_was_forgotten_is_trained_again_and_is_the_same(plan, loaded, open_cut):
+    budget = Budget(leak=1.0, bytes=1e9)
+    waits = attempt(here := work(plan, loaded, budget), Quantize(bits=8), open_cut)
+    kept, anew = (finish(one, Quantize(bits=8), open_cut, waits) for one in (here, work(plan, loaded, budget)))
+    assert kept._replace(seconds=0) == anew._replace(seconds=0)
 
 
 def tried(guard, leak, loss, size, stage="attack"):
@@ -201,6 +207,35 @@ def test_the_front_and_the_choice_are_of_those_that_the_full_attack_has_read():
     assert {one.guard for one in front(SOME)} == {"A", "C", "D"}
     assert [one.guard for one in chosen(SOME, Budget(leak=0.3, loss=2))] == ["D", "B", "C"]
     assert [one.guard for one in chosen(SOME, Budget(leak=0.3, loss=2, bytes=95))] == ["C"]
+
+
+def test_within_the_budget_the_shares_of_it_that_are_used_are_added_up():
+    """Both named: one share of leak is worth one of loss. One named: it is a limit alone. None: the whole of both."""
+    found = {"leak": 0.3, "loss": 1.0}
+    assert Budget(leak=0.6, loss=4).used(found) == pytest.approx(0.75)
+    assert Budget(leak=0.6).used(found) == pytest.approx(0.01), "the leak is a limit, and the loss is what is left"
+    assert Budget(loss=4).used(found) == pytest.approx(0.3)
+    assert Budget(bytes=9).used(found) == pytest.approx(0.31)
+    assert Budget(leak=0.0, loss=0).used(found) == pytest.approx(7.0), "a limit of 0 is measured by something"
+    assert Budget(leak=0.6, loss=4).used({"leak": None, "loss": 1.0}) is None
+    useless = tried("Noise", 0.0, 70.0, 100.0)
+    assert [one.guard for one in chosen([useless, *SOME], Budget(leak=0.2))] == ["D", "A", "Noise"]
+
+
+def test_the_full_attack_goes_to_those_that_promise_most():
+    some = [
+        tried("A", 0.1, 5.0, 100.0, stage="reader")._replace(why=None),
+        tried("B", 0.2, 1.0, 100.0, stage="reader")._replace(why=None),
+        tried("C", 0.3, 1.0, 100.0, stage="reader")._replace(why=None),
+        tried("D", 0.0, 0.0, 1.0, stage="reader"),
+        tried("E", None, 3.0, 100.0, stage="reader")._replace(why=None),
+    ]
+    in_order = [one.guard for one in waiting(some, Budget(leak=0.4, loss=4))]
+    assert in_order == ["B", "E", "A", "C"], "D was ruled out, and C leaks more than B and has nothing for it"
+    whole = tried("F", 0.2, 1.0, 100.0)
+    assert beaten(some[2], [whole]) and beaten(some[1], [whole]) and not beaten(some[0], [whole])
+    assert not beaten(some[2], [some[1]]), "another that waits proves nothing"
+    assert not beaten(some[4], [whole]), "what it leaks is not known"
 
 
 def test_what_binds_is_the_budget_that_alone_stands_in_the_way():
@@ -231,31 +266,54 @@ class Planned(Here):
             if job.name == run.REFERENCE:
                 value = Reference(0.9, 0.1, 1000.0, {}, [])
             else:
-                self.asked.append(job.name)
-                value = self.answer(given[0])
+                final = job.work is finish
+                self.asked.append(f"full {job.name}" if final else job.name)
+                value = self.whole(given[2]) if final else self.answer(given[0])
             done.append(run.Finished(job.name, value))
         self._waiting = []
         return done
 
     def answer(self, guard):
         bits = guard.stages()[-1].bits
-        return Tried(repr(guard), "attack", None, bits / 8, 8 - bits, 10.0 * bits, 1, 0.8, 20.0 * bits, 0.5)
+        return Tried(repr(guard), "reader", None, bits / 10, 8 - bits, 10.0 * bits, 1, 0.8, 20.0 * bits, 0.5)
+
+    def whole(self, found):
+        return found._replace(stage="attack", leak=found.leak * 1.25)
 
 
-def searched(store, there, loaded, plan, trials=6):
-    budget = Budget(leak=0.4)
+def searched(store, there, loaded, plan, trials=6, budget=None):
+    budget = budget or Budget(leak=0.4)
     chances = Study(kinds(["Quantize"]), chains=False, budget=budget, seed=0)
     return search(work(plan, loaded, budget), chances, store, there, trials, lambda shown: None)
 
 
 def test_a_tune_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, loaded, plan):
     whole = searched(ResultStore(), there := Planned(), loaded, plan)
-    assert len(whole.tried) == 6 and len(set(there.asked)) == 6, "nothing is tried twice"
-    with pytest.raises(KeyboardInterrupt):
-        searched(ResultStore(tmp_path / "cells"), Planned(most=3), loaded, plan)
-    again = searched(ResultStore(tmp_path / "cells"), rest := Planned(), loaded, plan)
-    assert [one.guard for one in again.tried] == [one.guard for one in whole.tried]
-    assert rest.asked == there.asked[3:], "only what is missing is tried"
+    assert len(whole.tried) == 6 and len(set(there.asked)) == len(there.asked), "nothing is tried twice"
+    assert [name.startswith("full") for name in there.asked].index(True) == 6, "the full attack comes last"
+    folder = tmp_path / "cells"
+    for done in (3, 3, 1):  # in the search, between, and at the full attack
+        with pytest.raises(KeyboardInterrupt):
+            searched(ResultStore(folder), Planned(most=done), loaded, plan)
+    again = searched(ResultStore(folder), rest := Planned(), loaded, plan)
+    assert again.tried == whole.tried
+    assert rest.asked == there.asked[7:], "only what is missing is tried"
+
+
+def test_the_full_attack_reads_on_until_enough_keep_to_the_budget(loaded, plan):
+    """Of six that were trained two; where it finds more than the budget allows others get a turn, four at most."""
+
+    class Fails(Planned):
+        def whole(self, found):
+            return found._replace(stage="attack", leak=1.5)
+
+    budget = Budget(leak=1.0, loss=4)  # a bit more takes a tenth of the one and spares a quarter of the other
+    found = searched(ResultStore(), there := Planned(), loaded, plan, budget=budget)
+    most_bits = sorted(there.asked[:6], reverse=True)
+    assert there.asked[6:] == [f"full {guard}" for guard in most_bits[:2]]
+    assert chosen(found.tried, budget)[0].guard == most_bits[0]
+    none = searched(ResultStore(), Fails(), loaded, plan, budget=budget)
+    assert sum(one.whole for one in none.tried) == 4 and not chosen(none.tried, budget)
 
 
 def test_a_guard_that_fails_elsewhere_is_told_and_the_others_go_on(loaded, plan):

@@ -51,7 +51,27 @@ class Budget:
                 missed[name] = (value - limit) / max(limit, SMALLEST[name])
         return missed
 
+    def used(self, found: "Mapping[str, float | None]") -> float | None:
+        """By what plans within the budget are ranked, the least first; None where that is not known.
 
+        Of leak and loss both limits are named: the shares of them that are used, added up, for who names both says
+        what of the one is worth how much of the other. One is named: it is a limit, and the other is as little as
+        possible. None is named: all that the open cut leaks is worth 100 points.
+        """
+        named = [name for name in WHOLE if getattr(self, name) is not None]
+        weighed = [name for name in WHOLE if len(named) != 1 or name not in named]
+        values = [found.get(name) for name in weighed]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return sum(value / self._worth(name) for name, value in zip(weighed, known, strict=True))
+
+    def _worth(self, name: str) -> float:
+        limit = getattr(self, name)
+        return WHOLE[name] if limit is None else max(limit, SMALLEST[name])
+
+
+WHOLE = {"leak": 1.0, "loss": 100.0}  # of what decides between plans within the budget: all there is of it
 SMALLEST = {"leak": 0.05, "loss": 1.0, "bytes": 1.0, "client_macs": 1.0}  # what a limit of 0 is measured by
 
 

@@ -1,6 +1,6 @@
 """From what was tried to an answer: the front, the choice, and what binds where nothing keeps to its budgets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
@@ -22,8 +22,16 @@ def front(tried: Sequence[Tried]) -> list[Tried]:
 
 
 def _beats(other: Tried, one: Tried) -> bool:
-    theirs, ours = ([getattr(each, name) for name in FIGURES] for each in (other, one))
-    return all(a <= b for a, b in zip(theirs, ours, strict=True)) and theirs != ours
+    return _no_worse(other, one) and _figures(other) != _figures(one)
+
+
+def _no_worse(other: Tried, one: Tried) -> bool:
+    pairs = zip(_figures(other), _figures(one), strict=True)
+    return all(theirs is not None and ours is not None and theirs <= ours for theirs, ours in pairs)
+
+
+def _figures(one: Tried) -> list[float | None]:
+    return [getattr(one, name) for name in FIGURES]
 
 
 def meets(one: Tried, budget: Budget) -> bool:
@@ -31,8 +39,32 @@ def meets(one: Tried, budget: Budget) -> bool:
 
 
 def chosen(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
-    """Those that keep to every budget; the least leak first, and of equals the better accuracy."""
-    return sorted((one for one in tried if meets(one, budget)), key=lambda one: (round(one.leak or 0, 2), one.loss))
+    """Those that keep to every budget; the one that uses the least of it first (`Budget.used`)."""
+    return _ranked((one for one in tried if meets(one, budget)), budget)
+
+
+def waiting(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
+    """Those that no cheap reader ruled out and the full attack has not read, the most promising first: those that
+    none of them beats in leak, loss and bytes, and then the others."""
+    waits = [one for one in tried if one.waits]
+    first = [one for one in waits if not any(_beats(other, one) for other in waits)]
+    return _ranked(first, budget) + _ranked((one for one in waits if one not in first), budget)
+
+
+def _ranked(those: Iterable[Tried], budget: Budget) -> list[Tried]:
+    """Two decimals of a leak are told apart; of equals the better accuracy comes first."""
+
+    def key(one: Tried) -> tuple[float, float]:
+        found = {"leak": round(one.leak or 0.0, 2), "loss": one.loss}
+        return budget.used(found) or 0.0, one.loss or 0.0
+
+    return sorted(those, key=key)
+
+
+def beaten(one: Tried, tried: Sequence[Tried]) -> bool:
+    """To cheap readers it leaks as much as another to the full attack, and it loses and sends no less: it can be on
+    no front."""
+    return any(other.whole and _no_worse(other, one) for other in tried)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,18 @@ from ...core.spec import spec as read_spec
 from ...data.base import Loaded
 from ...guards import Guard
 from ...training.plan.plan import Plan
-from ..jobs import POLL, Failed, Finished, Job, Shown, Workers
+from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, run
 from ..matrix import Audit, audit
 from ..parallel import Where, spread, workers
 from ..spec import AuditSpec, Resources
 from ..store import ResultStore
 from .budget import Budget, refuse_contradiction
-from .front import Checked, chosen, front, judged
+from .front import Checked, beaten, chosen, judged, meets, waiting
 from .study import Study
-from .trial import Reference, Tried, TuneWork, attempt, reference
+from .trial import Reference, Tried, TuneWork, attempt, finish, reference
 
 MOST_ASKED = 12  # times the trials: draws that cost nothing, because they do not fit or were tried before
+TRIALS_A_FINALIST = 6  # one of so many that were trained meets the full attack, and two at least
 REFERENCE = "the unguarded cut"
 
 
@@ -85,8 +86,7 @@ def search(
                 _tell(study, store, number, Tried(repr(guard), "fit", "it is being tried"))
             else:
                 begun[repr(guard)] = number, guard
-                whole = [(one.leak, one.loss, one.bytes) for one in front(list(known.values()))]
-                there.start(Job(repr(guard), attempt), (guard, open_cut, whole))
+                there.start(Job(repr(guard), attempt), (guard, open_cut))
         if not begun:
             break
         show(Shown(ended, trials, there.running()))
@@ -97,7 +97,61 @@ def search(
             known[name] = found
             ended += _counts(found)
         show(Shown(ended, trials, there.running()))
-    return Search(open_cut, list(known.values()))
+    finals = _Finals(work, store, there, open_cut, max(2, trials // TRIALS_A_FINALIST))
+    return Search(open_cut, finals.read(known, show))
+
+
+@dataclass
+class _Finals:
+    """The full attack, on those that promise most to cheap readers, until enough of them keep to the budget."""
+
+    work: TuneWork
+    store: ResultStore
+    there: Workers
+    open_cut: Reference
+    enough: int
+
+    def read(self, known: dict[str, Tried], show: Callable[[Shown], None]) -> list[Tried]:
+        """Side by side only as many as are wanted in any case, so what is read does not hang on who computes."""
+        read = sum(one.whole for one in known.values())
+        while read < 2 * self.enough and (wanted := self.enough - self._kept(known)) > 0:
+            left = waiting(list(known.values()), self.work.budget)[: min(wanted, 2 * self.enough - read)]
+            if not left:
+                break
+            for one in left:
+                known[one.guard] = self._out(one) if beaten(one, list(known.values())) else one
+            those = [one for one in left if known[one.guard].waits]
+            known.update(self._made(those, show))
+            read += len(those)
+        return list(known.values())
+
+    def _kept(self, known: dict[str, Tried]) -> int:
+        return sum(meets(one, self.work.budget) for one in known.values())
+
+    def _out(self, one: Tried) -> Tried:
+        return one._replace(why="another leaks, loses and sends no more than this by cheap readers")
+
+    def _made(self, those: Sequence[Tried], show: Callable[[Shown], None]) -> dict[str, Tried]:
+        """Those that the store does not have are made, each kept as it comes."""
+        made: dict[str, Tried] = {}
+        for one in those:
+            if (cell := self.store.get(_final(one.guard))) is not None:
+                made[one.guard] = Tried(**cell[0])
+        todo = {one.guard: one for one in those if one.guard not in made}
+        jobs = [Job(name, finish, (_read(name), self.open_cut, one)) for name, one in todo.items()]
+        for job, value in run(jobs, self.there, show):
+            failed = isinstance(value, Failed)
+            made[job.name] = todo[job.name]._replace(why=f"it failed: {value.why}") if failed else value
+            self.store.put(_final(job.name), made[job.name]._asdict())
+        return made
+
+
+def _read(guard: str) -> Guard:
+    return read_spec(guard, "guards", imports=False)  # type: ignore[no-any-return]
+
+
+def _final(guard: str) -> str:
+    return f"the full attack on {guard}"
 
 
 def _counts(found: Tried) -> bool:
@@ -153,7 +207,7 @@ def last_word(
     """Audit what was chosen; where it does not keep to its budgets, the next, until one does or enough were asked."""
     found: list[tuple[Checked, Audit]] = []
     for one in chosen(tried, budget)[: check.candidates]:
-        guard = read_spec(one.guard, "guards", imports=False)
+        guard = _read(one.guard)
         wanted = AuditSpec(
             plan, [guard], (), optional_attacks=check.attacks, seeds=check.seeds, images=check.images, alone=False
         )

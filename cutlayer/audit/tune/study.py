@@ -1,7 +1,9 @@
 """Which guard is tried next: Optuna's sampler over leak, loss and bytes at once, with budgets as its constraints.
 
-The only place with Optuna. What was tried lies in a `ResultStore`, and a study is made of it anew: the next draw
-hangs on the seed and on what was tried, so a tune that was killed goes on as if it had not been.
+The only place with Optuna. Every other guard is drawn for the front, those between by the rule that chooses in the
+end (`Budget.used`): a front is wide, and what was asked for is one place on it. What was tried lies in a
+`ResultStore`, and the studies are made of it anew: the next draw hangs on the seed and on what was tried, so a tune
+that was killed goes on as if it had not been.
 """
 
 import warnings
@@ -27,47 +29,61 @@ class Study:
         self.kinds, self.chains, self.budget, self.seed = kinds, chains, budget, seed
         self.first = firsts(kinds, chains)
         self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
-        self._study = self.optuna.create_study(directions=["minimize"] * len(OBJECTIVES))
+        self._front = self.optuna.create_study(directions=["minimize"] * len(OBJECTIVES))
+        self._rule = self.optuna.create_study(direction="minimize")
         self._running: dict[int, Any] = {}
-
-    @property
-    def count(self) -> int:
-        return len(self._study.trials)
+        self.count = 0  # asked so far
 
     def ask(self) -> tuple[int, Guard | str]:
         """A number and the guard to try; a sentence where what was drawn cannot be built."""
-        number = self.count
-        self._study.sampler = self._sampler(number)
-        if number < len(self.first):
-            self._study.enqueue_trial(self.first[number])
-        trial = self._study.ask()
-        self._running[trial.number] = trial
+        number = self._asked(self.first[self.count] if self.count < len(self.first) else None)
         try:
-            return trial.number, draw(trial, self.kinds, self.chains)
+            return number, draw(self._running[number], self.kinds, self.chains)
         except ValueError as error:
-            return trial.number, str(error)
+            return number, str(error)
 
     def settings(self, number: int) -> dict[str, Any]:
         return dict(self._running[number].params)
 
     def tell(self, number: int, found: Tried) -> None:
+        """Both studies learn of it, whichever asked."""
         trial = self._running.pop(number)
-        trial.set_user_attr("over", self._over(found))
-        values = self._values(found)
-        state = self.optuna.trial.TrialState.PRUNED if values is None else None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._study.tell(trial, values, state=state)
+        for study in (self._front, self._rule):
+            own = trial if study is self._of(number) else self._twin(study, trial.params)
+            own.set_user_attr("over", self._over(found))
+            values = self._values(found) if study is self._front else self.budget.used(found._asdict())
+            state = self.optuna.trial.TrialState.PRUNED if values is None else None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                study.tell(own, values, state=state)
 
     def again(self, settings: Mapping[str, Any], found: Tried) -> None:
         """One that was tried before this process began: asked for with these settings, and told at once."""
-        self._study.sampler = self._sampler(self.count)
-        self._study.enqueue_trial(dict(settings))
-        trial = self._study.ask()
-        self._running[trial.number] = trial
+        number = self._asked(settings)
+        with suppress(ValueError):
+            draw(self._running[number], self.kinds, self.chains)
+        self.tell(number, found)
+
+    def _of(self, number: int) -> Any:
+        return self._front if number % 2 == 0 else self._rule
+
+    def _asked(self, settings: Mapping[str, Any] | None) -> int:
+        number = self.count
+        self.count += 1
+        self._running[number] = self._trial(self._of(number), number, settings)
+        return number
+
+    def _twin(self, study: Any, settings: Mapping[str, Any]) -> Any:
+        trial = self._trial(study, self.count, settings)
         with suppress(ValueError):
             draw(trial, self.kinds, self.chains)
-        self.tell(trial.number, found)
+        return trial
+
+    def _trial(self, study: Any, number: int, settings: Mapping[str, Any] | None) -> Any:
+        study.sampler = self._sampler(number)
+        if settings is not None:
+            study.enqueue_trial(dict(settings))
+        return study.ask()
 
     def _sampler(self, number: int) -> Any:
         with warnings.catch_warnings():

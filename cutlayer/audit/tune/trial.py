@@ -1,12 +1,13 @@
-"""One guard, ruled out as cheaply as it can be: by its cost, its accuracy, a linear reader, and then all of them.
+"""One guard, ruled out as cheaply as it can be: by its cost, its accuracy, a linear reader, one that learns.
 
 Each stage is a lower bound of what the next one finds, so a guard that is out stays out: what a ridge regression
-reads, the full attack reads as well, for it counts among its readers.
+reads, the full attack reads as well, for it counts among its readers. The full attack itself costs several times the
+training of a small network: it is left to those that promise most once all were tried (`finish`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ...attacks import Attack, Decoder
@@ -25,6 +26,8 @@ from ..verdicts import total_bytes, verdict
 from .budget import Budget, cost
 
 CHEAP = Decoder(readers=("ridge",))
+ONE = ("mlp",)  # of a decoder's readers the one that reads messages of any shape
+MOST_KEPT = 16  # trained networks that wait for the full attack where they were trained; more are trained again
 FAR = 1.5  # times the budget: an untrained network's message may shrink with training, but not by so much
 NOISE = 1.0  # point of accuracy: one seed tells no finer
 
@@ -58,6 +61,17 @@ class Tried(NamedTuple):
     def whole(self) -> bool:
         return self.stage == "attack"
 
+    @property
+    def waits(self) -> bool:
+        """No cheap reader ruled it out, and the full attack has not read it."""
+        return self.stage == "reader" and self.why is None
+
+
+def readings(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
+    """The attacks of a search: a linear reader, one that learns for as long as the full attack, and that one."""
+    full = next((one for one in attacks if isinstance(one, Decoder)), Decoder.sized("quick"))
+    return tuple(dict.fromkeys((CHEAP, replace(full, readers=ONE), *attacks)))
+
 
 @dataclass
 class TuneWork:
@@ -80,6 +94,21 @@ class TuneWork:
     def matrix(self, guard: Guard) -> Matrix:
         return Matrix(replace(self.spec, guards=(guard,)), self.loaded, Resources(self.device, self.lpips))
 
+    def scene(self, guard: Guard) -> Scene:
+        """Trained here, or to be trained: a network that was forgotten is the same, bit for bit, once more."""
+        if guard not in self._scenes:
+            if len(self._scenes) == MOST_KEPT:
+                self.forget(next(iter(self._scenes)))
+            self._scenes[guard] = self.matrix(guard).scene(self.seed, guard, self.context, self.open_cut)
+        return self._scenes[guard]
+
+    def forget(self, guard: Guard) -> None:
+        self._scenes.pop(guard, None)
+
+    @cached_property
+    def _scenes(self) -> dict[Guard, Scene]:
+        return {}
+
     @cached_property
     def context(self) -> SceneContext:
         return self.matrix(NoGuard()).context(self.seed)
@@ -100,64 +129,77 @@ def reference(work: TuneWork) -> Reference:
 
 
 @on_trial()
-def attempt(work: TuneWork, guard: Guard, open_cut: Reference, rivals: Sequence[Sequence[Any]] = ()) -> Tried:
-    """Try one guard, a stage at a time.
+def attempt(work: TuneWork, guard: Guard, open_cut: Reference) -> Tried:
+    """Try one guard, a stage at a time, up to what two cheap readers make of it."""
+    found = _costed(work, guard)
+    if found.why is None:
+        found = _trained(work, guard, open_cut, found)
+    for readers, said in ((CHEAP.readers, "a linear reader"), (ONE, "one reader")):
+        if found.why is None:
+            found = _read(work, guard, open_cut, found._replace(stage="reader"), partial(_reads, readers))
+            missed = work.budget.over({"leak": found.leak})
+            found = found._replace(why=_missed(missed, f"by {said}") if missed else None)
+    if not found.waits:
+        work.forget(guard)
+    return found
 
-    `rivals`: leak, loss and bytes of those that the full attack has read. What is worse than one of them in all three
-    to a linear reader already can be on no front.
-    """
+
+@on_trial()
+def finish(work: TuneWork, guard: Guard, open_cut: Reference, found: Tried) -> Tried:
+    """What the full attack makes of one that waits for it."""
+    found = _read(work, guard, open_cut, found, _is_full)
+    work.forget(guard)
+    return found._replace(stage="attack")
+
+
+def _costed(work: TuneWork, guard: Guard) -> Tried:
     task = task_of(work.loaded.train, len(work.loaded.classes))
     if (why := why_unfit(work.spec.plan, task, guard, work.loaded.train.y)) is not None:
         return Tried(repr(guard), "fit", why)
     known = cost(work.spec.plan.with_guard(guard), task)
     found = Tried(repr(guard), "cost", bytes=known.bytes, client_macs=known.client_macs)
-    early = {"bytes": known.bytes / FAR, "client_macs": known.client_macs}
-    if missed := work.budget.over(early):
-        return found._replace(why=_missed(missed, "before training"))
-    matrix = work.matrix(guard)
-    scene = matrix.scene(work.seed, guard, work.context, work.open_cut)
+    missed = work.budget.over({"bytes": known.bytes / FAR, "client_macs": known.client_macs})
+    return found._replace(why=_missed(missed, "before training")) if missed else found
+
+
+def _trained(work: TuneWork, guard: Guard, open_cut: Reference, found: Tried) -> Tried:
+    scene = work.scene(guard)
     try:
         facts = scene.facts
     except NonFinite as error:
         return found._replace(why=str(error), stage="training")
-    accuracy = _accuracy(scene)
+    accuracy, size = _accuracy(scene), message_bytes(facts)
     loss = 100 * (open_cut.accuracy - accuracy)
-    found = found._replace(
-        stage="training", accuracy=accuracy, loss=loss, bytes=message_bytes(facts), bytes_total=total_bytes(facts),  # type: ignore[arg-type]
-        seconds=facts["train_seconds"],
+    missed = work.budget.over({"loss": loss - NOISE, "bytes": size})
+    return found._replace(
+        stage="training", accuracy=accuracy, loss=loss, bytes=size, bytes_total=total_bytes(facts),  # type: ignore[arg-type]
+        seconds=facts["train_seconds"], why=_missed(missed, "after training") if missed else None,
     )  # fmt: skip
-    if missed := work.budget.over({"loss": loss - NOISE, "bytes": found.bytes}):
-        return found._replace(why=_missed(missed, "after training"))
-    rows: list[Row] = []
+
+
+def _read(work: TuneWork, guard: Guard, open_cut: Reference, found: Tried, wanted: Callable[[Attack], bool]) -> Tried:
+    """With what these attacks find. A guard is as good as against the best of all that read it."""
+    matrix, scene = work.matrix(guard), work.scene(guard)
     controls = {row["attack"]: row for row in open_cut.rows}
-    cheap = [one for one in matrix.forms[guard] if _is_cheap(one)]
-    others = [one for one in matrix.forms[guard] if not _is_cheap(one)]
-    for stage, those in (("reader", cheap), ("attack", others)):
-        for one in those:
-            row = _row(matrix, scene, one, open_cut.floors, controls.get(repr(one.base())))
-            rows += [] if row is None else [row]
-        leak = _leak(rows, open_cut, guard)
-        best = max((row["value"] for row in rows), default=None)
-        took = found.seconds + sum(row["seconds"] for row in rows)
-        found = found._replace(
-            stage=stage, leak=leak, ssim=best, seconds=took if stage == "attack" else found.seconds
-        )
-        if stage == "reader" and (missed := work.budget.over({"leak": leak})):
-            return found._replace(why=_missed(missed, "by a linear reader"), seconds=took)
-        if stage == "reader" and any(_beaten(found, one) for one in rivals):
-            return found._replace(
-                why="another leaks, loses and sends no more than this by a linear reader", seconds=took
-            )
-    return found
+    forms = [one for one in matrix.forms[guard] if wanted(one)]
+    made = (_row(matrix, scene, one, open_cut.floors, controls.get(repr(one.base()))) for one in forms)
+    rows = [row for row in made if row is not None]
+    return found._replace(
+        leak=_most(found.leak, _leak(rows, open_cut, guard)), ssim=_most(found.ssim, *(row["value"] for row in rows)),
+        seconds=found.seconds + sum(row["seconds"] for row in rows),
+    )  # fmt: skip
 
 
-def _beaten(found: Tried, one: Sequence[Any]) -> bool:
-    ours = (found.leak, found.loss, found.bytes)
-    return all(mine is not None and theirs <= mine for mine, theirs in zip(ours, one, strict=True))
+def _most(*figures: float | None) -> float | None:
+    return max((one for one in figures if one is not None), default=None)
 
 
-def _is_cheap(attack: Attack) -> bool:
-    return isinstance(attack, Decoder) and attack.readers == CHEAP.readers
+def _reads(readers: tuple[str, ...], attack: Attack) -> bool:
+    return isinstance(attack, Decoder) and attack.readers == readers
+
+
+def _is_full(attack: Attack) -> bool:
+    return not (_reads(CHEAP.readers, attack) or _reads(ONE, attack))
 
 
 def _row(matrix: Matrix, scene: Scene, attack: Attack, marks: Floors, control: Row | None) -> Row | None:
