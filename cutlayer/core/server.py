@@ -12,6 +12,7 @@ from .message import Kind, Message, Watcher, through
 from .pending import Held, Pending
 from .seeds import derive, seeded
 from .stepping import backward
+from .threads import count_as_set
 
 
 class Server:
@@ -48,6 +49,7 @@ class Server:
 
     def handle(self, message: Message) -> Message:
         """Answer one message. In process the caller sits inside its own forward pass: gradients are on here."""
+        count_as_set()
         with torch.enable_grad():
             self.catch_up()
             return self._handle(message)

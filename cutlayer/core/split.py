@@ -15,6 +15,7 @@ from .batch import Batch
 from .features import Unchanged, features
 from .guard import Guarded, GuardModule
 from .remote import Remote
+from .threads import count_as_set
 
 
 class Output(NamedTuple):
@@ -48,6 +49,7 @@ class Split(nn.Module):
 
     def guarded(self, batch: Batch) -> tuple[Guarded, Mapping[str, Tensor]]:
         """What the guard makes of a batch, with all that stays home, and what crosses beside z."""
+        count_as_set()
         z, beside = features(self.head(batch.x))
         shared, kept = self.share(z)
         made = self.guard(shared, batch)
