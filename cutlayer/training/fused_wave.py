@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..core.errors import NonFinite, ProtocolError
 from ..core.message import Kind, Message, through
 from ..core.server import Server
+from ..core.threads import count_as_set
 from .bodies import Gathered
 
 FUSED = (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
@@ -23,6 +24,7 @@ class Fusion:
 
     @torch.enable_grad()
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
+        count_as_set()
         if messages[0].kind is Kind.BACKWARD:
             return self._backward(messages)
         server, rows = self.server, {message.client: len(message["z"]) for message in messages}
