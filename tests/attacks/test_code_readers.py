@@ -17,6 +17,7 @@ from cutlayer.metrics.images import ssim
 from cutlayer.metrics.row_readers import Pairs
 
 CUT = (4, 5, 5)
+SIZE = Decoder(steps=60, hidden=16)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def coded():
         noise = torch.randint(2, (240, 2)) * 2.0 - 1
     seen = torch.cat([torch.stack([(pool.y == 1) * 2.0 - 1, (pool.y == 2) * 2.0 - 1], 1), noise], 1)
     pairs, labels = Pairs(seen[40:], pool.x[40:], seen[:40], pool.x[:40]), pool.y[40:]
-    return pairs, labels, prior_reader(pairs, labels, 16, 60)
+    return pairs, labels, prior_reader(pairs, labels, SIZE)
 
 
 def test_levels_and_prior_find_the_class_that_a_code_tells(coded):
@@ -65,7 +66,7 @@ def test_levels_and_prior_find_the_class_that_a_code_tells(coded):
     y = (pairs.held_seen[:, 0] > 0) + 2 * (pairs.held_seen[:, 1] > 0)
     limit = float(ssim(of_class[y.long()], pairs.held_truth).mean())
     nothing = float(ssim(pairs.truth.mean(0).expand_as(pairs.held_truth), pairs.held_truth).mean())
-    for read in (levels_reader(pairs, 16, 60), by_class):
+    for read in (levels_reader(pairs, SIZE), by_class):
         found = float(ssim(read(pairs.held_seen), pairs.held_truth).mean())
         assert found > nothing + 0.5 * (limit - nothing)
 
