@@ -92,6 +92,11 @@ def fashion_small() -> Plan:
     return replace(_small(), data=FashionMNIST(limit=9_000), net=SimpleCNN())
 
 
+def fashion_tiny() -> Plan:
+    """Less of it, to try many settings."""
+    return replace(fashion_small(), data=FashionMNIST(limit=5_000), epochs=8)
+
+
 def series_small() -> Plan:
     """Digits read row by row on one core, no guard."""
     return replace(_small(), data=MNISTRows(limit=9_000), net=SignalNet())

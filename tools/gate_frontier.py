@@ -5,8 +5,8 @@
     gate_frontier.py DATA OUT.jsonl --sets fashion_small series_small faces_small --device cpu --jobs 1 --seeds 3
 
 Trains one setting a process, each from a recipe (recipes/gate.py: `cifar10`, `fashion`, `faces`, `series`, and those
-named `small`) whose clients share the data, and reads it: one message by `Decoder`, those of the whole training by `Linked`,
-told which row is whose; what a message tells of the label and of attributes by `AttributeInference`. Of sets other
+named `small`) whose clients share the data, and reads it: one message by `Decoder`, those of the whole training by
+`Linked`, told which row is whose; what a message tells of the label and of attributes by `AttributeInference`. Of sets other
 than CIFAR-10 the open cut, the client alone and the setting that was fixed on CIFAR-10 are measured, unless `--only`
 names others. A finished one appends a line to OUT. Nothing is begun that would not end in time. `--small` tries that
 all of it runs. docs/evidence/gate.md has figures.
@@ -44,6 +44,11 @@ class Set:
     link_one: bool = True  # whether what was sent once is read by `Linked` as well, which has nothing to link there
 
 
+PARTS = (  # of a gate that sends in every epoch: one at a time is another
+    "32x2 home", "8x2 home", "128x2 home", "32x1 home", "32x4 home", "32x2", "32x2 home linear", "32x2 home wide",
+    "32x2 home stochastic", "32x2 home WCC", "32x2 home WCC .01", "32x2 home, half the epochs",
+    "32x2 home, twice the epochs", "32x2 once", "open",
+)  # fmt: skip
 ON_A_CORE: dict[str, Any] = {
     "images": 200,
     "alone": (20, 40, 80),
@@ -58,6 +63,7 @@ SETS = {
     "faces": Set(800),
     "series": Set(10_000),
     "fashion_small": Set(3_000, budget=288_000, **ON_A_CORE),
+    "fashion_tiny": Set(1_500, 150, (), 150, 256, 288_000, PARTS, link_one=False),
     "series_small": Set(3_000, budget=175_000, **ON_A_CORE),
     "faces_small": Set(800, budget=1_350_000, **ON_A_CORE),
 }
@@ -106,6 +112,14 @@ def settings(epochs: int = 20, budget: int = Set.budget) -> dict[str, dict[str, 
         "32x2 once compressed, uneven": {**learnt_at_home(32, 2), "compression": small, **uneven},
         "32x2 home stochastic": {"guard": gate(32, 2, home=1.0, rounding="stochastic")},
         "32x2 home linear": {"guard": gate(32, 2, home=1.0, budget=0)},
+        "32x2 home wide": {"guard": gate(32, 2, home=1.0, budget=4 * budget)},
+        "8x2 home": {"guard": gate(8, 2, home=1.0)},
+        "128x2 home": {"guard": gate(128, 2, home=1.0)},
+        "32x1 home": {"guard": gate(32, 1, home=1.0)},
+        "32x4 home": {"guard": gate(32, 4, home=1.0)},
+        "32x2 home WCC .01": {"guard": gate(32, 2, 0.01, home=1.0)},
+        "32x2 home, half the epochs": {"guard": gate(32, 2, home=1.0), "epochs": epochs // 2},
+        "32x2 home, twice the epochs": {"guard": gate(32, 2, home=1.0), "epochs": 2 * epochs},
     }
 
 
