@@ -5,11 +5,12 @@
     gate_frontier.py DATA OUT.jsonl --sets fashion_small series_small faces_small --device cpu --jobs 1 --seeds 3
 
 Trains one setting a process, each from a recipe (recipes/gate.py: `cifar10`, `fashion`, `faces`, `series`, and those
-named `small`) whose clients share the data, and reads it: one message by `Decoder`, those of the whole training by
-`Linked`, told which row is whose; what a message tells of the label and of attributes by `AttributeInference`. Of sets other
-than CIFAR-10 the open cut, the client alone and the setting that was fixed on CIFAR-10 are measured, unless `--only`
-names others. A finished one appends a line to OUT. Nothing is begun that would not end in time. `--small` tries that
-all of it runs. docs/evidence/gate.md has figures.
+named `small` and `tiny`) whose clients share the data, and reads it: one message by `Decoder`, those of the whole
+training by `Linked`, told which row is whose; what a message tells of the label and of attributes by
+`AttributeInference`. Of sets other than CIFAR-10 the open cut, the client alone and the setting that was fixed on
+CIFAR-10 are measured, unless `--only` names others; of `small` ones also a gate that sends in every epoch, of `tiny`
+ones one that is changed part by part. A finished one appends a line to OUT. Nothing is begun that would not end in
+time. `--small` tries that all of it runs. docs/evidence/gate.md and gate-others.md have figures.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Longer turns with Gate: the bytes of weights they save, what they cost, and what weights that travel tell of labels.
+"""Longer turns with Gate: the bytes of weights they save, what they cost, and what such weights tell of labels.
 
     gate_turns.py DATA OUT.jsonl [--seeds 2] [--steps 1 5 20 0] [--small]
 
 Clothing on one core (recipes/gate.py: `fashion_tiny`) in batches of 16, so that a client has some forty. A client
-learns from so many batches before it hands head, gate and the optimizer's state on (0: all it has). The server carries
-them, so it knows the gradient of the gate's own classifier in a turn, and by it the classes in the turn's batches:
-p - y is summed there, and what p is for each class it sees from its auxiliary images. docs/evidence/gate-others.md
-has figures.
+learns from so many batches before it hands head, gate and the optimizer's state on (0: all it has). The server
+carries them, so it knows the gradient of the gate's own classifier in a turn, and by it the classes in the turn's
+batches: p - y is summed there, and what p is for each class it sees from its auxiliary images.
+docs/evidence/gate-others.md has figures.
 """
 
 import argparse
@@ -123,8 +123,8 @@ def measured(name: str, local_steps: int, seed: int, folder: Path, small: bool) 
     rows = run.ledger.as_dict()["rows"]
     row = {
         "name": name, "local_steps": local_steps, "seed": seed, "plan": repr(plan),
-        "batches": len(run.clients[0].order(0)), "accuracy": run.evaluate(data.test)[0], "ledger": run.ledger.as_dict(),
-        "weights": sum(one["bytes"] for one in rows if one["kind"] == "WEIGHTS"),
+        "batches": len(run.clients[0].order(0)), "accuracy": run.evaluate(data.test)[0],
+        "ledger": run.ledger.as_dict(), "weights": sum(one["bytes"] for one in rows if one["kind"] == "WEIGHTS"),
     }  # fmt: skip
     if told.turns:
         row["labels"] = {"turns": len(told.turns), "told": mean(a for a, _ in told.turns)}
