@@ -151,4 +151,5 @@ def test_a_plan_that_sends_once_is_audited_beside_the_plain_split():
     spec = AuditSpec(plan, [GATE], [Decoder(**READ)], images=12, alone=False)
     rows = {row["guard"]: row for row in audit(spec, loaded).rows}
     assert set(rows) == {"none", repr(GATE)}
+    assert not rows[repr(GATE)]["draws_anew"], "of one message of a sample there is nothing to link"
     assert plan.with_guard(NoGuard()).roles == AllActive() and plan.with_guard(GATE) == plan
