@@ -32,12 +32,19 @@ SETS = {
 VARIED = {
     "numbers 8, 32, 128": ("8x2 home", "32x2 home", "128x2 home"),
     "bits 1, 2, 4": ("32x1 home", "32x2 home", "32x4 home"),
-    "encoder linear, as the head, 4 times": ("32x2 home linear", "32x2 home", "32x2 home wide"),
+    "encoder linear, as the head, 4 heads": ("32x2 home linear", "32x2 home", "32x2 home wide"),
     "WCC 0, 0.001, 0.01": ("32x2 home", "32x2 home WCC", "32x2 home WCC .01"),
     "epochs 4, 8, 16": ("32x2 home, half the epochs", "32x2 home", "32x2 home, twice the epochs"),
     "rounding nearest, stochastic": ("32x2 home", "32x2 home stochastic"),
-    "loss at home 1, 0": ("32x2 home", "32x2"),
-    "every epoch, sent once": ("32x2 home", "32x2 once"),
+    "home 1, 0": ("32x2 home", "32x2"),
+    "sent every epoch, once": ("32x2 home", "32x2 once"),
+}
+BASE = "32x2 home"
+SHORT = {
+    "open, Decoder": "open cut",
+    "32x2 home WCC, Decoder": "every epoch: one message",
+    "32x2 home WCC, Linked": "all 11 linked",
+    "32x2 once compressed, Decoder": "sent once",
 }
 Row = dict[str, Any]
 
@@ -159,37 +166,38 @@ def plot(rows: list[Row]) -> None:
     from cutlayer.audit.report.plots import pyplot
 
     named = by_name(rows, "fashion_tiny")
-    figure, axes = pyplot().subplots(1, 2, figsize=(11, 5), sharey=True, constrained_layout=True)
-    for axis, attack, title in zip(
-        axes, ("Decoder", "Linked"), ("one message", "all messages of the training, linked"), strict=True
-    ):
+    figure, axes = pyplot().subplots(1, 2, figsize=(11.5, 5), sharey=True, constrained_layout=True)
+    titles = {"Decoder": "one message", "Linked": "all messages of the training, linked"}
+    for axis, (attack, title) in zip(axes, titles.items(), strict=True):
         for number, (words, names) in enumerate(VARIED.items()):
-            there = [name for name in names if name in named]
-            points = [_place(named[name], attack) for name in there]
-            axis.plot(*zip(*points, strict=True), "o-", color=f"C{number}", label=words, lw=1.2, ms=5)
-            for name, values, point in zip(names, words.split(" ", 1)[1].split(", "), points, strict=False):
-                if name != "32x2 home":
-                    axis.annotate(
-                        values, point, textcoords="offset points", xytext=(5, 4), fontsize=8, color=f"C{number}"
-                    )
-        axis.plot(
-            *_place(named["32x2 home"], attack), "o", color="black", ms=9, label="32 numbers, 2 bits, every epoch"
-        )
-        marks = mean(row["floors"]["class_mean"]["ssim"] for row in named["32x2 home"])
-        axis.axvline(marks, color="grey", ls=":", lw=1)
-        axis.text(marks, axis.get_ylim()[0], " class mean", rotation=90, fontsize=8, color="grey", va="bottom")
+            _line(axis, named, attack, words, names, f"C{number}")
+        base = _place(named[BASE], attack)
+        axis.plot(*base, "o", color="black", ms=9, label="32 numbers, 2 bits, every epoch", zorder=5)
+        marks = mean(row["floors"]["class_mean"]["ssim"] for row in named[BASE])
+        axis.axvline(marks, color="grey", ls=":", lw=1, label=f"class mean ({marks:.2f})")
+        if "open" in named:
+            level, told = 100 * mean(row["accuracy"] for row in named["open"]), _place(named["open"], "Decoder")[0]
+            axis.axhline(level, color="grey", ls="--", lw=1, label=f"open cut (SSIM {told:.2f})")
         axis.set(xlabel="SSIM of the best reader", title=title)
-    level = 100 * mean(row["accuracy"] for row in named["open"])
-    read_open = mean(row["Decoder"]["ssim"] for row in named["open"])
-    for axis in axes:
-        axis.axhline(level, color="grey", ls="--", lw=1)
     axes[0].set(ylabel="test accuracy (%)")
-    axes[0].text(
-        axes[0].get_xlim()[1], level, f"open cut (SSIM {read_open:.2f}) ", fontsize=8, ha="right", va="bottom"
-    )
-    axes[1].legend(fontsize=8, loc="best")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="outside right center")
     figure.suptitle("What each part of a gate is worth: clothing, five clients, one thing changed at a time")
-    figure.savefig(FOLDER / "gate-parts.png", dpi=120)
+    figure.savefig(FOLDER / "gate-parts.png", dpi=110)
+
+
+def _line(
+    axis: Any, named: dict[str, list[Row]], attack: str, words: str, names: tuple[str, ...], colour: str
+) -> None:
+    """The settings of one part, in order, from point to point."""
+    values = words.split(" ", 1)[1].split(", ")
+    there = {name: value for name, value in zip(names, values, strict=True) if name in named}
+    if len(there) < 2:
+        return
+    points = [_place(named[name], attack) for name in there]
+    axis.plot(*zip(*points, strict=True), "o-", color=colour, label=words, lw=1.2, ms=5)
+    for (name, value), point in zip(there.items(), points, strict=True):
+        if name != BASE:
+            axis.annotate(value, point, textcoords="offset points", xytext=(5, 4), fontsize=8, color=colour)
 
 
 def _place(rows: list[Row], attack: str) -> tuple[float, float]:
@@ -213,10 +221,11 @@ def pictures(files: list[Path]) -> None:
                 made = made[:, 0] if made.dim() == 4 else made.transpose(1, 2)
                 name = "originals" if attack == "truth" else f"{row['name']}, {attack}"
                 shown[row["data"]].setdefault(name, made)
-    figure, all_axes = pyplot().subplots(1, len(shown), figsize=(7 * len(shown), 5), constrained_layout=True)
+    figure, all_axes = pyplot().subplots(1, len(shown), figsize=(6.5 * len(shown), 2.9), constrained_layout=True)
     for axis, (data, lines) in zip(all_axes if len(shown) > 1 else [all_axes], shown.items(), strict=True):
         axis.imshow(torch.cat([torch.cat(list(one), 1) for one in lines.values()]), cmap="gray", vmin=0, vmax=255)
-        axis.set_yticks([28 * place + 14 for place in range(len(lines))], list(lines))
+        words = [SHORT.get(name, name) for name in lines]
+        axis.set_yticks([28 * place + 14 for place in range(len(lines))], words)
         axis.set(xticks=[], title=SETS[data])
     figure.savefig(FOLDER / "gate-others-pictures.png", dpi=110)
 
