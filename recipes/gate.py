@@ -94,7 +94,7 @@ def fashion_small() -> Plan:
 
 def fashion_tiny() -> Plan:
     """Less of it, to try many settings."""
-    return replace(fashion_small(), data=FashionMNIST(limit=5_000), epochs=8)
+    return replace(fashion_small(), data=FashionMNIST(limit=3_000), epochs=6)
 
 
 def series_small() -> Plan:

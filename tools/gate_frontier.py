@@ -64,7 +64,7 @@ SETS = {
     "faces": Set(800),
     "series": Set(10_000),
     "fashion_small": Set(3_000, budget=288_000, **ON_A_CORE),
-    "fashion_tiny": Set(1_500, 150, (), 150, 256, 288_000, PARTS, link_one=False),
+    "fashion_tiny": Set(1_000, 150, (), 100, 256, 288_000, PARTS, link_one=False),
     "series_small": Set(3_000, budget=175_000, **ON_A_CORE),
     "faces_small": Set(800, budget=1_350_000, **ON_A_CORE),
 }

@@ -2,7 +2,7 @@
 
     gate_turns.py DATA OUT.jsonl [--seeds 2] [--steps 1 5 20 0] [--small]
 
-Clothing on one core (recipes/gate.py: `fashion_tiny`) in batches of 16, so that a client has some forty. A client
+Clothing on one core (recipes/gate.py: `fashion_tiny`) in batches of 16, so that a client has twenty and more. A client
 learns from so many batches before it hands head, gate and the optimizer's state on (0: all it has). The server
 carries them, so it knows the gradient of the gate's own classifier in a turn, and by it the classes in the turn's
 batches: p - y is summed there, and what p is for each class it sees from its auxiliary images.
@@ -33,7 +33,7 @@ from cutlayer.training.plan.roles import Phase
 BATCH, FADES = 16, 0.9  # Adam's own memory of gradients
 ASKED = 300  # auxiliary images that the server asks the classifier about
 LOOKED = 40  # turns of the first client that are looked at, evenly spread
-NAMES = ("32x2 once", "open")
+NAMES = ("32x2 once",)
 
 
 class LabelsTold:
