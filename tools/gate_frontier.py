@@ -42,6 +42,7 @@ class Set:
     hidden: int = 2048
     budget: int = 4_200_000  # of the gate: about what the head costs
     names: tuple[str, ...] = REST
+    readers: tuple[str, ...] = ()  # those that read; none said: all, and labels and attributes are asked for, too
     link_one: bool = True  # whether what was sent once is read by `Linked` as well, which has nothing to link there
 
 
@@ -64,7 +65,7 @@ SETS = {
     "faces": Set(800),
     "series": Set(10_000),
     "fashion_small": Set(3_000, budget=288_000, **ON_A_CORE),
-    "fashion_tiny": Set(1_000, 150, (), 100, 256, 288_000, PARTS, link_one=False),
+    "fashion_tiny": Set(1_000, 150, (), 100, 256, 288_000, PARTS, ("mlp", "levels"), link_one=False),
     "series_small": Set(3_000, budget=175_000, **ON_A_CORE),
     "faces_small": Set(800, budget=1_350_000, **ON_A_CORE),
 }
@@ -179,7 +180,7 @@ def _alone(plan: Any, data: Any, classes: int, device: str, long: tuple[int, ...
 
 
 def _split(plan: Any, data: Any, task: Any, device: str, size: Set) -> dict[str, Any]:
-    from cutlayer.attacks import AttributeInference, Decoder, LabelClustering, Linked
+    from cutlayer.attacks import Decoder, Linked
     from cutlayer.audit.judge import judge
     from cutlayer.audit.kinds import KINDS
     from cutlayer.audit.progress import Cells
@@ -212,8 +213,10 @@ def _split(plan: Any, data: Any, task: Any, device: str, size: Set) -> dict[str,
     }
     effort = {"steps": size.steps, "hidden": size.hidden}
     attacks = [replace(one, **effort) for one in Decoder().against(plan.guard, cut.shared)]
+    if coded and size.readers:
+        attacks = [replace(one, readers=size.readers) for one in attacks]
     if recorded > 1 or (coded and size.link_one):
-        readers = ("ridge", "mlp", "levels", "prior", "search")
+        readers = size.readers or ("ridge", "mlp", "levels", "prior", "search")
         attacks.append(Linked(link="order", epochs=recorded, beside=True, readers=readers, **effort))
     for attack in attacks:
         found, made = judge(attack, scene.victim, data, plan.seed)
@@ -221,16 +224,20 @@ def _split(plan: Any, data: Any, task: Any, device: str, size: Set) -> dict[str,
         row[kind] = _kept(found)
         if plan.seed == 0 and not isinstance(plan.data, UTKFace):  # no pictures of real people in what is published
             row.setdefault("pictures", {"truth": _bytes(scene.victim.truth)})[kind] = _bytes(made)
-    row["tells"] = {}
-    for name in data.aux.s:
-        found, _ = judge(
-            AttributeInference(name, width=min(64, size.hidden), **effort), scene.victim, data, plan.seed
-        )
-        row["tells"][name] = _kept(found)
-    found, _ = judge(LabelClustering(), scene.victim, data, plan.seed)
-    row["tells"]["label, from du"] = _kept(found)
     row["kind"] = KINDS[task.kind].metric
-    return row
+    return row if size.readers else {**row, "tells": _tells(scene.victim, data, plan.seed, effort)}
+
+
+def _tells(victim: Any, data: Any, seed: int, effort: dict[str, int]) -> dict[str, Any]:
+    """What a message tells of the label and of attributes, and `du` of the label."""
+    from cutlayer.attacks import AttributeInference, LabelClustering
+    from cutlayer.audit.judge import judge
+
+    tells = {}
+    for name in data.aux.s:
+        asked = AttributeInference(name, width=min(64, effort["hidden"]), **effort)
+        tells[name] = _kept(judge(asked, victim, data, seed)[0])
+    return tells | {"label, from du": _kept(judge(LabelClustering(), victim, data, seed)[0])}
 
 
 def _kept(figures: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     gate_turns.py DATA OUT.jsonl [--seeds 2] [--steps 1 5 20 0] [--small]
 
-Clothing on one core (recipes/gate.py: `fashion_tiny`) in batches of 16, so that a client has twenty and more. A client
+Clothing on one core (recipes/gate.py: `fashion_tiny`) in batches of 16, of which a client has 23. A client
 learns from so many batches before it hands head, gate and the optimizer's state on (0: all it has). The server
 carries them, so it knows the gradient of the gate's own classifier in a turn, and by it the classes in the turn's
 batches: p - y is summed there, and what p is for each class it sees from its auxiliary images.
