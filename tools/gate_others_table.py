@@ -34,7 +34,7 @@ VARIED = {
     "bits 1, 2, 4": ("32x1 home", "32x2 home", "32x4 home"),
     "encoder linear, as the head, 4 heads": ("32x2 home linear", "32x2 home", "32x2 home wide"),
     "WCC 0, 0.001, 0.01": ("32x2 home", "32x2 home WCC", "32x2 home WCC .01"),
-    "epochs 4, 8, 16": ("32x2 home, half the epochs", "32x2 home", "32x2 home, twice the epochs"),
+    "epochs 3, 6, 12": ("32x2 home, half the epochs", "32x2 home", "32x2 home, twice the epochs"),
     "rounding nearest, stochastic": ("32x2 home", "32x2 home stochastic"),
     "home 1, 0": ("32x2 home", "32x2"),
     "sent every epoch, once": ("32x2 home", "32x2 once"),
