@@ -3,8 +3,9 @@
 The plans named `cifar10` are those of docs/evidence/gate.md: ResNet-18 cut behind layer1[0], images moved and
 mirrored, and a tenth of the data for each of ten clients that take turns with one head. `fashion`, `faces` and
 `series` are the same with other data, none of it moved or mirrored; their guard is the one that was fixed on
-CIFAR-10. Faces are few: smaller batches and twice the epochs make about as many steps. `digits` are the same idea
-for minutes on one core. An audit also trains the client alone.
+CIFAR-10. Faces are few: smaller batches and twice the epochs make about as many steps. Those named `small` have a
+small network, five clients and a part of the data, for half a minute on one core (docs/evidence/gate-others.md);
+`digits` are the same idea on what is shipped. An audit also trains the client alone.
 
     cutlayer audit recipes/gate.py:cifar10 --guard 'Gate(numbers={16,32}, bits={1,2}, home=1.0)' --device cuda
 """
@@ -14,7 +15,7 @@ from dataclasses import replace
 from cutlayer import Plan
 from cutlayer.data import CIFAR10, Digits, Dirichlet, FashionMNIST, MNISTRows, UTKFace
 from cutlayer.guards import WCC, Chain, Gate, Quantize
-from cutlayer.nets import ResNet18, SignalNet, SimpleCNN
+from cutlayer.nets import LeNet, ResNet18, SignalNet, SimpleCNN
 from cutlayer.training import SGD, Compression, OneCycle, SendOnce
 
 # Answers and gradients to match: of 512 numbers each, 4 bits a number.
@@ -84,6 +85,30 @@ def series() -> Plan:
 def series_once() -> Plan:
     """64 bits a sample, once."""
     return _once(series())
+
+
+def fashion_small() -> Plan:
+    """Clothing on one core, no guard."""
+    return replace(_small(), data=FashionMNIST(limit=9_000), net=SimpleCNN())
+
+
+def fashion_tiny() -> Plan:
+    """Less of it, to try many settings."""
+    return replace(fashion_small(), data=FashionMNIST(limit=3_000), epochs=6)
+
+
+def series_small() -> Plan:
+    """Digits read row by row on one core, no guard."""
+    return replace(_small(), data=MNISTRows(limit=9_000), net=SignalNet())
+
+
+def faces_small() -> Plan:
+    """The gender of a face, 32x32, on one core, no guard. Faces are few: smaller batches, more epochs."""
+    return replace(_small(), data=UTKFace(distinct=True, size=32), net=LeNet(), batch_size=32, epochs=20)
+
+
+def _small() -> Plan:
+    return Plan(clients=5, epochs=10, batch_size=64, schedule=OneCycle())
 
 
 def _once(plan: Plan) -> Plan:

@@ -2,13 +2,15 @@
 
     gate_frontier.py DATA OUT.jsonl [--sets cifar10] [--device cuda] [--jobs 8] [--minutes 9] [--seeds 3]
         [--only '32x2' ...] [--small]
+    gate_frontier.py DATA OUT.jsonl --sets fashion_small series_small faces_small --device cpu --jobs 1 --seeds 3
 
-Trains one setting a process, each from a recipe (recipes/gate.py: `cifar10`, `fashion`, `faces`, `series`) with a
-tenth of the data for each client, and reads it: one message by `Decoder`, those of the whole training by `Linked`,
-told which row is whose; what a message tells of the label and of attributes by `AttributeInference`. Of sets other
-than CIFAR-10 the open cut, the client alone and the setting that was fixed on CIFAR-10 are measured, unless `--only`
-names others. A finished one appends a line to OUT. Nothing is begun that would not end in time. `--small` tries that
-all of it runs. docs/evidence/gate.md has figures.
+Trains one setting a process, each from a recipe (recipes/gate.py: `cifar10`, `fashion`, `faces`, `series`, and those
+named `small` and `tiny`) whose clients share the data, and reads it: one message by `Decoder`, those of the whole
+training by `Linked`, told which row is whose; what a message tells of the label and of attributes by
+`AttributeInference`. Of sets other than CIFAR-10 the open cut, the client alone and the setting that was fixed on
+CIFAR-10 are measured, unless `--only` names others; of `small` ones also a gate that sends in every epoch, of `tiny`
+ones one that is changed part by part. A finished one appends a line to OUT. Nothing is begun that would not end in
+time. `--small` tries that all of it runs. docs/evidence/gate.md and gate-others.md have figures.
 """
 
 import argparse
@@ -19,31 +21,68 @@ import queue
 import runpy
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-AUX = {"cifar10": 10_000, "fashion": 10_000, "faces": 800, "series": 10_000}
-VALIDATION, IMAGES, SHOWN = 0.05, 400, 8
+VALIDATION, SHOWN = 0.05, 8
 REST = ("open", "32x2 once compressed", "alone")  # the longest last
-ALONE = (40, 100, 200)  # epochs of a client by itself: the best by validation counts
-EFFORT = {"steps": 1500, "hidden": 2048}
+
+
+@dataclass(frozen=True)
+class Set:
+    """How large it is to be measured."""
+
+    aux: int
+    images: int = 400
+    alone: tuple[int, ...] = (40, 100, 200)  # epochs of a client by itself: the best by validation counts
+    steps: int = 1500
+    hidden: int = 2048
+    budget: int = 4_200_000  # of the gate: about what the head costs
+    names: tuple[str, ...] = REST
+    readers: tuple[str, ...] = ()  # those that read; none said: all, and labels and attributes are asked for, too
+    link_one: bool = True  # whether what was sent once is read by `Linked` as well, which has nothing to link there
+
+
+PARTS = (  # of a gate that sends in every epoch: one at a time is another
+    "32x2 home", "8x2 home", "128x2 home", "32x1 home", "32x4 home", "32x2", "32x2 home linear", "32x2 home wide",
+    "32x2 home stochastic", "32x2 home WCC", "32x2 home WCC .01", "32x2 home, half the epochs",
+    "32x2 home, twice the epochs", "32x2 once", "open",
+)  # fmt: skip
+ON_A_CORE: dict[str, Any] = {
+    "images": 200,
+    "alone": (20, 40, 80),
+    "steps": 300,
+    "hidden": 512,
+    "link_one": False,
+    "names": ("open", "32x2 home WCC", "32x2 once compressed", "alone"),
+}
+SETS = {
+    "cifar10": Set(10_000),
+    "fashion": Set(10_000),
+    "faces": Set(800),
+    "series": Set(10_000),
+    "fashion_small": Set(3_000, budget=288_000, **ON_A_CORE),
+    "fashion_tiny": Set(1_000, 150, (), 100, 256, 288_000, PARTS, ("mlp", "levels"), link_one=False),
+    "series_small": Set(3_000, budget=175_000, **ON_A_CORE),
+    "faces_small": Set(800, budget=1_350_000, **ON_A_CORE),
+}
 KEPT = (
     "ssim", "ssim_p90", "correlation_either", "correlation_p90", "value", "chance", "interval", "identified",
     "identified_chance", "class_named", "reader", "readers", "together", "seconds",
 )  # fmt: skip
 
 
-def settings(epochs: int = 20) -> dict[str, dict[str, Any]]:
-    """By name, what a setting changes in a recipe of so many epochs."""
+def settings(epochs: int = 20, budget: int = Set.budget) -> dict[str, dict[str, Any]]:
+    """By name, what a setting changes in a recipe of so many epochs whose gate has this budget."""
     from cutlayer.data import Dirichlet
     from cutlayer.guards import WCC, Chain, Gate, Guard, NoGuard, Quantize
     from cutlayer.training import Compression, SendOnce
 
     def gate(numbers: int, bits: int, wcc: float = 0.0, **more: Any) -> Guard:
-        one = Gate(numbers=numbers, bits=bits, **more)
+        one = Gate(**{"numbers": numbers, "bits": bits, "budget": budget, **more})
         return Chain(one, WCC(weight=wcc)) if wcc else one
 
     def learnt_at_home(numbers: int, bits: int, home: int = 14, split: int = 0, views: int = 1) -> dict[str, Any]:
@@ -75,6 +114,14 @@ def settings(epochs: int = 20) -> dict[str, dict[str, Any]]:
         "32x2 once compressed, uneven": {**learnt_at_home(32, 2), "compression": small, **uneven},
         "32x2 home stochastic": {"guard": gate(32, 2, home=1.0, rounding="stochastic")},
         "32x2 home linear": {"guard": gate(32, 2, home=1.0, budget=0)},
+        "32x2 home wide": {"guard": gate(32, 2, home=1.0, budget=4 * budget)},
+        "8x2 home": {"guard": gate(8, 2, home=1.0)},
+        "128x2 home": {"guard": gate(128, 2, home=1.0)},
+        "32x1 home": {"guard": gate(32, 1, home=1.0)},
+        "32x4 home": {"guard": gate(32, 4, home=1.0)},
+        "32x2 home WCC .01": {"guard": gate(32, 2, 0.01, home=1.0)},
+        "32x2 home, half the epochs": {"guard": gate(32, 2, home=1.0), "epochs": epochs // 2},
+        "32x2 home, twice the epochs": {"guard": gate(32, 2, home=1.0), "epochs": 2 * epochs},
     }
 
 
@@ -85,22 +132,22 @@ def measured(data_set: str, name: str, seed: int, folder: Path, device: str, sma
     from cutlayer.data.base import parts
     from cutlayer.training.batches import task_of
 
-    torch.set_num_threads(1 if small else 2)
+    torch.set_num_threads(1 if small or device == "cpu" else 2)
     began = time.time()
-    plan = runpy.run_path(str(ROOT / "recipes/gate.py"))[data_set]()
-    aux, effort, images, loaded = AUX[data_set], EFFORT, IMAGES, plan.data.load(folder)
+    plan, size = runpy.run_path(str(ROOT / "recipes/gate.py"))[data_set](), SETS[data_set]
+    loaded = plan.data.load(folder)
     if small:
         few, plan = torch.arange(400), replace(plan, batch_size=16, epochs=4)
-        loaded, aux = replace(loaded, train=loaded.train[few], test=loaded.test[few[:100]]), 150
-        effort, images = {"steps": 10, "hidden": 16}, 24
-    plan = replace(plan, **settings(plan.epochs)[name], seed=seed, private_seed=seed + 1)
+        loaded = replace(loaded, train=loaded.train[few], test=loaded.test[few[:100]])
+        size = replace(size, aux=150, images=24, alone=(1, 2), steps=10, hidden=16)
+    plan = replace(plan, **settings(plan.epochs, size.budget)[name], seed=seed, private_seed=seed + 1)
     loaded = replace(loaded, train=_told(loaded.train), test=_told(loaded.test))
-    data = parts(loaded, aux=aux, val=VALIDATION, seed=seed)
+    data = parts(loaded, aux=size.aux, val=VALIDATION, seed=seed)
     row = {"data": data_set, "name": name, "seed": seed, "private": len(data.private), "epochs": plan.epochs}
     if name == "alone":
-        row |= _alone(plan, data, len(loaded.classes), device, (1, 2) if small else ALONE)
+        row |= _alone(plan, data, len(loaded.classes), device, size.alone)
     else:
-        row |= _split(plan, data, task_of(data.private, len(loaded.classes)), device, effort, images)
+        row |= _split(plan, data, task_of(data.private, len(loaded.classes)), device, size)
     return {**row, "seconds": round(time.time() - began)}
 
 
@@ -132,9 +179,8 @@ def _alone(plan: Any, data: Any, classes: int, device: str, long: tuple[int, ...
     return {"accuracies": found, "accuracy": max(found.values())[1]}
 
 
-def _split(plan: Any, data: Any, task: Any, device: str, effort: dict[str, int], images: int) -> dict[str, Any]:
-    from cutlayer.attacks import AttributeInference, Decoder, LabelClustering, Linked
-    from cutlayer.audit.floors import floors
+def _split(plan: Any, data: Any, task: Any, device: str, size: Set) -> dict[str, Any]:
+    from cutlayer.attacks import Decoder, Linked
     from cutlayer.audit.judge import judge
     from cutlayer.audit.kinds import KINDS
     from cutlayer.audit.progress import Cells
@@ -148,8 +194,10 @@ def _split(plan: Any, data: Any, task: Any, device: str, effort: dict[str, int],
     coded = told_bits(plan, cut.shared, plan.epochs)
     bits = coded or {"message": 32 * prod(cut.shared), "messages": plan.epochs}
     recorded = bits["messages"] if coded else 0
-    scene = Scene(plan, SceneContext(data, task, images, device, Cells(_unseen, {"training": 1})), epochs=recorded)
-    run, marks = scene.run, floors(scene.victim, data, plan.seed)
+    scene = Scene(
+        plan, SceneContext(data, task, size.images, device, Cells(_unseen, {"training": 1})), epochs=recorded
+    )
+    run = scene.run
     row: dict[str, Any] = {
         "plan": repr(plan),
         "accuracy": run.evaluate(data.test)[0],
@@ -160,31 +208,57 @@ def _split(plan: Any, data: Any, task: Any, device: str, effort: dict[str, int],
         "told_bits": bits["message"] * bits["messages"],
         "ledger": run.ledger.as_dict(),
         "client_macs": sides(plan, task)["client"]["macs"],
-        "floors": {floor: _kept(marks[floor]) for floor in ("mean", "class_mean")},
+        "floors": _floors(scene.victim, data),
         "told_by_class": {name: _told_by_class(name, scene.victim, data) for name in data.aux.s if name != "label"},
     }
+    effort = {"steps": size.steps, "hidden": size.hidden}
     attacks = [replace(one, **effort) for one in Decoder().against(plan.guard, cut.shared)]
-    if coded:
-        attacks.append(Linked(link="order", epochs=recorded, beside=True, readers=("ridge", "mlp"), **effort))
+    if coded and size.readers:
+        attacks = [replace(one, readers=size.readers) for one in attacks]
+    if recorded > 1 or (coded and size.link_one):
+        readers = size.readers or ("ridge", "mlp", "levels", "prior", "search")
+        attacks.append(Linked(link="order", epochs=recorded, beside=True, readers=readers, **effort))
     for attack in attacks:
         found, made = judge(attack, scene.victim, data, plan.seed)
         kind = type(attack).__name__
         row[kind] = _kept(found)
         if plan.seed == 0 and not isinstance(plan.data, UTKFace):  # no pictures of real people in what is published
             row.setdefault("pictures", {"truth": _bytes(scene.victim.truth)})[kind] = _bytes(made)
-    asked = {**effort, "width": 64} if effort is EFFORT else effort
-    row["tells"] = {}
-    for name in data.aux.s:
-        found, _ = judge(AttributeInference(name, **asked), scene.victim, data, plan.seed)
-        row["tells"][name] = _kept(found)
-    found, _ = judge(LabelClustering(), scene.victim, data, plan.seed)
-    row["tells"]["label, from du"] = _kept(found)
     row["kind"] = KINDS[task.kind].metric
-    return row
+    return row if size.readers else {**row, "tells": _tells(scene.victim, data, plan.seed, effort)}
+
+
+def _tells(victim: Any, data: Any, seed: int, effort: dict[str, int]) -> dict[str, Any]:
+    """What a message tells of the label and of attributes, and `du` of the label."""
+    from cutlayer.attacks import AttributeInference, LabelClustering
+    from cutlayer.audit.judge import judge
+
+    tells = {}
+    for name in data.aux.s:
+        asked = AttributeInference(name, width=min(64, effort["hidden"]), **effort)
+        tells[name] = _kept(judge(asked, victim, data, seed)[0])
+    return tells | {"label, from du": _kept(judge(LabelClustering(), victim, data, seed)[0])}
 
 
 def _kept(figures: Any) -> dict[str, Any]:
     return {name: figures[name] for name in KEPT if figures.get(name) is not None}
+
+
+def _floors(victim: Any, data: Any) -> dict[str, Any]:
+    """What the mean of all auxiliary samples, and of those of the class, would score."""
+    import torch
+
+    from cutlayer.audit.row_scores import figures_of
+    from cutlayer.metrics.images import scores
+
+    x, y, truth = data.aux.images(), data.aux.y, victim.truth
+    by_class = torch.stack([x[y == one].mean(0) for one in y.unique()])
+    guesses = {"mean": x.mean(0).to(truth).expand_as(truth), "class_mean": by_class.to(truth)[victim.y]}
+    pictures = truth.dim() == 4
+    return {
+        name: _kept(scores(truth, guess) if pictures else figures_of(truth, guess, data))
+        for name, guess in guesses.items()
+    }
 
 
 def _told_by_class(name: str, victim: Any, data: Any) -> float:
@@ -259,7 +333,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--longest", type=float, default=200, help="seconds that must be left to begin another")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--sets", nargs="+", default=["cifar10"], choices=AUX)
+    parser.add_argument("--sets", nargs="+", default=["cifar10"], choices=SETS)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
@@ -267,7 +341,7 @@ def main() -> None:
     waiting = start.Queue()
     for seed in range(args.seeds):
         for data_set in args.sets:
-            for name in args.only or (settings() if data_set == "cifar10" else REST):
+            for name in args.only or (settings() if data_set == "cifar10" else SETS[data_set].names):
                 waiting.put((data_set, name, seed))
     workers = [start.Process(target=_work, args=(waiting, args, until)) for _ in range(args.jobs)]
     for worker in workers:

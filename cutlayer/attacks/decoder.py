@@ -14,7 +14,7 @@ from ..guards.base import Guard
 from ..metrics.readers import Before, Reader, Standardised, best_reader, fit_on
 from ..metrics.row_readers import Pairs
 from .base import ANY_INPUT, Attack, Attacker, Knowledge, smashed
-from .parts.code_readers import CODES, is_code, levels_reader, prior_reader, search_reader
+from .parts.code_readers import CODES, code_reader, is_code
 from .parts.keyed import Keyed, Made, made
 from .parts.other_words import ids_of, with_other_words
 from .parts.pictures import quality as quality_of
@@ -41,8 +41,8 @@ class Decoder(Keyed):
     "ridge" reads each token by itself, "conv" with its neighbours (attention), "mlp" all of a message at once, and
     "augmented" is the best of these after learning from texts as well in which half of the words are others, so that
     it has met every word.
-    Pictures behind a code of few levels meet three more: "levels", two readers of each level by itself, "prior",
-    which mixes what the likely classes look like, and "search", which changes the best picture until the encoder
+    A code of few levels meets three more: "levels", two readers of each level by itself, "prior", which mixes what
+    the likely classes look like, and "search", which changes the best picture (record, series) until the encoder
     makes the code of it.
     """
 
@@ -98,14 +98,10 @@ class _Reading(Attacker):
             return reader
 
         def of_code(name: str) -> Reader | None:
-            labels = knowledge.aux_labels
-            if images.dim() != 4 or labels is None or labels.dim() != 1:
+            if knowledge.aux_labels is None:
                 return None
-            if name == "levels":
-                return levels_reader(pairs, spec.hidden, spec.steps)
-            if name == "prior":
-                return prior_reader(pairs, labels[own.rows], spec.hidden, spec.steps)
-            return search_reader(max(tried, key=quality), pairs, own.encode) if tried else None
+            best = max(tried, key=quality, default=None)
+            return code_reader(name, spec, pairs, knowledge.aux_labels[own.rows], own.encode, best)
 
         def plain(name: str) -> Reader | None:
             if name == "augmented":  # records and series are not turned or shifted

@@ -11,9 +11,12 @@ from torch import Tensor
 from ..core.guard import Shape
 from ..core.message import Message
 from ..guards.base import Guard, NoGuard
+from ..metrics.readers import Chosen, Reader, best_reader
+from ..metrics.row_readers import Pairs
 from .base import EVERY, Attack, Attacker, Knowledge, smashed
+from .parts.code_readers import CODES, code_reader, is_code
 from .parts.linking import Link, shared_rows, taken_apart
-from .parts.pictures import READERS, learn_to_read, linear_error, refuse_strange
+from .parts.pictures import READERS, linear_error, quality, reader_of, refuse_strange
 
 LINKS = ("neighbours", "order")
 LEAST_HELD = 16  # own images by which readers are compared
@@ -31,7 +34,8 @@ class Linked(Attack):
     says how they are found: "neighbours", by what they look like; "order", by being told which sample every row is,
     which no server is (batches are drawn from the client's secret seed), so that such a row is a ceiling. Not said:
     both, against guards that draw anew. It knows the head as it was at the end of each of the last `epochs`. Messages
-    are read as their mean, or, `beside`, next to each other: codes of heads that differ have no mean.
+    are read as their mean, or, `beside`, next to each other: codes of heads that differ have no mean. Codes meet the
+    readers that `Decoder` has for them, too; "search" then looks for what all encoders make their codes of.
     """
 
     link: str = EVERY
@@ -47,7 +51,9 @@ class Linked(Attack):
             raise ValueError(f"link is one of {', '.join(map(repr, LINKS))}; got {self.link!r}")
         if min(self.epochs, self.steps, self.width, self.hidden) < 1:
             raise ValueError(f"{self}: epochs, steps, width and hidden are whole numbers from 1 up")
-        refuse_strange(self.readers)
+        refuse_strange(self.readers, (*READERS, *CODES))
+        if not self.beside and (strange := set(self.readers) & set(CODES)):
+            raise ValueError(f"{', '.join(sorted(strange))} read codes, and their mean is none: take beside=True")
 
     @classmethod
     def sized(cls, budget: str) -> Self:
@@ -73,10 +79,13 @@ class Linked(Attack):
             return [self]
         sent = guard.out_shape(shape)
         beside = self.beside or (sent != shape and prod(sent) <= NARROW)
-        return [replace(self, link=link, beside=beside) for link in LINKS] if guard.draws_anew else []
+        more = CODES if beside and self.readers == READERS and is_code(guard, shape) else ()
+        met = replace(self, beside=beside, readers=(*self.readers, *more))
+        return [replace(met, link=link) for link in LINKS] if guard.draws_anew else []
 
     def base(self) -> Self:
-        return replace(self, link=EVERY, beside=False)
+        plain = tuple(name for name in self.readers if name not in CODES)
+        return replace(self, link=EVERY, beside=False, readers=plain or READERS)
 
     def ceiling(self, guard: Guard) -> bool:
         return self.link == "order"
@@ -104,12 +113,14 @@ class _Linking(Attacker):
         number = torch.cat([number[:held], number[held:].repeat(copies)])
         images, labels, parts = own_images[number], own_labels[number], [held, *[len(own_images) - held] * copies]
         self.order = None if knowledge.order is None else list(knowledge.order)[-len(recorded) - 1 :]
-        own = [_sent(one, images, labels, parts) for one in (*(one.encode for one in recorded), knowledge.encode)]
+        self._boxes = [*(one.encode for one in recorded), knowledge.encode]
+        own = [_sent(one, images, labels, parts) for one in self._boxes]
         self.links: list[Link] = []
         self.damping = 0.0
         odd = number % 2 == 1  # with all copies of an image on one side
         seen = self._linked(own, odd, images, held) if self.order is None else self._taken_apart(own, images, held)
-        self.read, self.best, self.scores = learn_to_read(spec, seen, images, held, knowledge.undo, seed)
+        pairs = Pairs(seen[held:], images[held:], seen[:held], images[:held])
+        self.read, self.best, self.scores = self._learn_to_read(pairs, labels[held:], knowledge, seed)
 
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
         return self.read(self._together(smashed(messages))[0])
@@ -126,6 +137,30 @@ class _Linking(Attacker):
             "reader": self.best,
             "readers": {name: round(score, 4) for name, score in self.scores.items()},
         }
+
+    def _learn_to_read(self, pairs: Pairs, labels: Tensor, knowledge: Knowledge, seed: int) -> Chosen:
+        tried = list[Reader]()
+
+        def train(name: str) -> Reader | None:
+            if name in CODES:
+                best = max(tried, key=score, default=None)
+                reader = code_reader(name, self.spec, pairs, labels, self._encode_beside, best)
+            else:
+                reader = reader_of(name, self.spec, pairs, knowledge.undo)
+            tried.extend([] if reader is None else [reader])
+            return reader
+
+        def score(reader: Reader) -> float:
+            return quality(reader(pairs.held_seen), pairs.held_truth)
+
+        return best_reader(self.spec, self.spec.readers, pairs.seen, seed, train, score)
+
+    def _encode_beside(self, images: Tensor, labels: Tensor) -> Tensor:
+        """What all heads that are read together make of these, in the order in which it is read."""
+        now = self._boxes[-1]
+        linked = self._boxes[:-1][::-1][: len(self.links)]
+        boxes = self._boxes if self.order is not None else [now, *linked]
+        return torch.cat([encode(images, labels).flatten(1) for encode in boxes], 1)
 
     def _together(self, seen: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What all messages say of these rows (of these samples, where it knows the order)."""

@@ -23,6 +23,7 @@ from ..training.facts.memory import client_memory
 from ..training.facts.privacy import privacy
 from ..training.facts.sides import sides
 from ..training.plan.plan import Plan
+from ..training.plan.roles import SendOnce
 from ..training.plan.shapes import cut_shapes
 from ..wire.ledger import DOWN, UP
 from .rows import RunFacts, shown
@@ -102,6 +103,11 @@ def epsilon_asked(guard: Guard) -> float | None:
     return min((epsilon for epsilon in typed if epsilon is not None), default=None)
 
 
+def sent_once(plan: Plan) -> bool:
+    """Whether a single message of each sample leaves in the whole training, so that there is nothing to link."""
+    return isinstance(plan.roles, SendOnce) and plan.roles.messages == 1
+
+
 def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
     """What a guard costs and keeps, whoever attacks it."""
     accuracies = run.evaluate(run.parts.test)
@@ -114,7 +120,7 @@ def run_facts(run: LocalRun, victim: Victim) -> RunFacts:
         "accuracy_spread": max(accuracies) - min(accuracies),
         "accuracy_chance": commonest(run.parts.test.y),
         "labels_travel": not run.plan.protocol.labels_stay_home,
-        "draws_anew": run.plan.guard.draws_anew,
+        "draws_anew": run.plan.guard.draws_anew and not sent_once(run.plan),
         "epsilon_asked": epsilon_asked(run.plan.guard),
         "bytes_up": run.ledger.per_sample(UP),
         "bytes_down": run.ledger.per_sample(DOWN),

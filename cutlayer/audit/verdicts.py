@@ -26,7 +26,18 @@ from .kinds import KINDS, of_floors, rebuilt
 from .leak import found_by, recognised_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
 from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
-from .words import cost, hardly_leaks, in_short, in_words, listed, opened, percents, recognised, secret_name
+from .words import (
+    cost,
+    hardly_leaks,
+    in_short,
+    in_words,
+    listed,
+    names_class,
+    opened,
+    percents,
+    recognised,
+    secret_name,
+)
 
 SECRETS = (*KINDS, "labels", "attribute", "membership")
 
@@ -176,7 +187,8 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
         doubts=why,
     )  # fmt: skip
     still = recognised(told) if told is not None and at_best(told.leak) != best else ""
-    return replace(whole, sentence=in_words(whole, decided, found, own) + still)
+    shown = "" if grade == bad else names_class(own)  # who sees the picture sees its class
+    return replace(whole, sentence=in_words(whole, decided, found, own) + still + shown)
 
 
 def _surely_found(row: Row, floors: Floors) -> bool:

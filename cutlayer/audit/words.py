@@ -1,6 +1,7 @@
 """The sentences of a verdict."""
 
 from collections.abc import Sequence
+from math import sqrt
 
 from .grades import UNKNOWN
 from .kinds import KINDS, TEXTS, Kind, rebuilt
@@ -97,6 +98,29 @@ def recognised(told: Found) -> str:
         f" Of its pictures {reached} still tell which private image they are of; unguarded {unguarded}, a blind "
         f"guess {blind}."
     )
+
+
+def names_class(rows: Sequence[Row]) -> str:
+    """Pictures that are bad and still tell the class: a sentence to follow those on SSIM. Empty: none surely does."""
+    seen = [row for row in rows if _surely_named(row)]
+    if not seen:
+        return ""
+    row = max(seen, key=lambda row: row["class_named"])
+    named, originals, chance = (
+        f"{100 * row[key]:.0f} %" for key in ("class_named", "class_originals", "class_chance")
+    )
+    return (
+        f" The class is in them: a classifier names it right for {named} of its pictures; for {originals} of the "
+        f"originals, by always naming the commonest {chance}."
+    )
+
+
+def _surely_named(row: Row) -> bool:
+    """More often than the commonest class is right, by two deviations."""
+    if row.get("class_named") is None:
+        return False
+    chance = row["class_chance"]
+    return row["class_named"] > chance + 2 * sqrt(chance * (1 - chance) / row["n"])
 
 
 def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own: Sequence[Row]) -> str:

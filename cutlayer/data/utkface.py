@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from ..core.seeds import derive
 from .base import About, Loaded, Samples, Source, carve, distinct, find
@@ -33,7 +34,8 @@ class UTKFace(Source):
 
     The sheets of utkface64/ hold adults. The original folder, UTKFace/, holds some 23,700 faces of all ages, aligned
     and cut out, in files named [age]_[gender]_[race]_[date].jpg: a tenth of every class is set aside for testing,
-    those whose names do not say all three are left out and counted, and `size` may be another one.
+    those whose names do not say all three are left out and counted. `size` may be another one; pictures of the
+    sheets get smaller only, by a whole number of times.
 
     Ages are in years. The labels are estimates taken from file names. Nobody is named, so there are no identities.
     Some thirty pictures of the sheets are there twice, even with other labels: `distinct=True` leaves copies out of
@@ -68,8 +70,11 @@ class UTKFace(Source):
             loaded = self._read_folder(home(folder) / ORIGINAL)
             return distinct(loaded) if self.distinct else loaded
         files = [find(folder, name, origin=self.about.origin) for name in FILES]
-        if self.size != SIDE:
-            raise ValueError(f"{files[0]} holds pictures of {SIDE}x{SIDE}: size={self.size} needs {ORIGINAL}")
+        if not isinstance(self.size, int) or SIDE % self.size:
+            raise ValueError(
+                f"{files[0]} holds pictures of {SIDE}x{SIDE}, of which every so many pixels are averaged: take a "
+                f"size that divides {SIDE}; size={self.size} needs {ORIGINAL}"
+            )
         loaded = Loaded(self._samples(*files[:2]), self._samples(*files[2:]), TARGETS[self.target])
         return distinct(loaded) if self.distinct else loaded
 
@@ -80,7 +85,11 @@ class UTKFace(Source):
             "gender": meta.column("gender", len(TARGETS["gender"])),
             "race": meta.column("race", len(TARGETS["race"])),
         }
-        return Samples(x, self._labels(s), s)
+        return Samples(self._smaller(x), self._labels(s), s)
+
+    def _smaller(self, x: Tensor) -> Tensor:
+        assert isinstance(self.size, int)
+        return x if self.size == SIDE else avg_pool2d(x.float(), SIDE // self.size).round().to(x.dtype)
 
     def _read_folder(self, root: Path) -> Loaded:
         paths = sorted(path for path in root.rglob("[!.]*") if path.suffix.lower() in SUFFIXES)

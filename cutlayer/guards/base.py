@@ -75,6 +75,8 @@ class Guard(Spec):
     acts_alone: ClassVar[bool] = False
     # What it adds to the loss teaches a head the task without a server.
     learns_at_home: ClassVar[bool] = False
+    # What it lets through is chance until it has learnt: a client that is frozen from the start sends nothing of use.
+    has_to_learn: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
     # What it does in a step follows from tensors alone, nothing is counted, drawn or decided in Python: on a GPU such

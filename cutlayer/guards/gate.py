@@ -49,6 +49,7 @@ class Gate(Guard):
     fills_zeros: ClassVar[bool] = True
     only_compresses: ClassVar[bool] = True
     packs: ClassVar[bool] = True
+    has_to_learn: ClassVar[bool] = True
     search: ClassVar[Search] = {"numbers": Between(4, 128, log=True), "bits": Between(1, 4)}
 
     def __post_init__(self) -> None:

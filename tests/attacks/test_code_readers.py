@@ -1,12 +1,22 @@
 """Readers built for codes: each level, a prior by class, a search through the encoder; and who meets them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.attacks.decoder import READERS
-from cutlayer.attacks.parts.code_readers import CODES, ByClass, Levels, Searched, levels_reader, prior_reader
+from cutlayer.attacks.parts.code_readers import (
+    CODES,
+    ByClass,
+    Levels,
+    Searched,
+    code_reader,
+    levels_reader,
+    prior_reader,
+)
 from cutlayer.audit.judge import judge
 from cutlayer.audit.victim import Victim
 from cutlayer.core.batch import Batch
@@ -17,6 +27,7 @@ from cutlayer.metrics.images import ssim
 from cutlayer.metrics.row_readers import Pairs
 
 CUT = (4, 5, 5)
+SIZE = Decoder(steps=60, hidden=16)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +67,7 @@ def coded():
         noise = torch.randint(2, (240, 2)) * 2.0 - 1
     seen = torch.cat([torch.stack([(pool.y == 1) * 2.0 - 1, (pool.y == 2) * 2.0 - 1], 1), noise], 1)
     pairs, labels = Pairs(seen[40:], pool.x[40:], seen[:40], pool.x[:40]), pool.y[40:]
-    return pairs, labels, prior_reader(pairs, labels, 16, 60)
+    return pairs, labels, prior_reader(pairs, labels, SIZE)
 
 
 def test_levels_and_prior_find_the_class_that_a_code_tells(coded):
@@ -65,9 +76,34 @@ def test_levels_and_prior_find_the_class_that_a_code_tells(coded):
     y = (pairs.held_seen[:, 0] > 0) + 2 * (pairs.held_seen[:, 1] > 0)
     limit = float(ssim(of_class[y.long()], pairs.held_truth).mean())
     nothing = float(ssim(pairs.truth.mean(0).expand_as(pairs.held_truth), pairs.held_truth).mean())
-    for read in (levels_reader(pairs, 16, 60), by_class):
+    for read in (levels_reader(pairs, SIZE), by_class):
         found = float(ssim(read(pairs.held_seen), pairs.held_truth).mean())
         assert found > nothing + 0.5 * (limit - nothing)
+
+
+def test_series_behind_a_code_are_read_as_pictures_are():
+    """Two bits say which wave it is; the search then finds the rest of what the encoder sees."""
+    draw = generator(2)
+    bits = torch.randint(2, (240, 2), generator=draw) * 2.0 - 1
+    lines = torch.linspace(-1, 1, 8).expand(2, 8)
+    truth = bits[:, :, None] * lines + 0.1 * torch.randn(240, 2, 8, generator=draw)
+    pairs, labels = Pairs(bits[40:], truth[40:], bits[:40], truth[:40]), (bits[40:, 0] > 0).long()
+
+    def encode(series, labels):
+        return (series * lines).mean(2) * 3
+
+    best, longer = None, replace(SIZE, steps=300)
+    with seeded(3):
+        for name in CODES:
+            best = code_reader(name, longer, pairs, labels, encode, best)
+            missed = (best(pairs.held_seen) - pairs.held_truth).square().mean() / truth.var()
+            assert missed < 0.3, name
+    assert code_reader("search", SIZE, pairs, labels, encode, None) is None
+
+
+def test_texts_are_no_codes_of_pictures():
+    pairs = Pairs(torch.zeros(4, 2), torch.zeros(4, 6).long(), torch.zeros(1, 2), torch.zeros(1, 6).long())
+    assert code_reader("levels", SIZE, pairs, torch.zeros(4).long(), lambda x, y: x, None) is None
 
 
 def test_a_prior_knows_which_classes_are_likely(coded):

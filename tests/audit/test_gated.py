@@ -9,14 +9,16 @@ from toys import TASK, samples, tiny_parts, tiny_plan
 from cutlayer.attacks import Decoder, Linked
 from cutlayer.attacks.linked import _beside
 from cutlayer.audit.judge import judge
+from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.progress import Cells
 from cutlayer.audit.scene import Scene, SceneContext
 from cutlayer.audit.spec import AuditSpec
+from cutlayer.audit.victim import uploads
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, through
-from cutlayer.core.seeds import generator
+from cutlayer.core.seeds import generator, seeded
 from cutlayer.data.base import Loaded
 from cutlayer.guards import Gate, LightSplit, NoGuard, Noise, Quantize
 from cutlayer.nets import ResNet18
@@ -82,6 +84,34 @@ def test_all_codes_of_a_training_are_read_next_to_each_other(once):
     assert Linked(link="order", beside=True).ceiling(GATE)
 
 
+@pytest.mark.parametrize("link", ["order", "neighbours"])
+def test_codes_of_several_epochs_meet_the_readers_of_codes(once, link):
+    attack = Linked(link=link, epochs=3, beside=True, steps=3, hidden=8, readers=("mlp", "levels", "prior", "search"))
+    row, _ = judge(attack, once[0].victim, once[0].shared.data, 0)
+    assert set(row["readers"]) == {"mlp", "levels", "prior", "search"}
+    assert attack.base().readers == ("mlp",) and not attack.base().beside
+
+
+def test_a_search_through_all_heads_looks_for_what_is_read():
+    """Frozen heads make the same codes again: of the truth itself nothing would be missed."""
+    victim = scene_of(SendOnce(home=1, split=0, views=2), 4, []).victim
+    attack = Linked(link="order", epochs=2, beside=True, **READ)
+    knowledge = after_training(victim, tiny_parts()).only(attack.needs)
+    with seeded(0):
+        attacker = attack.attacker(knowledge, 0)
+    read = attacker._together(torch.cat([one["z"] for one in uploads(victim.messages)]))[0]
+    assert attacker._encode_beside(victim.truth, victim.y).equal(read)
+    attacker._boxes = [lambda x, y, number=number: torch.full((len(x), 1), number) for number in range(3)]
+    assert attacker._encode_beside(victim.truth, victim.y)[0].tolist() == [0, 1, 2]
+    attacker.order, attacker.links = None, [None]  # linked by what they look like: the newest first, as far as useful
+    assert attacker._encode_beside(victim.truth, victim.y)[0].tolist() == [2, 1]
+
+
+def test_a_mean_of_codes_has_no_levels():
+    with pytest.raises(ValueError, match="levels read codes, and their mean is none: take beside=True"):
+        Linked(readers=("ridge", "levels"))
+
+
 def test_beside_each_other_rows_stay_those_of_their_sample():
     rows = torch.randn(7, 2, generator=generator(0))
     order = torch.randperm(7, generator=generator(1))
@@ -121,4 +151,5 @@ def test_a_plan_that_sends_once_is_audited_beside_the_plain_split():
     spec = AuditSpec(plan, [GATE], [Decoder(**READ)], images=12, alone=False)
     rows = {row["guard"]: row for row in audit(spec, loaded).rows}
     assert set(rows) == {"none", repr(GATE)}
+    assert not rows[repr(GATE)]["draws_anew"], "of one message of a sample there is nothing to link"
     assert plan.with_guard(NoGuard()).roles == AllActive() and plan.with_guard(GATE) == plan

@@ -232,6 +232,17 @@ def test_one_image_in_ten_that_comes_back_whole_is_found_out():
         assert images.worst == [[10 * n, 1.0] for n in range(10)]
 
 
+@pytest.mark.parametrize(
+    ("ssim", "right", "said"),
+    [(0.31, 0.8, True), (0.31, 0.3, False), (0.31, None, False), (0.95, 0.8, False)],
+)
+def test_bad_pictures_that_show_the_class_are_said_to(ssim, right, said):
+    """Of forty pictures, a fifth of the commonest class, 30 % may be chance. Who reads all needs no word."""
+    eye = {} if right is None else {"class_named": right, "class_originals": 0.9, "class_chance": 0.2}
+    found = judged(HIDDEN[0], pictured("g", ssim, **eye))
+    assert ("The class is in them: a classifier names it right for 80 % of its pictures" in found.sentence) == said
+
+
 def test_the_tail_is_held_against_the_open_cuts_own():
     """Were it held against the mean, an open cut's own tail would make every guard look bad."""
     scores = [0.4] * 60 + [0.95] * 40

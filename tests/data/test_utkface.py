@@ -62,3 +62,16 @@ def test_a_missing_file_is_named(folder):
     (folder / "utkface64" / "test.json").unlink()
     with pytest.raises(MissingData, match=r"there is no utkface64/test\.json .*aligned"):
         UTKFace().load(folder)
+
+
+def test_pictures_of_the_sheets_get_smaller_by_averages(folder):
+    loaded = UTKFace(size=32).load(folder)
+    assert loaded.train.x.shape == (10, 3, 32, 32) and loaded.train.x.dtype == torch.uint8
+    of_four = torch.from_numpy(IMAGES).double().unflatten(2, (32, 2)).unflatten(4, (32, 2)).mean((3, 5))
+    assert (loaded.train.x.double() - of_four).abs().max() <= 0.5
+
+
+@pytest.mark.parametrize("size", [48, 128, (32, 32)])
+def test_a_size_that_needs_the_folder_is_refused(folder, size):
+    with pytest.raises(ValueError, match=r"holds pictures of 64x64, .* take a size that divides 64"):
+        UTKFace(size=size).load(folder)

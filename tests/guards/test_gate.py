@@ -12,6 +12,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.guards import WCC, Chain, Gate, Quantize
 from cutlayer.guards.gate import HEADER, LEAST_ROWS
+from cutlayer.training import Frozen, SendOnce
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.step import learn
 from cutlayer.wire import frames
@@ -191,6 +192,16 @@ def test_a_batch_too_small_for_its_statistics_is_refused(guard):
     with pytest.raises(ValueError, match="in each micro-batch"):
         tiny_plan(guard=guard, batch_size=2 * LEAST_ROWS, micro_batches=4)
     assert tiny_plan(guard=guard, batch_size=16).least_batch == LEAST_ROWS  # a shorter last batch joins another
+
+
+@pytest.mark.parametrize("roles", [Frozen(inherit=0), Frozen()], ids=repr)
+def test_a_frozen_gate_that_was_never_trained_is_refused(roles):
+    shared = bool(roles.inherit)  # frozen clients with heads of their own get nothing from the others, either
+    guard = Chain(Gate(numbers=5), WCC(weight=0.1))
+    with pytest.raises(ValueError, match="was never trained: take inherit=1 and one head for all"):
+        tiny_plan(guard=guard, clients=4, roles=roles, shared_client_network=not shared)
+    for fine in (Frozen(), Frozen(inherit=0, discard=True), SendOnce(home=0, split=1)):
+        assert tiny_plan(guard=guard, clients=4, roles=fine, epochs=2)
 
 
 def test_it_packs_so_no_other_compressor_follows():

@@ -9,8 +9,9 @@ from torch.nn.functional import cross_entropy, one_hot
 from ...core.guard import Shape
 from ...core.stepping import adam
 from ...guards.base import Guard
-from ...metrics.readers import Before, MLPReader, Reader, fit, picture_quality
-from ...metrics.row_readers import Pairs
+from ...metrics.readers import Before, MLPReader, Reader, fit
+from ...metrics.row_readers import DECAY, Pairs, RowReader, error_of
+from .pictures import Effort, quality, reader_of
 
 CODES = ("levels", "prior", "search")
 NARROW = 256  # numbers in a message up to which it is taken for a code
@@ -19,6 +20,7 @@ MEMBERS = 2  # readers whose pictures are averaged
 LOOKED, RATE = 40, 0.03  # steps of a search, and how far each goes
 PULLS = (0.1, 1.0, 10.0)  # towards the picture it starts from
 COMPARED = 64  # held-out codes that a pull is chosen by
+Encode = Callable[[Tensor, Tensor], Tensor]
 
 
 def is_code(guard: Guard, shape: Shape) -> bool:
@@ -57,7 +59,7 @@ class Together(nn.Module):
 
 
 class ByClass(nn.Module):
-    """How likely each class is, given the code, mixes the mean pictures of the classes; a reader draws the rest."""
+    """How likely each class is, given the code, mixes the means of the classes; a reader draws the rest."""
 
     means: Tensor
 
@@ -65,75 +67,94 @@ class ByClass(nn.Module):
         super().__init__()
         classes, image = len(means), tuple(means.shape[1:])
         self.classify = nn.Sequential(nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, classes))
-        self.rest = MLPReader((features + classes,), image, hidden)
+        self.pictures = len(image) == 3
+        inputs = features + classes
+        self.rest = MLPReader((inputs,), image, hidden) if self.pictures else RowReader(inputs, image, hidden)
         self.register_buffer("means", means)
 
     def forward(self, features: Tensor) -> Tensor:
         likely = self.classify(features).softmax(1)
-        mixed = torch.einsum("nc,c...->n...", likely, self.means).clamp(0.02, 0.98)
-        drawn = self.rest(torch.cat([features, likely], 1)).clamp(1e-4, 1 - 1e-4)
-        return (mixed.logit() + drawn.logit()).sigmoid()
+        mixed = torch.einsum("nc,c...->n...", likely, self.means)
+        drawn = self.rest(torch.cat([features, likely], 1))
+        if not self.pictures:
+            return mixed + drawn
+        return (mixed.clamp(0.02, 0.98).logit() + drawn.clamp(1e-4, 1 - 1e-4).logit()).sigmoid()
 
 
 class Searched(nn.Module):
-    """Pictures that a reader draws, changed until the encoder makes their code of them, straight through rounding."""
+    """What a reader draws, changed until the encoder makes its code of it, straight through rounding.
 
-    def __init__(self, start: Reader, encode: Callable[[Tensor, Tensor], Tensor], pull: float):
+    `scale`: the unit in which it is changed. Of pixels that is 1, and none leaves [0, 1].
+    """
+
+    def __init__(self, start: Reader, encode: Encode, pull: float, scale: float = 1.0):
         super().__init__()
-        self.start, self.encode, self.pull = start, encode, pull
+        self.start, self.encode, self.pull, self.scale = start, encode, pull, scale
 
     @torch.enable_grad()
     def forward(self, seen: Tensor) -> Tensor:
         first = self.start(seen).detach()
-        images, labels = (
-            first.clone().requires_grad_(),
-            torch.zeros(len(first), dtype=torch.long, device=first.device),
-        )
-        optimizer = adam([images], RATE)
+        drawn, labels = first.clone().requires_grad_(), torch.zeros(len(first), dtype=torch.long, device=first.device)
+        optimizer = adam([drawn], RATE * self.scale)
         for _ in range(LOOKED):
-            missed = (self.encode(images, labels) - seen).square().mean((*range(1, seen.dim()),)).sum()
-            away = (images - first).square().mean((1, 2, 3)).sum()
+            missed = (self.encode(drawn, labels) - seen).square().flatten(1).mean(1).sum()
+            away = ((drawn - first) / self.scale).square().flatten(1).mean(1).sum()
             optimizer.zero_grad()
             (missed + self.pull * 100 * away).backward()
             optimizer.step()
             with torch.no_grad():
-                images.clamp_(0, 1)
-        return images.detach()
+                if drawn.dim() == 4:
+                    drawn.clamp_(0, 1)
+        return drawn.detach()
 
 
-def levels_reader(pairs: Pairs, hidden: int, steps: int) -> Before:
+def code_reader(
+    name: str, spec: Effort, pairs: Pairs, labels: Tensor, encode: Encode, best: Reader | None
+) -> Reader | None:
+    """The one of this name; None: there is none for such data. `best`: of the readers that there are already."""
+    if not pairs.truth.is_floating_point() or labels.dim() != 1:
+        return None
+    if name == "levels":
+        return levels_reader(pairs, spec)
+    if name == "prior":
+        return prior_reader(pairs, labels, spec)
+    return None if best is None else search_reader(best, pairs, encode)
+
+
+def levels_reader(pairs: Pairs, spec: Effort) -> Before:
     """Several fully connected readers of levels, each from its own start."""
     step = Levels(pairs.seen)
-    features, image = step(pairs.seen), tuple(pairs.truth.shape[1:])
-    made = [
-        fit(MLPReader(tuple(features.shape[1:]), image, hidden).to(features), features, pairs.truth, steps=steps)
-        for _ in range(MEMBERS)
-    ]
-    return Before(step, Together(list(made)))
+    apart = pairs._replace(seen=step(pairs.seen), held_seen=step(pairs.held_seen))
+    made = [reader_of("mlp", spec, apart, None) for _ in range(MEMBERS)]
+    return Before(step, Together([one for one in made if isinstance(one, nn.Module)]))
 
 
-def prior_reader(pairs: Pairs, labels: Tensor, hidden: int, steps: int) -> Before:
+def prior_reader(pairs: Pairs, labels: Tensor, spec: Effort) -> Before:
     """A reader that knows which classes a code is likely of, and what they look like."""
     step = Levels(pairs.seen)
     features, classes = step(pairs.seen), int(labels.max()) + 1
     found = [
         pairs.truth[labels == one].mean(0) if (labels == one).any() else pairs.truth.mean(0) for one in range(classes)
     ]
-    reader = ByClass(features.shape[1], torch.stack(found), hidden).to(features)
+    reader = ByClass(features.shape[1], torch.stack(found), spec.hidden).to(features)
     # The same standardised features that `fit` shows it.
     standard = (features - features.mean(0)) / features.std(0).clamp_min(1e-6)
     optimizer = adam(reader.classify.parameters(), 3e-3)
-    for _ in range(steps):
+    for _ in range(spec.steps):
         pick = torch.randint(len(features), (64,)).to(features.device)
         optimizer.zero_grad()
         cross_entropy(reader.classify(standard[pick]), labels[pick]).backward()
         optimizer.step()
     reader.classify.requires_grad_(False)
-    return Before(step, fit(reader, features, pairs.truth, steps=steps))
+    if reader.pictures:
+        return Before(step, fit(reader, features, pairs.truth, steps=spec.steps))
+    trained = fit(reader, features, pairs.truth, steps=spec.steps, loss=error_of(pairs.truth), decay=DECAY)
+    return Before(step, trained)
 
 
-def search_reader(start: Reader, pairs: Pairs, encode: Callable[[Tensor, Tensor], Tensor]) -> Searched:
-    """The search with the pull that does best on held-out images."""
+def search_reader(start: Reader, pairs: Pairs, encode: Encode) -> Searched:
+    """The search with the pull that does best on held-out samples."""
     seen, truth = pairs.held_seen[:COMPARED], pairs.held_truth[:COMPARED]
-    tried = [Searched(start, encode, pull) for pull in PULLS]
-    return max(tried, key=lambda reader: picture_quality(reader(seen), truth))
+    scale = 1.0 if truth.dim() == 4 else float(pairs.truth.std())
+    tried = [Searched(start, encode, pull, scale) for pull in PULLS]
+    return max(tried, key=lambda reader: quality(reader(seen), truth))

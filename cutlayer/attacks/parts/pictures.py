@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ...metrics.readers import Before, Chosen, ConvReader, MLPReader, Reader, best_reader, fit, picture_quality, ridge
+from ...metrics.readers import Before, ConvReader, MLPReader, Reader, fit, picture_quality, ridge
 from ...metrics.row_readers import Pairs, Size, likeness, train_reader
 from ...metrics.text_readers import train_text_reader
 from ...metrics.texts import token_accuracy
@@ -48,16 +48,6 @@ def reader_of(name: str, spec: Effort, pairs: Pairs, undo: nn.Module | None) -> 
         return None
     conv = ConvReader(tuple(maps.shape[1:]), image, spec.width).to(seen)
     return Before(undo, fit(conv, maps, images, steps=spec.steps))
-
-
-def learn_to_read(spec: Effort, seen: Tensor, images: Tensor, held: int, undo: nn.Module | None, seed: int) -> Chosen:
-    """The reader of `seen` that does best on the first `held` images, from which none of them learns."""
-    pairs = Pairs(seen[held:], images[held:], seen[:held], images[:held])
-    return best_reader(
-        spec, spec.readers, seen, seed,
-        lambda name: reader_of(name, spec, pairs, undo),
-        lambda read: quality(read(pairs.held_seen), pairs.held_truth),
-    )  # fmt: skip
 
 
 def linear_error(seen: Tensor, images: Tensor, held: int) -> float:

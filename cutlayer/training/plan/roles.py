@@ -130,6 +130,12 @@ class Frozen(Roles):
                 f"{self!r} freezes {self.count(clients)} of {clients} client(s): at least one is frozen and one "
                 "learns. Change share, or take more clients"
             )
+        learnt = next((part for part in plan.guard.stages() if part.has_to_learn), None)
+        if learnt and not self.discard and not self.rotate and not (self.inherit and plan.shared_client_network):
+            raise ValueError(
+                f"{self!r} freezes clients with a {learnt!r} that was never trained: take inherit=1 and one head for "
+                "all (shared_client_network=True), so that they get what the others learnt, or discard=True"
+            )
 
     @property
     def turns_vary(self) -> bool:
