@@ -56,7 +56,7 @@ EXPERIMENTS = (
             "cost": f"compare {_NET} --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone --device cuda",
         },
         _quiet,
-        {"honest": f"audit --data 'Digits(limit=1000)' --protocol Vanilla --epochs 6 {_DETECTORS} --attack \"Decoder(readers=('ridge',))\" --images 32 --no-alone"},
+        {"honest": f"audit --data 'Digits(limit=1000)' --protocol Vanilla --epochs 6 {_DETECTORS} --attack \"Decoder(readers=('ridge',))\" --images 32 --no-alone", "cost": "compare --data Digits --protocol Vanilla --epochs 6 --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone"},
         earlier=(Earlier("watchdogs.json", _quiet_before),),
     ),
 )  # fmt: skip
