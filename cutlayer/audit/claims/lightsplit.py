@@ -201,7 +201,8 @@ def _clients(results: Mapping[str, Data]) -> Finding:
         data, few.replace("LightSplit(ratio=8)", "none"), many.replace("LightSplit(ratio=8)", "none"), "without it"
     )
     verdict = HOLDS if surely(fall, 2) else PARTLY if fall.ours <= 5 else DOES_NOT
-    why = f"Ten times the clients lose {fall.ours:.1f} points with the projection and {bare.ours:.1f} without it."
+    said = [f"{abs(one.ours):.1f} points {'lower' if one.ours > 0 else 'higher'}" for one in (fall, bare)]
+    why = f"With ten times the clients accuracy is {said[0]} behind the projection and {said[1]} without it."
     return Finding(verdict, why, (fall, bare))
 
 

@@ -16,7 +16,7 @@ def size(data: Any, seeds: int = 0, before: bool = False) -> str:
     of `before` that names no data had the digits."""
     usual = {name: repr(getattr(Plan(), name)) for name in FIELDS}
     usual |= {"data": "Digits()"} if before else {}
-    told = [{**usual, **fields} for fields in map(_fields, plans(data)) if fields is not None]
+    told = [{**usual, **fields} for fields in plans(data)]
     if not told:
         return ""
     said = [_values(told, "data"), _values(told, "net")]
@@ -28,11 +28,13 @@ def size(data: Any, seeds: int = 0, before: bool = False) -> str:
     return ", ".join(word for word in said if word)
 
 
-def plans(data: Any) -> Iterator[str]:
-    """Every text of a plan in a file, wherever it is."""
+def plans(data: Any) -> Iterator[dict[str, str]]:
+    """What every plan in a file names, wherever it is; of a comparison what each variant changes of it."""
     if isinstance(data, dict):
-        if isinstance(data.get("plan"), str):
-            yield data["plan"]
+        if isinstance(data.get("plan"), str) and (fields := _fields(data["plan"])) is not None:
+            rows = data.get("rows") if isinstance(data.get("rows"), list) else None
+            changes = [_changes(row["variant"]) for row in rows or () if isinstance(row, dict) and row.get("variant")]
+            yield from ({**fields, **change} for change in changes or [{}])
         for inner in data.values():
             yield from plans(inner)
     elif isinstance(data, list):
@@ -49,6 +51,11 @@ def _fields(text: str) -> dict[str, str] | None:
     return (
         {one.arg: ast.unparse(one.value) for one in call.keywords if one.arg} if isinstance(call, ast.Call) else None
     )
+
+
+def _changes(variant: str) -> dict[str, str]:
+    """`clients=100; guard=none` as fields; `plan` changes nothing."""
+    return dict(one.split("=", 1) for one in variant.split("; ") if "=" in one)
 
 
 def _values(told: list[dict[str, str]], field: str) -> str:
