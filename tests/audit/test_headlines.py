@@ -61,6 +61,7 @@ def _refuse_what_cannot_be_typed(command):
     else:
         assert read_guards(text for text in typed["guard"] or [] if text != "all") or plan.guard or typed["guard"]
         assert [spec(text, "attacks") for text in typed["attack"] or []] or typed["budget"]
+        assert (ours.aux_data, ours.aux_without) == (typed["aux_data"] or "", tuple(typed["aux_without"] or ()))
 
 
 from cutlayer.cli.options import PLAN_OPTIONS as FIELDS  # noqa: E402
