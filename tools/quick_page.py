@@ -43,8 +43,8 @@ def page(audit: dict[str, Any]) -> str:
         "# A quick audit of six guards",
         "",
         "[attacks-quick.json](attacks-quick.json): every passive attack at its smallest size, in the form of the",
-        f"papers and in those that know the guard, one seed, on digits. Version {audit['version']}; this page is made "
-        "of it by `python tools/quick_page.py`. The command:",
+        f"papers and in those that know the guard, one seed, on digits. Version {audit['version']}; this page is "
+        "made of it by `python tools/quick_page.py`. The command:",
         "",
         "```console",
         f"$ {audit['command']}",
