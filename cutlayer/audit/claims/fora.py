@@ -68,7 +68,7 @@ def _steady(what: str, most: float, first: str, last: str) -> Any:
         works = easy.ours >= 0.5
         verdict = NOT_MEASURED if not works else HOLDS if fall <= most else PARTLY if fall <= 3 * most else DOES_NOT
         why = (
-            f"{what} costs {fall:.2f} SSIM."
+            f"{what} {'cost' if fall > 0 else 'give'} {abs(fall):.2f} SSIM{'' if fall > 0 else ' more'}."
             if works
             else f"The attack itself reads {easy.ours:.2f}, too little to lose anything by {what.lower()}."
         )
