@@ -55,7 +55,7 @@ def _refuse_what_cannot_be_typed(command):
     plan = change(read_plan(typed["plan"]), fields)
     ours = run.read(command)
     assert ours.plan == plan and ours.device == typed["device"], "what an experiment runs is what a person would"
-    assert len(ours.seeds) == (typed["seeds"] or 1)
+    assert len(ours.seeds) == (typed["seeds"] or (3 if typed.get("budget") == "standard" else 1))
     if name == "compare":
         assert list(ours.variants) == variants(plan, typed["with_"])
     else:

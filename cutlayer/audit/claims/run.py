@@ -56,7 +56,8 @@ def read(command: str) -> Typed:
     told = vars(_parser().parse_args(words))
     fields = {field: told[field] for field in FIELDS if field != "guard" and told[field] is not None}
     plan = change(read_plan(told["plan"]), fields)
-    seeds = tuple(range(plan.seed, plan.seed + told["seeds"]))
+    count = told["seeds"] or (3 if told["budget"] == "standard" else 1)  # as the command has it
+    seeds = tuple(range(plan.seed, plan.seed + count))
     if name == "compare":
         return Typed(name, plan, seeds, told["device"], tuple(variants(plan, told["with"] or [])))
     return Typed(
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--aux-data")
     parser.add_argument("--budget")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--no-alone", action="store_true")
     for name, field in FIELDS.items():
