@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from toys import TinyNet, samples
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cutlayer.audit.claims import EXPERIMENTS, lfq, lightsplit, page, run, small, training
+from cutlayer.audit.claims import EXPERIMENTS, lfq, lightsplit, page, run, small, summary, training
 from cutlayer.audit.claims.base import (
     BUDGETS,
     DOES_NOT,
@@ -270,6 +271,12 @@ def test_a_small_measurement_is_marked_and_stands_beside_a_larger_one(tmp_path):
     both = page.judged(replace(one, earlier=(older,)), tmp_path)
     assert (both.finding.verdict, both.small, both.beside.finding.verdict) == (PARTLY, False, HOLDS)
     assert page.text([both], []).count("| f |") == 2
+
+
+def test_names_on_the_summary_keep_a_line_between_them_and_stay_on_it():
+    told = summary._spread([1.0, 1.0, 0.97, 0.5, 0.01, 0.0, 0.0], gap=0.06)
+    assert all(higher - lower >= 0.06 - 1e-9 for higher, lower in pairwise(told)) and min(told) >= 0
+    assert summary._spread([0.9, 0.5], gap=0.06) == [0.9, 0.5], "where there is room a name is as high as its mark"
 
 
 # ------------------------------------------------------------------ the command
