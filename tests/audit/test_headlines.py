@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from toys import TinyNet, samples
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cutlayer.audit.claims import EXPERIMENTS, lfq, page, run, small, training
+from cutlayer.audit.claims import EXPERIMENTS, lfq, lightsplit, page, run, small, summary, training
 from cutlayer.audit.claims.base import (
     BUDGETS,
     DOES_NOT,
@@ -17,12 +19,14 @@ from cutlayer.audit.claims.base import (
     NOT_MEASURED,
     PARTLY,
     VERDICTS,
+    Earlier,
     Experiment,
     Figure,
     Finding,
     over_seeds,
     trimmed,
 )
+from cutlayer.audit.claims.size import size
 from cutlayer.audit.claims.summary import marks
 from cutlayer.audit.compare.variant_text import variants
 from cutlayer.cli import app as cli
@@ -52,12 +56,13 @@ def _refuse_what_cannot_be_typed(command):
     plan = change(read_plan(typed["plan"]), fields)
     ours = run.read(command)
     assert ours.plan == plan and ours.device == typed["device"], "what an experiment runs is what a person would"
-    assert len(ours.seeds) == (typed["seeds"] or 1)
+    assert len(ours.seeds) == (typed["seeds"] or (3 if typed.get("budget") == "standard" else 1))
     if name == "compare":
         assert list(ours.variants) == variants(plan, typed["with_"])
     else:
         assert read_guards(text for text in typed["guard"] or [] if text != "all") or plan.guard or typed["guard"]
         assert [spec(text, "attacks") for text in typed["attack"] or []] or typed["budget"]
+        assert (ours.aux_data, ours.aux_without) == (typed["aux_data"] or "", tuple(typed["aux_without"] or ()))
 
 
 from cutlayer.cli.options import PLAN_OPTIONS as FIELDS  # noqa: E402
@@ -156,6 +161,63 @@ def test_a_key_that_can_be_recovered_is_no_secret():
     assert judge(0.6, 0.78) == DOES_NOT
 
 
+def judged_costs(plan, at_8, at_32):
+    rows = {"plan": plan, lightsplit._f(8): at_8, lightsplit._f(32): at_32, lightsplit._f(8, 128): at_8}
+    seeds = [
+        {"variant": name, "seed": seed, "accuracy": one}
+        for name, ones in rows.items()
+        for seed, one in enumerate(ones)
+    ]
+    return EXPERIMENTS["lightsplit-skewed"].judge({"fashion": {"rows": seeds}}).verdict
+
+
+def test_few_points_are_an_interval_below_five_of_a_network_that_has_learnt():
+    assert judged_costs([0.8, 0.81, 0.8], [0.79, 0.8, 0.79], [0.7] * 3) == HOLDS
+    assert judged_costs([0.8, 0.8, 0.8], [0.79, 0.70, 0.79], [0.7] * 3) == PARTLY, "four points, give or take ten"
+    assert judged_costs([0.8, 0.8, 0.8], [0.7, 0.7, 0.7], [0.7] * 3) == DOES_NOT
+    assert judged_costs([0.2, 0.2, 0.2], [0.2, 0.2, 0.2], [0.2] * 3) == NOT_MEASURED
+
+
+def test_a_hundred_clients_are_judged_with_the_projection_and_shown_without():
+    def judge(many):
+        rows = {
+            f"clients={n}; guard={guard}": (0.9, 1) for n in (10, 100) for guard in ("none", "LightSplit(ratio=8)")
+        }
+        rows |= {"clients=100; guard=none": (0.8, 1), "clients=100; guard=LightSplit(ratio=8)": (many, 1)}
+        return EXPERIMENTS["lightsplit-clients"].judge({"fashion": compared(**rows)})
+
+    assert [judge(many).verdict for many in (0.89, 0.86, 0.8)] == [HOLDS, PARTLY, DOES_NOT]
+    assert "and 10.0 points lower without it" in judge(0.89).why
+
+
+def test_a_shift_is_small_where_neither_absent_classes_nor_another_set_cost_much():
+    def judge(*read):
+        results = {
+            name: {"rows": [row("none", "FORA()", one)]}
+            for name, one in zip(("all", "absent", "other"), read, strict=True)
+        }
+        return EXPERIMENTS["fora-shift"].judge(results).verdict
+
+    assert judge(0.9, 0.88, 0.87) == HOLDS
+    assert judge(0.9, 0.88, 0.3) == PARTLY
+    assert judge(0.9, 0.7, 0.3) == DOES_NOT
+    assert judge(0.3, 0.3, 0.3) == NOT_MEASURED, "an attack that reads nothing loses nothing"
+
+
+def test_an_attribute_that_nobody_reads_on_the_open_cut_was_not_hidden():
+    def judge(before, after):
+        told = {"none": (0.9, before), "Prism()": (0.3, after)}
+        rows = [row(guard, "Decoder()", read) for guard, (read, _) in told.items()]
+        rows += [
+            row(guard, "AttributeInference()", one, secret="attribute", chance=0.4)
+            for guard, (_, one) in told.items()
+        ]
+        return EXPERIMENTS["prism-faces"].judge({"audit": {"rows": rows}}).verdict
+
+    assert judge(0.8, 0.4) == HOLDS
+    assert judge(0.8, 0.8) == judge(0.41, 0.41) == PARTLY
+
+
 # ------------------------------------------------------------------ the page
 @pytest.fixture(scope="module")
 def found():
@@ -184,6 +246,37 @@ def test_what_reproduce_wrote_comes_before_older_evidence_and_what_it_lacked_is_
     assert page.judged(one, tmp_path).finding == Finding(HOLDS, "measured again")
     (folder / "x.json").write_text(json.dumps({**told, "not_measured": "no train-images in ./data"}))
     assert "no train-images" in page.judged(one, tmp_path).finding.why
+
+
+def test_how_large_a_measurement_was_follows_from_its_plans():
+    now = {"a": {"plan": "Plan(clients=5, partition=Dirichlet(alpha=0.5), epochs=6)"}}
+    assert size(now, 3) == "Fashion, SimpleCNN, 5 clients, Dirichlet(alpha=0.5), 6 epochs, 3 seeds"
+    varied = {"plan": "Plan(epochs=6)", "rows": [{"variant": f"clients={n}; guard=none"} for n in (10, 50, 100)]}
+    assert size(varied, 1) == "Fashion, SimpleCNN, 10 to 100 clients, IID, 6 epochs, one seed"
+    older = {"runs": [{"plan": f"Plan(net=LeNet(), epochs={epochs}, watch=(X(),), aux=7)"} for epochs in (3, 9, 4)]}
+    assert size(older, before=True) == "Digits, LeNet, 3 to 9 epochs", "fields that are no more are no trouble"
+    assert size({"rows": []}) == ""
+
+
+def test_a_small_measurement_is_marked_and_stands_beside_a_larger_one(tmp_path):
+    older = Earlier("y.json", lambda data: Finding(PARTLY, "large and older"))
+    one = Experiment("x", "P", "c", "f", {}, lambda results: Finding(HOLDS, "small and new"))
+    (tmp_path / page.CLAIMS).mkdir(parents=True)
+    told = {"budget": "quick", "commit": "abc", "results": {"a": {"plan": "Plan(epochs=2)"}}, "seeds": [0]}
+    (tmp_path / page.CLAIMS / "x.json").write_text(json.dumps(told))
+    alone = page.judged(one, tmp_path)
+    assert alone.small and alone.size.endswith("2 epochs, one seed")
+    assert "| holds, *small* |" in page.text([alone], [])
+    (tmp_path / page.EVIDENCE / "y.json").write_text("{}")
+    both = page.judged(replace(one, earlier=(older,)), tmp_path)
+    assert (both.finding.verdict, both.small, both.beside.finding.verdict) == (PARTLY, False, HOLDS)
+    assert page.text([both], []).count("| f |") == 2
+
+
+def test_names_on_the_summary_keep_a_line_between_them_and_stay_on_it():
+    told = summary._spread([1.0, 1.0, 0.97, 0.5, 0.01, 0.0, 0.0], gap=0.06)
+    assert all(higher - lower >= 0.06 - 1e-9 for higher, lower in pairwise(told)) and min(told) >= 0
+    assert summary._spread([0.9, 0.5], gap=0.06) == [0.9, 0.5], "where there is room a name is as high as its mark"
 
 
 # ------------------------------------------------------------------ the command

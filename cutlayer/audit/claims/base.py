@@ -133,6 +133,11 @@ def within(figure: Figure, target: float, slack: float) -> bool:
     return low - slack <= target <= high + slack
 
 
+def surely(figure: Figure, most: float) -> bool:
+    """Whether a loss is at most so large at the upper end of its interval; of one seed, by itself."""
+    return (figure.ours if figure.high is None else figure.high) <= most
+
+
 # ------------------------------------------------------------------ what is committed of a result
 _ROW = (
     "variant", "guard", "attack", "plain", "form", "secret", "target", "ceiling", "valid", "why_invalid", "seed", "tries",

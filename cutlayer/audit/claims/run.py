@@ -47,6 +47,7 @@ class Typed:
     budget: str | None = None
     images: int = 256
     aux_without: tuple[int, ...] = ()
+    aux_data: str = ""
 
 
 def read(command: str) -> Typed:
@@ -55,12 +56,13 @@ def read(command: str) -> Typed:
     told = vars(_parser().parse_args(words))
     fields = {field: told[field] for field in FIELDS if field != "guard" and told[field] is not None}
     plan = change(read_plan(told["plan"]), fields)
-    seeds = tuple(range(plan.seed, plan.seed + told["seeds"]))
+    count = told["seeds"] or (3 if told["budget"] == "standard" else 1)  # as the command has it
+    seeds = tuple(range(plan.seed, plan.seed + count))
     if name == "compare":
         return Typed(name, plan, seeds, told["device"], tuple(variants(plan, told["with"] or [])))
     return Typed(
         name, plan, seeds, told["device"], guards=tuple(told["guard"] or ()), attacks=tuple(told["attack"] or ()),
-        budget=told["budget"], images=told["images"], aux_without=tuple(told["aux_without"] or ()),
+        budget=told["budget"], images=told["images"], aux_without=tuple(told["aux_without"] or ()), aux_data=told["aux_data"] or "",
     )  # fmt: skip
 
 
@@ -70,9 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("--with", "--guard", "--attack"):
         parser.add_argument(name, action="append")
     parser.add_argument("--aux-without", action="append", type=int)
+    parser.add_argument("--aux-data")
     parser.add_argument("--budget")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--no-alone", action="store_true")
     for name, field in FIELDS.items():
@@ -110,7 +113,7 @@ def pieces(run: str, typed: Typed, data_dir: Path | None) -> list[Piece]:
             for one in typed.variants:
                 found.append(Piece(run, f"{one.name}, seed {seed}", _training(one, seed, data_dir, typed.device)))
         else:
-            found.append(Piece(run, f"seed {seed}", _audit(typed, seed, shelf)))
+            found.append(Piece(run, f"seed {seed}", _audit(typed, seed, shelf, data_dir)))
     return found
 
 
@@ -118,15 +121,16 @@ def _training(one: Variant, seed: int, data_dir: Path | None, device: str) -> Ca
     return lambda: compare([one], seeds=(seed,), data_dir=data_dir, device=device)
 
 
-def _audit(typed: Typed, seed: int, shelf: Shelf) -> Callable[[], list[Any]]:
+def _audit(typed: Typed, seed: int, shelf: Shelf, data_dir: Path | None) -> Callable[[], list[Any]]:
     def make() -> list[Any]:
         loaded = shelf(typed.plan)
         task = task_of(loaded.train, len(loaded.classes))
+        other = spec(typed.aux_data, "data").load(data_dir) if typed.aux_data else None
         named = read_guards(text for text in typed.guards if text != "all")
         wanted = AuditSpec(
             typed.plan, [typed.plan.guard, *named], [spec(text, "attacks") for text in typed.attacks],
             every() if "all" in typed.guards else (), seeds=(seed,), images=typed.images, alone=False,
-            auxiliary=Auxiliary(None, typed.aux_without, ""),
+            auxiliary=Auxiliary(other, typed.aux_without, typed.aux_data),
         )  # fmt: skip
         more = suite(typed.budget, task, typed.plan.protocol.labels_stay_home) if typed.budget else []
         if not wanted.attacks and not more:

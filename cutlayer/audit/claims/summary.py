@@ -10,6 +10,7 @@ from ..report.plots import INK, SOFT, png, pyplot
 
 # An audit with every attack in every form of knowledge: the newer one, once it is there.
 SOURCES = ("claims/all-guards.json", "attacks-quick.json")
+TENTH = 0.1  # of the leak: what papers promise to leave at most
 _PLAIN = ("FORA", "SDAR", "PCAT", "UnSplit", "FeatureSniffer")  # the papers' attackers
 
 
@@ -50,23 +51,61 @@ def _share(row: Mapping[str, Any], open_cut: Sequence[Mapping[str, Any]], floor:
 
 
 def figure(found: Sequence[Mark]) -> bytes:
+    """For a slide: every guard is a line from what the papers' attackers find to what the strongest finds, with its name."""
     plt = pyplot()
-    canvas, axes = plt.subplots(figsize=(9.2, 5.6))
-    for number, one in enumerate(found):
-        colour = plt.cm.tab10(number % 10)
-        axes.plot([one.accuracy] * 2, [one.paper, one.strongest], color=colour, lw=1.6, alpha=0.6, zorder=2)
-        axes.scatter(one.accuracy, one.paper, s=80, facecolor="white", edgecolor=colour, lw=2, zorder=3)
-        axes.scatter(one.accuracy, one.strongest, s=90, color=colour, zorder=3, label=_name(one.guard))
-    axes.scatter([], [], s=80, facecolor="white", edgecolor=INK, lw=2, label="attacker that does not know the guard")
-    axes.scatter([], [], s=90, color=INK, label="strongest attacker")
-    axes.set_xlabel("test accuracy (right is better)")
-    axes.set_ylabel("share of the open cut's leak that is left (down is better)")
-    axes.set_ylim(-0.03, 1.05)
-    axes.grid(color="#eef2f6")
-    axes.set_axisbelow(True)
-    axes.axhline(0.1, color=SOFT, lw=0.8, ls=(0, (4, 4)))
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize=9)
-    return png(canvas, plt)
+    with plt.rc_context({"font.size": 13}):
+        canvas, axes = plt.subplots(figsize=(11.5, 6.2))
+        for number, one in enumerate(found):
+            _draw(axes, one, plt.cm.tab10(number % 10))
+        _names(axes, found, [plt.cm.tab10(number % 10) for number in range(len(found))])
+        axes.scatter(
+            [], [], s=110, facecolor="white", edgecolor=INK, lw=2.2, label="attackers that do not know the guard"
+        )
+        axes.scatter([], [], s=120, color=INK, label="the strongest attacker, which knows it")
+        axes.set_xlabel("test accuracy (right is better)")
+        axes.set_ylabel("share of the leak that is left (down is better)")
+        axes.set_ylim(-0.04, 1.06)
+        axes.grid(color="#eef2f6")
+        axes.set_axisbelow(True)
+        axes.axhline(TENTH, color=SOFT, lw=1.2, ls=(0, (4, 4)))
+        axes.text(0.01, TENTH + 0.015, "a tenth of the leak", color=SOFT, transform=axes.get_yaxis_transform())
+        axes.legend(loc="upper left", frameon=False)
+        return png(canvas, plt)
+
+
+def _draw(axes: Any, one: Mark, colour: Any) -> None:
+    axes.plot([one.accuracy] * 2, [one.paper, one.strongest], color=colour, lw=2.4, alpha=0.55, zorder=2)
+    axes.scatter(one.accuracy, one.paper, s=110, facecolor="white", edgecolor=colour, lw=2.2, zorder=3)
+    axes.scatter(one.accuracy, one.strongest, s=120, color=colour, zorder=4)
+
+
+def _names(axes: Any, found: Sequence[Mark], colours: Sequence[Any]) -> None:
+    """Beside the full mark in the left half, which is empty; in the right one at the edge, with a thin line."""
+    low, high = min(one.accuracy for one in found), max(one.accuracy for one in found)
+    width = max(high - low, 0.05)
+    axes.set_xlim(low - 0.06 * width, high + 0.42 * width)
+    axes.set_xticks([tick for tick in axes.get_xticks() if low - 0.06 * width <= tick <= 1.0])
+    left = [one.accuracy < high - width / 2 for one in found]
+    order = sorted((place for place in range(len(found)) if not left[place]), key=lambda one: -found[one].strongest)
+    heights = dict(zip(order, _spread([found[place].strongest for place in order]), strict=True))
+    for place, one in enumerate(found):
+        edge, height = high + 0.07 * width, heights.get(place, one.strongest)
+        if left[place]:
+            edge = one.accuracy + 0.02 * width
+        else:
+            axes.plot(
+                [one.accuracy, edge], [one.strongest, height], color=colours[place], lw=0.8, alpha=0.5, zorder=1
+            )
+        axes.text(edge, height, f" {_name(one.guard)}", color=colours[place], va="center", fontsize=12)
+
+
+def _spread(heights: Sequence[float], gap: float = 0.062) -> list[float]:
+    """From the highest down, none nearer to the next than a line of text; the highest may rise above its mark."""
+    told: list[float] = []
+    for height in heights:
+        told.append(min(height, told[-1] - gap) if told else height)
+    lift = max(0.0, -min(told, default=0.0))
+    return [height + lift for height in told]
 
 
 def _name(guard: str) -> str:

@@ -217,7 +217,7 @@ EXPERIMENTS = (
             "alpha 0.3, even waves": f"compare recipes/sl_fc.py:cifar10_wave --partition 'Dirichlet(alpha=0.3)' {_arms(50)} --seeds 3 --no-alone --device cuda",
         },
         _sl_fc,
-        {"alpha 0.3": f"compare recipes/sl_fc.py:digits {_arms(5)} --no-alone"},
+        {f"alpha {alpha}": f"compare recipes/sl_fc.py:digits --partition 'Dirichlet(alpha={alpha})' {_arms(5)} --seeds 3 --no-alone" for alpha in (1.0, 0.3)},
         earlier=(Earlier("sl-fc.json", _sl_fc_before),),
     ),
     Experiment(

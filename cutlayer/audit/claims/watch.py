@@ -1,10 +1,9 @@
 """Detectors in long trainings: what honest servers and clients are accused of, and what a watch costs."""
 
 from collections.abc import Mapping
-from statistics import mean
 from typing import Any
 
-from .base import DOES_NOT, HOLDS, PARTLY, Data, Earlier, Experiment, Figure, Finding, accuracies, over_seeds
+from .base import DOES_NOT, HOLDS, PARTLY, Data, Earlier, Experiment, Finding, lost, over_seeds
 
 PAPER = "Gradients Scrutinizer, SplitGuard (in FORA and SEAL)"
 
@@ -18,10 +17,7 @@ def _quiet(results: Mapping[str, Data]) -> Finding:
     figures = [over_seeds(f"{name}: false alarms a 1,000 steps", rates, 0.0) for name, rates in told.items()]
     loud = [one.what.partition(":")[0] for one in figures if one.ours > 0]
     if "cost" in results:
-        bare, watched = (
-            mean(accuracies(results["cost"], name)) for name in ("plan", "client_detectors=SplitGuard()")
-        )
-        figures.append(Figure("points that SplitGuard costs", bare - watched, points=True))
+        figures.append(lost(results["cost"], "plan", "client_detectors=SplitGuard()", "points that SplitGuard costs"))
     verdict = HOLDS if not loud else PARTLY if len(loud) < len(told) else DOES_NOT
     why = f"{len(told) - len(loud)} of {len(told)} detectors accuse no honest server" + (
         f"; {' and '.join(loud)} do." if loud else "."
@@ -56,7 +52,7 @@ EXPERIMENTS = (
             "cost": f"compare {_NET} --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone --device cuda",
         },
         _quiet,
-        {"honest": f"audit --data 'Digits(limit=1000)' --protocol Vanilla --epochs 6 {_DETECTORS} --attack \"Decoder(readers=('ridge',))\" --images 32 --no-alone"},
+        {"honest": f"audit --data Fashion --protocol Vanilla --epochs 40 {_DETECTORS} --attack \"Decoder(readers=('ridge',))\" --images 32 --seeds 2 --no-alone", "cost": "compare --data Fashion --protocol Vanilla --epochs 10 --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone"},
         earlier=(Earlier("watchdogs.json", _quiet_before),),
     ),
 )  # fmt: skip
