@@ -157,7 +157,7 @@ def _check_values(name: str, samples: Samples) -> None:
     if x.dim() == 4 and x.is_floating_point() and not isinstance(x, Rows) and (x.min() < 0 or x.max() > 1):
         raise ValueError(
             f"{name} images given as floats must lie in [0, 1]; found {x.min():.3g} to {x.max():.3g}: "
-            "rescale them, or give bytes (uint8)"
+            "rescale them, or give bytes (uint8); signals of (N, channels, length) are Npz(..., signals=True)"
         )
 
 
