@@ -164,7 +164,7 @@ class Matrix:
         self.records = any("history" in attack.needs for attack in attacks)
         self.left_out = {repr(guard): why for guard, why in unfit.items()}
         # By name, each once: all forms of an attack lack the same.
-        self.left_out |= {type(one).__name__: why.replace(f"{one} ", "it ", 1) for one, why in pointless.items()}
+        self.left_out |= {type(one).__name__: _of_itself(one, why) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
             self.left_out[f"{copies} auxiliary {self.task.kind}"] = "they equal private ones, value for value"
@@ -426,12 +426,21 @@ def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> 
         return str(error)
 
 
+def _of_itself(attack: Attack, why: str) -> str:
+    """Why an attack that nobody typed was left out: it is told of as `it`, and is left out already."""
+    return why.replace(f"{attack} ", "it ", 1).replace(": leave it out, ", "; ")
+
+
+def with_aux(plan: Plan, samples: int) -> Plan:
+    """The plan with samples of the attacker's own, where it names none: of these training samples."""
+    return plan if plan.aux_samples else replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * samples)))
+
+
 def _checked(plan: Plan, loaded: Loaded) -> Plan:
     """The plan with auxiliary data set aside; data that cannot be audited is refused before anything is trained."""
     if not plan.protocol.crosses:
         raise ValueError(f"nothing crosses in {plan.protocol}, so there is no cut to audit: take UShaped")
-    if not plan.aux_samples:
-        plan = replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
+    plan = with_aux(plan, len(loaded.train))
     shape = tuple(loaded.train.x.shape[1:])
     if len(shape) != 3:
         refuse_unfit(loaded, plan.aux_samples)

@@ -228,6 +228,7 @@ def _audit(
     prepare(threads, "cpu" if away else device)
     from ..attacks import usual
     from ..audit.matrix import audit as run_audit
+    from ..audit.matrix import with_aux
     from ..audit.parallel import spread
     from ..audit.report import files as report
     from ..audit.spec import Resources
@@ -257,6 +258,9 @@ def _audit(
     refuse_secrets(secrets, task)
     for name in still(loaded):
         say(f"the column {name!r} never changes: there is nothing to read in it, and it is left out")
+    if not wanted.plan.aux_samples:
+        given, own = len(loaded.train), with_aux(wanted.plan, len(loaded.train)).aux_samples
+        say(f"{own} of {given} training samples are the attacker's own, so {given - own} train (--aux-samples)")
     weights = find_weights(data_dir)
     try:
         with Bar() as bar:
