@@ -431,16 +431,12 @@ def _of_itself(attack: Attack, why: str) -> str:
     return why.replace(f"{attack} ", "it ", 1).replace(": leave it out, ", "; ")
 
 
-def with_aux(plan: Plan, samples: int) -> Plan:
-    """The plan with samples of the attacker's own, where it names none: of these training samples."""
-    return plan if plan.aux_samples else replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * samples)))
-
-
 def _checked(plan: Plan, loaded: Loaded) -> Plan:
     """The plan with auxiliary data set aside; data that cannot be audited is refused before anything is trained."""
     if not plan.protocol.crosses:
         raise ValueError(f"nothing crosses in {plan.protocol}, so there is no cut to audit: take UShaped")
-    plan = with_aux(plan, len(loaded.train))
+    if not plan.aux_samples:
+        plan = replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
     shape = tuple(loaded.train.x.shape[1:])
     if len(shape) != 3:
         refuse_unfit(loaded, plan.aux_samples)

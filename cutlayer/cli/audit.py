@@ -228,7 +228,6 @@ def _audit(
     prepare(threads, "cpu" if away else device)
     from ..attacks import usual
     from ..audit.matrix import audit as run_audit
-    from ..audit.matrix import with_aux
     from ..audit.parallel import spread
     from ..audit.report import files as report
     from ..audit.spec import Resources
@@ -258,9 +257,6 @@ def _audit(
     refuse_secrets(secrets, task)
     for name in still(loaded):
         say(f"the column {name!r} never changes: there is nothing to read in it, and it is left out")
-    if not wanted.plan.aux_samples:
-        given, own = len(loaded.train), with_aux(wanted.plan, len(loaded.train)).aux_samples
-        say(f"{own} of {given} training samples are the attacker's own, so {given - own} train (--aux-samples)")
     weights = find_weights(data_dir)
     try:
         with Bar() as bar:
@@ -294,6 +290,9 @@ def _audit(
         say(f"{guard} {in_words(told)[0]}")
     for sentence in report.noticed(result):
         say(sentence)
+    if not wanted.plan.aux_samples:
+        own, given = result.plan.aux_samples, len(loaded.train)
+        say(f"{own} of {given} training samples were the attacker's own, the others trained (--aux-samples)")
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
     for one in result.not_tried:

@@ -114,7 +114,8 @@ def _check_lengths(name: str, samples: Samples) -> None:
         elif what == "labels" and samples.vocabulary and values.shape == samples.x.shape:
             continue  # the next token of every place
         elif values.dim() != 1:
-            raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}")
+            fix = ": of one-hot rows take y.argmax(1)" if what == "labels" and values.dim() == 2 else ""
+            raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}{fix}")
         if len(values) != len(samples):
             raise ValueError(f"the {name} set has {len(samples)} images but {len(values)} {what}")
 
