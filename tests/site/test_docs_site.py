@@ -32,6 +32,7 @@ def test_the_api_page_has_docstrings(site):
     assert "cutlayer.training.plan.plan.Plan" in page and "Every guard against every attack" in page
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 420])
 def test_pages_fit_and_can_be_read(site, width, dark):
