@@ -52,11 +52,11 @@ def cut_graph(model: nn.Module, graph: Graph, at: str, back: str | None) -> Part
     final = None if back is None else _call(model, nodes, back)
     start, stop = nodes.index(z), len(nodes) if final is None else nodes.index(final)
     if stop < start:
-        raise ValueError(f"back has to come after at, but forward calls {back!r} before {at!r}: exchange the two")
+        raise ValueError(f"back has to come after at, but forward calls {back!r} before {at!r}")
     side = {node: HEAD if i <= start else BODY if i < stop else TAIL for i, node in enumerate(nodes)}
     if not any(side[node] == BODY and node.op not in ("get_attr", "output") for node in nodes):
         end = "the end" if back is None else repr(back)
-        raise ValueError(f"the body is empty: nothing is computed between {at!r} and {end}; `cutlayer layers` lists where a network can be cut")
+        raise ValueError(f"the body is empty: nothing is computed between {at!r} and {end}")
     _place_unread(nodes, side)
     _place_parameters(nodes, side)
     free = free_of_data(graph)

@@ -136,7 +136,7 @@ MISTAKES = [
     ("train --data \"Npz('rows.npz')\" --net \"Own('module.py:small', at='first')\"", "name a class or a function"),
     (
         "train --data \"Npz('rows.npz')\" --net \"Own('module.py:Small', at='second', back='first')\"",
-        "exchange the two",
+        "`cutlayer layers` lists where it can be cut",
     ),
     ("train --data \"Npz('rows.npz')\" --net \"Own('module.py:Small', at='last')\"", "`cutlayer layers` lists"),
     ("train --data \"Npz('onehot.npz')\"", "y.argmax(1)"),
