@@ -451,4 +451,5 @@ def _tell_usage(error: Any) -> None:
         return
     path = error.ctx.command_path if error.ctx is not None else "cutlayer"
     meant = ELSEWHERE.get(getattr(error, "option_name", "") or "")
-    say(f"error: {message.rstrip('.?')}; " + (f"here it is {meant}" if meant else f"`{path} --help` says what there is"))
+    way_out = f"here it is {meant}" if meant else f"`{path} --help` says what there is"
+    say(f"error: {message.rstrip('.?')}; {way_out}")

@@ -55,7 +55,8 @@ class Inputs:
         x = data.rows(self.data_dir)
         if x.shape[1:] != known.train.x.shape[1:]:
             raise ValueError(
-                f"the samples of {data.path} are {_shape(x)}, and this network has learnt from {_shape(known.train.x)}: "
+                f"the samples of {data.path} are {_shape(x)}, and this network has learnt from "
+                f"{_shape(known.train.x)}: "
                 "write x in the form of the training data, and say signals=True or vocabulary=V where it had that"
             )
         if x.is_floating_point() and scale is not None and scale != AS_THEY_ARE:

@@ -37,7 +37,7 @@ def test_the_api_page_has_docstrings(site):
 @pytest.mark.parametrize("width", [1400, 420])
 def test_pages_fit_and_can_be_read(site, width, dark):
     with Browser() as browser:
-        for name in ("tutorial", "catalogue"):
+        for name in ("tutorial", "catalogue", "guards", "first-hour"):
             page = browser.open(site / name / "index.html", width, dark)
             scheme, waited = (
                 "slate" if dark else "default",
