@@ -71,11 +71,6 @@ def by_folder(root: Path, classes: Sequence[str] | None = None) -> tuple[Listing
             f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png; an "
             f"attacker's need no classes: Unlabelled({str(root)!r})"
         )
-    if classes is None and len(found) == 1:
-        raise ValueError(
-            f"{root} has one folder, {found[0]}, so one class, and there is nothing to learn: give every class its "
-            "own, e.g. cat/1.png and dog/1.png"
-        )
     classes = tuple(found) if classes is None else tuple(classes)
     if unknown := sorted(set(found) - set(classes)):
         raise ValueError(f"{root} has a folder {unknown[0]!r}, which is none of the classes {', '.join(classes)}")

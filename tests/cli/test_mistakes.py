@@ -142,7 +142,6 @@ MISTAKES = [
     ("train --data \"Npz('onehot.npz')\"", "y.argmax(1)"),
     ("train --data \"Npz('nolabels.npz')\"", "only `cutlayer predict` takes samples without labels"),
     ("train --data \"Npz('series.npz')\"", "Npz(..., signals=True)"),
-    ("train --data \"ImageFolder('single')\"", "give every class its own"),
     ("train --data 'Fashion(limit=60)' --guard guards.py:Bare", "needs build(self, shape"),
     ("train --data 'Fashion(limit=60)' --guard guards.py:Mute", "return the client's module, a GuardModule"),
     # what other programs call otherwise
@@ -180,7 +179,6 @@ def desk(tmp_path_factory):
     np.savez(folder / "onehot.npz", x=images, y=np.eye(4)[labels])
     np.savez(folder / "nolabels.npz", x=images)
     np.savez(folder / "series.npz", x=np.full((40, 1, 32), -1.5, np.float32), y=labels)
-    (folder / "single" / "cat").mkdir(parents=True)
     (folder / "empty.csv").write_text("")
     (folder / "a.csv").write_text("age,risk\n1,0\n2,1\n")
     (folder / "empty").mkdir()
