@@ -18,6 +18,13 @@ def blocks(page: Path, *languages: str) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, found.start(2)), found[2]
 
 
+def files_of(page: Path) -> dict[str, str]:
+    """Files that a page has its reader write: blocks of `py` that begin with their name."""
+    named = (re.match(r"# (\w+\.py)\n", text) for _, text in blocks(page, "py"))
+    texts = (text for _, text in blocks(page, "py"))
+    return {found[1]: text for found, text in zip(named, texts, strict=True) if found}
+
+
 def commands_of(page: Path, *languages: str) -> list[list[str]]:
     """The words of each line that starts with `cutlayer`."""
     lines = [line.removeprefix("$ ") for _, text in blocks(page, *languages) for line in text.splitlines()]

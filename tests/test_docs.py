@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pytest
 import tables
 import torch
 from named_files import nothing_named as nothing_named
-from pages import PAGES, ROOT, blocks, commands_of
+from pages import PAGES, ROOT, blocks, commands_of, files_of
 from typer.main import get_command
 
 import cutlayer
@@ -79,7 +79,7 @@ def imports(text: str) -> Iterator[tuple[str, str]]:
 
 
 def test_readme_docs_and_recipes_import_the_public_api_alone():
-    told = [(page_name(page), text) for page in PAGES for _, text in blocks(page, "python")]
+    told = [(page_name(page), text) for page in PAGES for _, text in blocks(page, "python", "py")]
     told += [(recipe.name, recipe.read_text()) for recipe in sorted((ROOT / "recipes").glob("*.py"))]
     found = [(where, module, name) for where, text in told for module, name in imports(text)]
     assert len(found) > 100, "the pages are read"
@@ -100,6 +100,17 @@ def of_the_package(page: str, word: str) -> str:
     return word
 
 
+@cache
+def desk(page: str) -> Path:
+    """Where a page's commands are typed: beside the files it has its reader write, or in the repository."""
+    if not (files := files_of(ROOT / page)):
+        return ROOT
+    folder = Path(mkdtemp())
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
 def typed_id(part: str | list[str]) -> str:
     return part if isinstance(part, str) else " ".join(part[1:])
 
@@ -111,7 +122,7 @@ def test_a_command_of_a_page_can_be_typed(page, words):
     assert name in known(), f"{page}: there is no command {name}"
     typed = known()[name].make_context(name, rest).params  # refuses unknown options and wrong types
     if name in ("train", "audit", "sweep"):
-        with contextlib.chdir(ROOT):
+        with contextlib.chdir(desk(page)):
             read_everything(typed)
     if name == "compare":
         with contextlib.chdir(ROOT):

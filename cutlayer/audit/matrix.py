@@ -164,7 +164,7 @@ class Matrix:
         self.records = any("history" in attack.needs for attack in attacks)
         self.left_out = {repr(guard): why for guard, why in unfit.items()}
         # By name, each once: all forms of an attack lack the same.
-        self.left_out |= {type(one).__name__: why.replace(f"{one} ", "it ", 1) for one, why in pointless.items()}
+        self.left_out |= {type(one).__name__: _of_itself(one, why) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
             self.left_out[f"{copies} auxiliary {self.task.kind}"] = "they equal private ones, value for value"
@@ -424,6 +424,11 @@ def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> 
         return why_unfit_labels(plan, task, y) if y is not None else None
     except ValueError as error:
         return str(error)
+
+
+def _of_itself(attack: Attack, why: str) -> str:
+    """Why an attack that nobody typed was left out: it is told of as `it`, and is left out already."""
+    return why.replace(f"{attack} ", "it ", 1).replace(": leave it out, ", "; ")
 
 
 def _checked(plan: Plan, loaded: Loaded) -> Plan:

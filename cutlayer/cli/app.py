@@ -429,10 +429,27 @@ def main() -> None:
         sys.exit(2)
 
 
+# What other programs call what is called otherwise here.
+ELSEWHERE = {
+    "--lr": "--client-optimizer 'Adam(lr=0.001)' and --server-optimizer",
+    "--learning-rate": "--client-optimizer 'Adam(lr=0.001)' and --server-optimizer",
+    "--optimizer": "--client-optimizer and --server-optimizer",
+    "--model": "--net",
+    "--dataset": "--data",
+    "--output": "--out",
+    "--gpu": "--device cuda",
+    "--cuda": "--device cuda",
+    "--workers": "--jobs of an audit, or --threads",
+    "--defense": "--guard",
+}
+
+
 def _tell_usage(error: Any) -> None:
     """What was typed wrongly, in one sentence. The class of such errors is Typer's own, or click's in older ones."""
     if not (message := error.format_message()) or "\n" in message:
         error.show()  # a command without its arguments: its help
         return
     path = error.ctx.command_path if error.ctx is not None else "cutlayer"
-    say(f"error: {message.rstrip('.?')}; `{path} --help` says what there is")
+    meant = ELSEWHERE.get(getattr(error, "option_name", "") or "")
+    way_out = f"here it is {meant}" if meant else f"`{path} --help` says what there is"
+    say(f"error: {message.rstrip('.?')}; {way_out}")

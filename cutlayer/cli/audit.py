@@ -290,6 +290,9 @@ def _audit(
         say(f"{guard} {in_words(told)[0]}")
     for sentence in report.noticed(result):
         say(sentence)
+    if not wanted.plan.aux_samples:
+        own, given = result.plan.aux_samples, len(loaded.train)
+        say(f"{own} of {given} training samples were the attacker's own, the others trained (--aux-samples)")
     for left_out, why in result.left_out.items():
         say(f"left out {left_out}: {why}")
     for one in result.not_tried:

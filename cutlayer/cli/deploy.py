@@ -304,7 +304,12 @@ def predict(
     certs: Certs = None,
     insecure: Insecure = False,
     plan: Annotated[str | None, typer.Option(help="The plan, where a recipe's own network is in it.")] = None,
-    data: Annotated[str | None, typer.Option(help="Predict its test samples. Default: the plan's data.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Predict its test samples, or all rows of an Npz that has x and no y. Default: the plan's data."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(help="Only so many samples; 0: all.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples in one message. Default: 64.")] = None,
     stream: Annotated[
@@ -348,12 +353,12 @@ def predict(
     load_named(code or [])
     if server is not None and not name:
         raise ValueError("--server needs --as NAME: who this client is")
+    source = spec(data, "data") if data else None
+    inputs = Inputs(source, data_dir, limit, batch_size or 64, stream, masks is not None)
     with Bar() as bar:
         found = predict(
             run,
-            Inputs(
-                spec(data, "data") if data else None, data_dir, limit, batch_size or 64, stream, masks is not None
-            ),
+            inputs,
             Over(server, name, identity_of(certs, insecure)) if server else None,
             given=read_plan(plan) if plan else None,
             link=imagined,
@@ -368,13 +373,15 @@ def predict(
     if as_json:
         print(json.dumps(told))
         return
-    right = f"accuracy {told['accuracy']:.4f}"
-    if found.maps:
+    right = f"accuracy {told['accuracy']:.4f}" if found.known else "no labels to compare with"
+    if found.maps and found.known:
         right = f"mIoU {told['mean_iou']:.4f}, pixel {right}"
     if "perplexity" in told:
         right = f"perplexity {told['perplexity']:.2f}, next-token {right}"
     say(f"{told['samples']} samples, {right}, {told['samples_per_second']:.0f} a second")
     each = "sample" if stream else "batch"
+    if left := inputs.left_for_training():
+        say(f"{left} samples of {data} would train, and were not predicted: a file without y is predicted whole")
     say(f"{_latency(told)} a {each}")
     say(f"bytes a sample: {told['bytes_up']:.0f} up, {told['bytes_down']:.0f} down")
     if imagined is not None:
@@ -402,7 +409,7 @@ def status_lines(facts: dict[str, Any]) -> list[str]:
         moved = sum(row["bytes"] for row in facts["ledger"]["rows"])
         lines.append(f"{moved / 2**20:.1f} MiB crossed, {facts['rewinds']} rewinds, {facts['skipped']} turns skipped")
         for one in facts["clients"]:
-            here = "connected" if one["connected"] else "AWAY"
+            here = "connected" if one["connected"] else "done" if facts["state"] == "finished" else "AWAY"
             late = " <- the run waits for it" if one["name"] == facts["waiting_for"] and not one["connected"] else ""
             silent = "" if one["silent"] is None else f", last heard {one['silent']:.0f} s ago"
             lines.append(f"  {one['name']:20} {here:10} {one['steps']} steps{silent}{late}")

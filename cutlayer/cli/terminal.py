@@ -212,4 +212,9 @@ class CellLines:
 
 def as_typed() -> str:
     """The command as it was typed, for results that say how they were made."""
-    return "cutlayer " + shlex.join(sys.argv[1:])
+    return " ".join(["cutlayer", *map(_quoted, sys.argv[1:])])
+
+
+def _quoted(word: str) -> str:
+    """As a person would: specs with quotes in them stand in double ones, if the shell then leaves them alone."""
+    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)

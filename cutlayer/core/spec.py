@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from . import hints
 from .outside import load_module, named, written
 from .outside.announced import announced
 from .outside.makers import found_by, import_home
@@ -206,9 +207,9 @@ class _Reader:
             shown = ast.unparse(node)
             for placeholder, origin in self.origins.items():
                 shown = shown.replace(placeholder, str(origin))
-            raise ValueError(
-                f"cannot read {text!r}: arguments are numbers, strings or other specs, not {shown!r}"
-            ) from error
+            way_out = hints.of_text(text, shown, kind)
+            told = way_out or f"arguments are numbers, strings or other specs, not {shown!r}"
+            raise ValueError(f"cannot read {text!r}: {told}") from error
 
     def _find(self, node: ast.expr, kind: str | None) -> Any:
         if not isinstance(node, ast.Name):
@@ -236,7 +237,9 @@ class _Reader:
         lower = {name.lower(): name for name in known}
         if node.id.lower() in lower:
             near = [lower[node.id.lower()]]
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+        hint = hints.of_name(node.id, kind)
+        if not hint:
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
         raise ValueError(f"there is no {node.id!r} among the {kind or 'known names'}; {hint}")
 
     def home(self, origin: Origin) -> Any:
@@ -290,6 +293,10 @@ def _fit(thing: Any, origin: str, kind: str | None) -> Any:
         return thing
     home = BASES[kind][0] if kind in BASES else __name__
     needed = " or ".join(f"{home}.{base.__name__}" for base in wanted)
+    from torch.nn import Module  # late: what only reads names needs no torch
+
+    if isinstance(thing, type) and issubclass(thing, Module) and kind in (None, "nets"):
+        raise ValueError(f"{origin} is no spec: {hints.of_model(origin)}")
     raise ValueError(f"{origin} cannot stand among the {kind or 'specs'}: it is no class that descends from {needed}")
 
 

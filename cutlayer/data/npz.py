@@ -60,8 +60,11 @@ class Npz(Source):
         arrays = _Arrays(path)
         for wanted in ("x", "y") if "x_test" not in arrays else ("x", "y", "y_test"):
             if wanted not in arrays:
-                raise CorruptData(path, f"it has no array {wanted!r}, only {', '.join(sorted(arrays)) or 'none'}")
-        reader = _signals if self.signals else _tokens if self.vocabulary else _images
+                hint = " (only `cutlayer predict` takes samples without labels)" if wanted == "y" else ""
+                raise CorruptData(
+                    path, f"it has no array {wanted!r}, only {', '.join(sorted(arrays)) or 'none'}{hint}"
+                )
+        reader = self._reader
         train = replace(_samples(arrays, "", reader, self.ignore), vocabulary=self.vocabulary)
         test = train
         if "x_test" in arrays:
@@ -75,6 +78,28 @@ class Npz(Source):
             return loaded
         kept, held = carve(train.y, derive(0, "npz", "test"))
         return replace(loaded, train=train[kept], test=train[held])
+
+    @property
+    def _reader(self) -> Reader:
+        return _signals if self.signals else _tokens if self.vocabulary else _images
+
+    def has(self, name: str, folder: Path | None) -> bool:
+        """Whether there is an array of this name. A file that is no archive is complained of when it is read."""
+        path = _place(folder, self.path)
+        if path.is_dir():
+            return (path / f"{name}.npy").exists()
+        if not zipfile.is_zipfile(path):
+            return True
+        with zipfile.ZipFile(path) as archive:
+            return f"{name}.npy" in archive.namelist()
+
+    def rows(self, folder: Path | None) -> Tensor:
+        """x alone, of a file whose labels nobody knows."""
+        arrays = _Arrays(path := _place(folder, self.path))
+        if "x" not in arrays:
+            raise CorruptData(path, f"it has no array 'x', only {', '.join(sorted(arrays)) or 'none'}")
+        x = arrays["x"]
+        return self._reader(arrays.place("x"), np.asarray(x))
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

@@ -114,7 +114,8 @@ def _check_lengths(name: str, samples: Samples) -> None:
         elif what == "labels" and samples.vocabulary and values.shape == samples.x.shape:
             continue  # the next token of every place
         elif values.dim() != 1:
-            raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}")
+            fix = ": of one-hot rows take y.argmax(1)" if what == "labels" and values.dim() == 2 else ""
+            raise ValueError(f"{name} {what} must be one number a sample; got the shape {tuple(values.shape)}{fix}")
         if len(values) != len(samples):
             raise ValueError(f"the {name} set has {len(samples)} images but {len(values)} {what}")
 
@@ -157,7 +158,7 @@ def _check_values(name: str, samples: Samples) -> None:
     if x.dim() == 4 and x.is_floating_point() and not isinstance(x, Rows) and (x.min() < 0 or x.max() > 1):
         raise ValueError(
             f"{name} images given as floats must lie in [0, 1]; found {x.min():.3g} to {x.max():.3g}: "
-            "rescale them, or give bytes (uint8)"
+            "rescale them, or give bytes (uint8); signals of (N, channels, length) are Npz(..., signals=True)"
         )
 
 

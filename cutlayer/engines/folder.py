@@ -91,7 +91,8 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
         plan = replace(given or spec(text, "plans", imports=False), private_seed=secret)
     except NotNamed as error:
         place = error.origin.place
-        raise ValueError(f"{folder}: {error}; if you trust {place}, type --code {place} beside it") from error
+        way_out = f"if you trust {place}, type --code {place} beside it, or name the recipe again"
+        raise ValueError(f"{folder}: {error}; {way_out}") from error
     except ValueError as error:
         raise ValueError(
             f"{folder} was started by a recipe: give the same recipe and options beside --resume ({error})"

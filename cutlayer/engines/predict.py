@@ -18,20 +18,19 @@ from ..core.batch import NO_LABEL, Task
 from ..core.message import Kind, through
 from ..core.remote import Remote
 from ..core.seeds import derive
-from ..data.base import Loaded, Samples, Source
-from ..data.scaling import Scale
 from ..data.streamed import soon_of
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
 from ..training.build import build_client
 from ..training.evaluation import confusion, mean_iou, mean_iou_of_each, perplexity, surprise_of_each
 from ..training.facts.link import Link
-from ..training.labels import refuse_unfit_labels
 from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
 from .folder import known_scale, load_plan, with_words
+from .inputs import Inputs as Inputs
+from .inputs import refuse_stream as refuse_stream
 from .local import start
 
 
@@ -42,7 +41,7 @@ class Predictions:
     classes: tuple[str, ...]
     found: Tensor  # a class a sample, or a map of classes
     confidence: Tensor  # of each sample; the mean over its pixels
-    labels: Tensor
+    labels: Tensor  # NO_LABEL where nobody knows
     seconds: list[float]  # of each message, from input to answer
     bytes_up: list[int]  # of each message
     bytes_down: list[int]
@@ -54,6 +53,11 @@ class Predictions:
     def maps(self) -> bool:
         """Whether every pixel has a class."""
         return self.found.dim() > 1 and self.surprise is None
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether there is a label to compare with."""
+        return bool((self.labels != NO_LABEL).any())
 
     @cached_property
     def right(self) -> Tensor:
@@ -72,9 +76,10 @@ class Predictions:
             "mode": "stream" if self.stream else "batch",
             "samples": number,
             "batches": len(self.seconds),
-            "accuracy": float(self.right.mean()),
         }
-        if self.maps:
+        if self.known:
+            told["accuracy"] = float(self.right.mean())
+        if self.maps and self.known:
             told["mean_iou"] = mean_iou(self._confusion())
         if self.surprise is not None:
             tokens = int(self._judged.sum())
@@ -110,13 +115,15 @@ class Predictions:
         return text.getvalue()
 
     def _of_classes(self) -> dict[str, list[Any]]:
-        return {
+        told = {
             "predicted": [self.classes[which] for which in self.found],
             "confidence": [f"{sure:.4f}" for sure in self.confidence],
-            "label": [self.classes[which] for which in self.labels],
         }
+        return told | ({"label": [self.classes[which] for which in self.labels]} if self.known else {})
 
     def _of_maps(self) -> dict[str, list[Any]]:
+        if not self.known:
+            return {"confidence": [f"{sure:.4f}" for sure in self.confidence]}
         each = mean_iou_of_each(self.found, self.labels, len(self.classes))
         figures = {"mean_iou": each, "accuracy": self.right, "confidence": self.confidence}
         return {name: [f"{value:.4f}" for value in values] for name, values in figures.items()}
@@ -138,29 +145,6 @@ def _speed(seconds: list[float], samples: int) -> dict[str, Any]:
         "latency_ms": {name: float(times.quantile(share)) for name, share in shares.items()},
         "samples_per_second": samples / sum(seconds),
     }
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Which samples are predicted, in their order, and how many of them are a message."""
-
-    data: Source | None = None  # its test samples; None: those of the plan's data
-    data_dir: Path | None = None
-    limit: int = 0  # only so many; 0: all
-    size: int = 64  # of a message
-    stream: bool = False  # each sample is a message of its own, sent when the answer to the one before has come
-    maps: bool = False  # refuse a network that gives no label maps
-
-    def load(self, plan: Plan, scale: Scale | None = None) -> tuple[Loaded, Samples]:
-        """The data, on the scale that the network learnt on, and what of it is predicted."""
-        if self.stream:
-            refuse_stream(plan)
-        loaded = (self.data or plan.data).load(self.data_dir, scale)
-        refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
-        if self.maps and loaded.test.y.dim() < 3:
-            raise ValueError(f"--masks are label maps, and {plan.net} gives one class a sample: leave it out")
-        few = torch.arange(min(self.limit or len(loaded.test), len(loaded.test)))
-        return loaded, loaded.test[few] if self.limit else loaded.test
 
 
 @dataclass(frozen=True)
@@ -225,23 +209,16 @@ def predict(
     )  # fmt: skip
 
 
-def refuse_stream(plan: Plan) -> None:
-    """A guard that needs company cannot work on single samples."""
-    guard = plan.guard
-    if guard.least_batch > 1:
-        raise ValueError(f"{guard} needs {guard.least_batch} samples at a time, a stream has one: leave out --stream")
-    if guard.mixes_samples:
-        raise ValueError(
-            f"what leaves of a sample follows from its whole batch with {guard}, and a stream has no batches: "
-            "leave out --stream"
-        )
-
-
 @contextmanager
 def network_here(
     plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str
 ) -> Iterator[ClientNetwork]:
     """The client of a run whose body is in this process."""
+    if not (folder / "last.safetensors").exists() and (folder / "client.safetensors").exists():
+        raise ValueError(
+            f"{folder} is a client's part of a run between machines, and the body is at its server: "
+            "give --server HOST:PORT --as NAME"
+        )
     run = start.ready(plan, data_dir, device)
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
     run.restore(*checkpoint.load(which))

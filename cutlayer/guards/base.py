@@ -136,7 +136,7 @@ class Guard(Spec):
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         """The client's module. `task` is there for guards that must know the shape of an input."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs build(self, shape, public, private, task)")
 
     def lift(self, shape: Shape, public: int) -> nn.Module:
         """The server's module: from what was sent back to the shape the body reads. It trains with the body.

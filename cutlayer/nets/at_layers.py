@@ -67,7 +67,11 @@ class CutAtLayers(Net):
         if not self.at:
             raise ValueError(f"{self!r} does not say where to cut: at='NAME'. `cutlayer layers` lists the places")
         model = self.model(shape, classes)
-        return cut_graph(model, self._graph(model, shape, classes), self.at, self.back)
+        graph = self._graph(model, shape, classes)
+        try:
+            return cut_graph(model, graph, self.at, self.back)
+        except ValueError as error:
+            raise ValueError(f"{error}; `cutlayer layers` lists where it can be cut") from error
 
     def _graph(self, model: nn.Module, shape: Shape | None, classes: int | None) -> Graph:
         """What the model computes."""

@@ -39,7 +39,10 @@ class Own(CutAtLayers):
         try:
             made = self.factory()
         except Exception as error:  # whatever a user's code raises
-            raise ValueError(f"{self!r} cannot be made: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"{self!r} cannot be made: {type(error).__name__}: {error}; name a class or a function, with its "
+                "arguments: 'my.py:Model(width=8)'"
+            ) from error
         if not isinstance(made, nn.Module):
             raise ValueError(f"{self!r} makes a {type(made).__name__}, not a torch.nn.Module")
         return made

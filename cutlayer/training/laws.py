@@ -100,6 +100,7 @@ def _sent(guard: Guard, shape: Shape, task: Task) -> tuple[GuardModule, Tensor, 
     batch, z = toy_batch(task, count), torch.rand(count, *shape, generator=generator(5))
     with seeded(0):
         module = guard.build(shape, 1, 2, task)
+    need(callable(module), f"its build returns {type(module).__name__}: return the client's module, a GuardModule")
     with seeded(batch.seed):
         made = module(z, batch)
     need(isinstance(made, Guarded), f"its module returns {type(made).__name__}: return Guarded(seen)")

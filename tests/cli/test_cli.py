@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -226,3 +227,13 @@ def test_what_serve_puts_up_with_by_default_is_what_the_limits_say():
     limits = Limits()
     assert (usual["deadline"], usual["every"], usual["visitors"]) == (limits.deadline, limits.every, limits.visitors)
     assert usual["max_message"] << 20 == limits.message and usual["connections"] == CONNECTIONS[0]
+
+
+def test_a_command_is_told_as_a_person_would_type_it(monkeypatch):
+    from cutlayer.cli.terminal import as_typed
+
+    words = ["audit", "--net", "Own('p.py:N', at='a')", "--guard", "LightSplit(ratio=8)", "--data", "Npz('$a.npz')"]
+    monkeypatch.setattr(sys, "argv", ["cutlayer", *words])
+    told = as_typed()
+    assert told.startswith("""cutlayer audit --net "Own('p.py:N', at='a')" --guard 'LightSplit(ratio=8)' --data """)
+    assert shlex.split(told)[1:] == words

@@ -19,6 +19,30 @@ RECIPES = {
     "asks": "from cutlayer import Plan\ndef plan(size):\n    return Plan()\n",
     "name": "from cutlayer import Plan\ndef plan():\n    return Plan(net=SimpleCNN())\n",
     "model": "from torch.nn import Linear, Sequential\ndef Net():\n    return Sequential(Linear(3, 4), Linear(4, 2))",
+    "exits": "import sys\ndef plan():\n    sys.exit(3)\n",
+    "value": "from cutlayer import Plan\nplan = Plan()\n",
+    "module": """from torch import nn
+class Small(nn.Module):
+    def __init__(self, width=2):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, width)
+    def forward(self, x):
+        return self.last(self.second(self.first(x.flatten(1))))
+class Wide(Small):
+    def __init__(self, width):
+        super().__init__(width)
+small = Small()
+""",
+    "guards": """from dataclasses import dataclass
+from cutlayer.guards import Guard, Guarded, GuardModule
+@dataclass(frozen=True, repr=False)
+class Bare(Guard):
+    pass
+@dataclass(frozen=True, repr=False)
+class Mute(Guard):
+    def build(self, shape, public, private, task=None):
+        pass
+""",
 }
 
 # What is typed, and a part of the answer: what was wrong, or the way out.
@@ -93,6 +117,39 @@ MISTAKES = [
     ("train asks.py:plan", "missing 1 required positional argument"),
     ("train name.py:plan", "line 3: NameError"),
     ("train name.py", "it has name.py:plan"),
+    # files and folders where a spec is asked for
+    ("train --data keys.npz", "a file of your own is Npz('keys.npz')"),
+    ("train --data a.csv", "Table('a.csv', target='COLUMN')"),
+    ("train --data empty", "a folder of pictures is ImageFolder('empty', size=32)"),
+    ('train --data "Npz(keys.npz)"', "stands in quotes, 'keys.npz'"),
+    ("train full", "full is a folder, and a plan is FILE.py:FUNCTION"),
+    ("train value", "named with its ending, value.py:FUNCTION"),
+    ("train value.py:plan", "write def plan(): return Plan(...)"),
+    ("train exits.py:plan", "line 3: SystemExit: 3"),
+    ("train --guard guards.py", "guards.py:Bare, guards.py:Mute"),
+    ("check guards.py", "guards.py:Bare, guards.py:Mute"),
+    ("layers module.py", "module.py:Small, module.py:Wide"),
+    # a model, labels, series and a guard of one's own
+    ("train --net module.py:Small", "Own('module.py:Small', at='LAYER', back='LAYER')"),
+    ("train --net \"Own(module.py:Small, at='first')\"", "Own('module.py:Small', at='LAYER', back='LAYER')"),
+    ("train --data \"Npz('rows.npz')\" --net \"Own('module.py:Wide', at='first')\"", "'my.py:Model(width=8)'"),
+    ("train --data \"Npz('rows.npz')\" --net \"Own('module.py:small', at='first')\"", "name a class or a function"),
+    (
+        "train --data \"Npz('rows.npz')\" --net \"Own('module.py:Small', at='second', back='first')\"",
+        "`cutlayer layers` lists where it can be cut",
+    ),
+    ("train --data \"Npz('rows.npz')\" --net \"Own('module.py:Small', at='last')\"", "`cutlayer layers` lists"),
+    ("train --data \"Npz('onehot.npz')\"", "y.argmax(1)"),
+    ("train --data \"Npz('nolabels.npz')\"", "only `cutlayer predict` takes samples without labels"),
+    ("train --data \"Npz('series.npz')\"", "Npz(..., signals=True)"),
+    ("train --data 'Fashion(limit=60)' --guard guards.py:Bare", "needs build(self, shape"),
+    ("train --data 'Fashion(limit=60)' --guard guards.py:Mute", "return the client's module, a GuardModule"),
+    # what other programs call otherwise
+    ("train --lr 0.01", "here it is --client-optimizer 'Adam(lr=0.001)'"),
+    ("train --model ResNet18", "here it is --net"),
+    ("audit --gpu", "here it is --device cuda"),
+    ("audit --attack all", "--budget quick tries every attack"),
+    ("serve 'Plan()' --listen localhost:99999 --insecure", "a port from 0 to 65535"),
     # folders
     ("train --out full", "choose another --out"),
     ("train --resume full", "there is no plan.json in it"),
@@ -118,6 +175,10 @@ def desk(tmp_path_factory):
     np.savez(folder / "short.npz", x=images, y=labels[:30])
     np.save(folder / "one.npy", images)
     (folder / "text.npz").write_text("hello")
+    np.savez(folder / "rows.npz", x=np.random.default_rng(0).random((40, 3), dtype=np.float32), y=labels % 2)
+    np.savez(folder / "onehot.npz", x=images, y=np.eye(4)[labels])
+    np.savez(folder / "nolabels.npz", x=images)
+    np.savez(folder / "series.npz", x=np.full((40, 1, 32), -1.5, np.float32), y=labels)
     (folder / "empty.csv").write_text("")
     (folder / "a.csv").write_text("age,risk\n1,0\n2,1\n")
     (folder / "empty").mkdir()

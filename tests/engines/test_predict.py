@@ -143,3 +143,39 @@ def test_a_served_network_streams_label_maps(protocol, tmp_path):
     assert result["accuracy"] == pytest.approx(found.summary()["accuracy"], abs=0.02)
     assert torch.equal(found.found, together.found) and found.found.shape == (2, 16, 16)
     assert all(count > 4 * 64 * 4 for count in found.bytes_down)
+
+
+# ------------------------------------------------------------------------- samples whose labels nobody knows
+def mine(path, shape=(28, 28), count=9, **more):
+    np.savez(path, x=np.random.default_rng(1).integers(0, 255, (count, *shape), dtype=np.uint8), **more)
+    return Npz(str(path))
+
+
+def test_rows_without_labels_are_predicted_all_of_them_as_with_labels(command, trained, tmp_path):
+    data = mine(tmp_path / "new.npz")
+    code, _, err = command("predict", trained, "--data", repr(data), "--out", tmp_path / "new.csv")
+    assert code == 0 and "9 samples, no labels to compare with" in err and "accuracy" not in err
+    lines = list(csv.DictReader((tmp_path / "new.csv").open()))
+    assert list(lines[0]) == ["sample", "predicted", "confidence"] and len(lines) == 9
+    known = mine(tmp_path / "known.npz", y=np.arange(9) % 2, x_test=np.load(tmp_path / "new.npz")["x"],
+                 y_test=np.arange(9) % 10, classes=[str(name) for name in range(10)])  # fmt: skip
+    assert torch.equal(predict(trained, Inputs(data)).found, predict(trained, Inputs(known)).found)
+
+
+def test_a_file_of_which_a_part_would_train_says_so(command, trained, tmp_path):
+    data = mine(tmp_path / "mine.npz", count=40, y=np.arange(40) % 10)
+    code, _, err = command("predict", trained, "--data", repr(data))
+    assert code == 0 and "4 samples" in err and f"36 samples of {data!r} would train" in err
+
+
+def test_rows_of_another_shape_are_refused(trained, tmp_path):
+    with pytest.raises(ValueError, match="are 1 x 8 x 8, and this network has learnt from 1 x 28 x 28"):
+        predict(trained, Inputs(mine(tmp_path / "small.npz", (8, 8))))
+
+
+def test_a_clients_part_without_its_server_is_a_sentence(trained, tmp_path):
+    for name in ("plan.json", "private.json"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    (tmp_path / "client.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="give --server HOST:PORT --as NAME"):
+        predict(tmp_path)

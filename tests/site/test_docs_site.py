@@ -32,11 +32,12 @@ def test_the_api_page_has_docstrings(site):
     assert "cutlayer.training.plan.plan.Plan" in page and "Every guard against every attack" in page
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 420])
 def test_pages_fit_and_can_be_read(site, width, dark):
     with Browser() as browser:
-        for name in ("tutorial", "catalogue"):
+        for name in ("tutorial", "catalogue", "guards", "first-hour"):
             page = browser.open(site / name / "index.html", width, dark)
             scheme, waited = (
                 "slate" if dark else "default",

@@ -13,7 +13,12 @@ def test_there_are_four():
     assert len(EXAMPLES) == 4
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def _case(path):
+    """Those that audit take half a minute each: `make docs-test` runs them, CI the others."""
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.long] if path.stem[0] in "14" else [])
+
+
+@pytest.mark.parametrize("path", map(_case, EXAMPLES))
 def test_a_notebook_runs(path, tmp_path):
     from nbclient import NotebookClient
 

@@ -12,6 +12,8 @@ from cutlayer.data.base import Loaded
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import WCC, Chain, Gaussian, LightSplit
 
+pytestmark = pytest.mark.browser
+
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):

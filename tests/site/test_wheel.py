@@ -53,6 +53,7 @@ def test_it_is_the_wheel_and_not_the_checkout(installed, tmp_path):
     assert run(installed, "--version", cwd=tmp_path).stdout.startswith("cutlayer ")
 
 
+@pytest.mark.long
 def test_the_demo_runs_where_nothing_else_is(installed, tmp_path):
     done = run(installed, "demo", "--out", "shown", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import torch
 
+from ...core.batch import Task
 from ...core.guard import Shape
 from ...core.search import corners, why_strange
 from ...core.seeds import derive, seeded
 from ...guards.base import Guard, NoGuard
 from ...guards.parts.claims import Claim
 from ...nets.base import Net
+from ...nets.signal_net import SignalNet
 from ...nets.whole import Whole
 from ...training.build import build_client, build_server
 from ...training.laws import (
@@ -30,33 +32,41 @@ from .claims import COMPANY, chains_with, refuse_false_claims
 from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
 
 PROTOCOLS: tuple[Protocol, ...] = (UShaped(), Vanilla(), Bypass())
-NETS: tuple[Net, ...] = (ToyNet(), ToyNet(norm="group"), Whole(net=ToyNet()))  # maps; samples apart; at the input
+SERIES = Task((1, 64), 3, {"odd": 2})
+TOYS: tuple[tuple[Net, Task], ...] = (
+    (ToyNet(), TASK),  # maps
+    (ToyNet(norm="group"), TASK),  # samples apart
+    (Whole(net=ToyNet()), TASK),  # at the input
+    (SignalNet(), SERIES),  # channels x length, as tokens x width are
+)
+CUTS: tuple[Shape, ...] = ((4, 5, 5), (1, 12, 12), (12,), (32, 32))
 
 
-def plan_for(guard: Guard) -> tuple[Plan, Shape]:
-    """A toy plan that the guard fits, and the shape it reads there."""
+def plan_for(guard: Guard) -> tuple[Plan, Task]:
+    """A toy plan that the guard fits, and its task."""
     refused: list[str] = []
-    for net in NETS:
+    for net, task in TOYS:
         try:
             plan = toy_plan(net=net, guard=guard, batch_size=max(6, 2 * guard.least_batch))
-            z = cut_shapes(toy_plan(net=net), TASK).z
-            guard.out_shape(z)
-            server = build_server(plan.public(), TASK)
-            build_client(plan, TASK, 0, server.handle)
-            return plan, z
+            guard.out_shape(cut_shapes(toy_plan(net=net), task).z)
+            server = build_server(plan.public(), task)
+            build_client(plan, task, 0, server.handle)
+            return plan, task
         except ValueError as error:
             refused.append(str(error))
-    raise AssertionError(f"it fits no toy cut; the first one, of 4 x 5 x 5, it refuses: {refused[0]}")
+    raise AssertionError(
+        f"it fits no toy cut; of 4 x 5 x 5 it says: {refused[0]}; of a series of 32 x 32: {refused[-1]}"
+    )
 
 
 def _cut(guard: Guard) -> Shape:
-    for shape in ((4, 5, 5), (1, 12, 12), (12,)):
+    for shape in CUTS:
         try:
             guard.out_shape(shape)
             return shape
         except ValueError:
             continue
-    raise AssertionError("it refuses cuts of 4 x 5 x 5, of 1 x 12 x 12 and of 12 numbers")
+    raise AssertionError("it refuses cuts of 4 x 5 x 5, of 1 x 12 x 12, of 12 numbers, and a series of 32 x 32")
 
 
 def promises(guard: Guard) -> None:
@@ -81,23 +91,23 @@ def by_seeds(guard: Guard) -> None:
 
 def split_is_unsplit(guard: Guard) -> None:
     """split training is the unsplit one, bit for bit"""
-    plan, _ = plan_for(guard)
+    plan, task = plan_for(guard)
     tried = 0
     for protocol in PROTOCOLS:
         try:
             one = toy_plan(net=plan.net, guard=guard, protocol=protocol, batch_size=plan.batch_size)
-            cut_shapes(one, TASK)
+            cut_shapes(one, task)
         except ValueError:
             continue
-        split_equals_whole(one, TASK)
+        split_equals_whole(one, task)
         tried += 1
     need(tried, "it fits no protocol")
 
 
 def bytes_are_frames(guard: Guard) -> None:
     """what is counted as sent is what travels, and arrives bit for bit"""
-    plan, _ = plan_for(guard)
-    _, _, up, down = trained(plan, TASK, 2)
+    plan, task = plan_for(guard)
+    _, _, up, down = trained(plan, task, 2)
     for message in [*up, *down]:
         frame = frames.encode(message)
         need(len(frame) == frames.size(message), f"{frames.size(message)} bytes are counted, {len(frame)} travel")
@@ -111,8 +121,8 @@ def bytes_are_frames(guard: Guard) -> None:
 
 def tells_no_secret(guard: Guard) -> None:
     """nothing the server gets holds inputs, labels or the client's seeds"""
-    plan, _ = plan_for(guard)
-    _, server, up, _ = trained(plan, TASK, 2)
+    plan, task = plan_for(guard)
+    _, server, up, _ = trained(plan, task, 2)
     names = {name for message in up for name in message.tensors}
     need(names <= {"z", "du"}, f"{', '.join(sorted(names - {'z', 'du'}))} leave beside z and du")
     known = repr(plan.public()).encode()
@@ -168,9 +178,9 @@ def claims_are_true(guard: Guard) -> None:
 
 def hands_on(guard: Guard) -> None:
     """what one client hands on fits another client's guard"""
-    plan, _ = plan_for(guard)
+    plan, task = plan_for(guard)
     two = toy_plan(net=plan.net, guard=guard, clients=2, batch_size=plan.batch_size)
-    one, other = (build_client(two, TASK, number, lambda message: message) for number in (0, 1))
+    one, other = (build_client(two, task, number, lambda message: message) for number in (0, 1))
     other.split.load_state_dict(one.split.state_dict())
 
 

@@ -140,7 +140,8 @@ def _refuse_hidden_neighbours(tree: ast.Module, path: Path) -> None:
 
 
 def where(error: BaseException, path: str = "") -> str:
-    """The last line of a traceback that lies in `path` (any file, without one), and the error."""
+    """The last line of a traceback that lies in `path` (without one in a file that was named, else in any), and the
+    error. What a library complains of is mended where it was called."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     if error.__cause__ is not None and isinstance(error, ValueError) and "cannot be imported" in str(error):
@@ -148,7 +149,8 @@ def where(error: BaseException, path: str = "") -> str:
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")
     ]
-    own = [frame for frame in frames if frame.filename == path] if path else frames[1:]
+    mine = {path} if path else {file.path for file in named().values()}
+    own = [frame for frame in frames if frame.filename in mine] or ([] if path else frames[1:])
     place = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
     return f"{place}{type(error).__name__}: {error}"
 

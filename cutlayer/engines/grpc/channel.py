@@ -79,6 +79,13 @@ class Address:
         return grpc.secure_channel(self.target, self.own.of_client(), options=options)
 
 
+def require_port(listen: str) -> None:
+    """gRPC takes a port that there is not for another one."""
+    port = listen.rpartition(":")[2]
+    if not port.isdigit() or int(port) >= 1 << 16:
+        raise ValueError(f"--listen is HOST:PORT, a port from 0 to 65535; got {listen!r}")
+
+
 def require_loopback(target: str) -> None:
     """Without certificates nobody is who they say they are: only inside one machine."""
     host = target.rsplit(":", 1)[0].strip("[]")
@@ -104,7 +111,8 @@ def call(address: Address, method: str, request: bytes, timeout: float) -> bytes
                     if time.monotonic() + NEXT < until:
                         time.sleep(NEXT)
                         continue
-                raise GaveUp(f"no answer from {address.target}: {hint or _why(error)}") from error
+                why = hint or f"{_why(error)}; is `cutlayer serve` running there?"
+                raise GaveUp(f"no answer from {address.target}: {why}") from error
 
 
 def status(address: Address, timeout: float = 10.0) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from ..halt import refuse_halted
 from . import certs
 from .admission import Admission, Limits
 from .audit_log import AuditLog
-from .channel import Address, require_loopback
+from .channel import Address, require_loopback, require_port
 from .client import DeployedClient
 from .pulse import Pulse
 from .server import GrpcServer
@@ -60,6 +60,7 @@ class Service:
         pulse: Pulse | None = None,
     ):
         _refuse_alone(plan)
+        require_port(listen)
         if identity is None:
             require_loopback(listen)
         self.folder, self.at_server, self.pulse = folder, at_server, pulse or Pulse()

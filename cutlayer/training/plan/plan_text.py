@@ -62,12 +62,13 @@ def _recipe(place: str, function: str) -> Plan:
     offers = sorted(name for name in own if not name.startswith("_"))
     if function not in offers:
         asked = f"has no function {function!r}" if function else "needs a function's name behind it"
-        raise ValueError(f"{place} {asked}; it has {', '.join(f'{place}:{name}' for name in offers) or 'none'}")
+        there = ", ".join(f"{place}:{name}" for name in offers) or "none: write def plan(): return Plan(...)"
+        raise ValueError(f"{place} {asked}; it has {there}")
     try:
         plan = getattr(made, function)()
     except USER_ERRORS:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise ValueError(
             f"the recipe {place}:{function} fails in {where.filename}, line {where.lineno}: "

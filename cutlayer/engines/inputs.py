@@ -1,0 +1,83 @@
+"""What a prediction reads: the test samples of some data, or every row of a file that has no labels."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..core.batch import NO_LABEL
+from ..data.base import Loaded, Samples, Source
+from ..data.npz import Npz
+from ..data.scaling import AS_THEY_ARE, Scale
+from ..training.batches import task_of
+from ..training.labels import refuse_unfit_labels
+from ..training.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which samples are predicted, in their order, and how many of them are a message."""
+
+    data: Source | None = None  # its test samples; None: those of the plan's data
+    data_dir: Path | None = None
+    limit: int = 0  # only so many; 0: all
+    size: int = 64  # of a message
+    stream: bool = False  # each sample is a message of its own, sent when the answer to the one before has come
+    maps: bool = False  # refuse a network that gives no label maps
+
+    def load(self, plan: Plan, scale: Scale | None = None) -> tuple[Loaded, Samples]:
+        """The data, on the scale that the network learnt on, and what of it is predicted."""
+        if self.stream:
+            refuse_stream(plan)
+        loaded, samples = self._read(plan, scale)
+        if self.maps and samples.y.dim() < 3:
+            raise ValueError(f"--masks are label maps, and {plan.net} gives one class a sample: leave it out")
+        few = torch.arange(min(self.limit or len(samples), len(samples)))
+        return loaded, samples[few] if self.limit else samples
+
+    def left_for_training(self) -> int:
+        """How many rows of a file of one's own are not predicted, because it has no test set and they would train."""
+        if not isinstance(self.data, Npz) or self.data.has("x_test", self.data_dir):
+            return 0
+        return len(self.data.load(self.data_dir).train) if self.data.has("y", self.data_dir) else 0
+
+    def _read(self, plan: Plan, scale: Scale | None) -> tuple[Loaded, Samples]:
+        if isinstance(self.data, Npz) and not self.data.has("y", self.data_dir):
+            return self._unlabelled(self.data, plan.data.load(self.data_dir, scale), scale)
+        loaded = (self.data or plan.data).load(self.data_dir, scale)
+        refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
+        return loaded, loaded.test
+
+    def _unlabelled(self, data: Npz, known: Loaded, scale: Scale | None) -> tuple[Loaded, Samples]:
+        """All rows of a file, whose labels nobody knows. What the classes are is known from the plan's data."""
+        if known.vocabulary and known.train.y.dim() == 2:
+            raise ValueError(f"the next tokens are the labels of a language model: give {data.path} an array y")
+        x = data.rows(self.data_dir)
+        if x.shape[1:] != known.train.x.shape[1:]:
+            raise ValueError(
+                f"the samples of {data.path} are {_shape(x)}, and this network has learnt from "
+                f"{_shape(known.train.x)}: "
+                "write x in the form of the training data, and say signals=True or vocabulary=V where it had that"
+            )
+        if x.is_floating_point() and scale is not None and scale != AS_THEY_ARE:
+            x = scale.apply(x)
+        new = replace(known.test, x=x, y=torch.zeros(len(x), *known.train.y.shape[1:], dtype=torch.int64))
+        new = replace(new, s={}, identity=None)
+        replace(known, test=new)  # which checks the values
+        return known, replace(new, y=torch.full_like(new.y, NO_LABEL))
+
+
+def _shape(x: torch.Tensor) -> str:
+    return " x ".join(map(str, x.shape[1:]))
+
+
+def refuse_stream(plan: Plan) -> None:
+    """A guard that needs company cannot work on single samples."""
+    guard = plan.guard
+    if guard.least_batch > 1:
+        raise ValueError(f"{guard} needs {guard.least_batch} samples at a time, a stream has one: leave out --stream")
+    if guard.mixes_samples:
+        raise ValueError(
+            f"what leaves of a sample follows from its whole batch with {guard}, and a stream has no batches: "
+            "leave out --stream"
+        )
