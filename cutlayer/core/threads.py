@@ -1,4 +1,4 @@
-"""As many threads compute in a thread of ours as in any other: sums of another number of parts have other last bits."""
+"""As many helpers in a thread of ours as in any other: sums of another number of parts have other last bits."""
 
 import torch
 
