@@ -57,7 +57,7 @@ def _audited(results: Mapping[str, Data]) -> Finding:
 EXPERIMENTS = (
     Experiment(
         "gate-once", PAPER,
-        "A code of 64 bits, learnt at home and sent once, hides pictures for a whole training and costs at most two points.",
+        "A code of 64 bits, learnt at home and sent once, hides the pictures of CIFAR-10 for a whole training and costs at most two points.",
         "goal: class mean + 0.03 for one message and + 0.06 linked; 2 points; 8 over a client alone",
         {"audit": "audit recipes/gate.py:cifar10_once --attack 'Decoder(steps=1500, hidden=2048)' --aux-samples 10000 --images 400 --no-alone --device cuda"},
         _audited,
