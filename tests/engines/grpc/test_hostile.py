@@ -1,5 +1,6 @@
 """Clients that want to harm, over real sockets: they are refused by name, and those beside them notice nothing."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -552,3 +553,21 @@ def test_the_whole_siege(tmp_path):
         },
     }
     (EVIDENCE / "hostile.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def test_who_is_refused_and_does_not_read_is_not_waited_for(monkeypatch):
+    """Its connection ends all the same, so that it finds out."""
+    monkeypatch.setattr(network, "FAREWELL", 0.05)
+    told = []
+
+    class Deaf:
+        async def write(self, packet):
+            told.append(packet)
+            await asyncio.sleep(3600)
+
+    class Server:
+        def _refusal(self, error, context):
+            return note(Type.REFUSED, {"name": error.name, "text": str(error)})
+
+    asyncio.run(asyncio.wait_for(network.Network._tell(Server(), Refused("session", "no"), Deaf()), 10))
+    assert len(told) == 1
