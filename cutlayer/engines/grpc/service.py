@@ -211,18 +211,18 @@ class Network:
             await self._carry(connection, push, again, outgoing, closing, context)
         except TimeoutError:
             slow = Refused("slow", f"no greeting within {self._limits.greeting:.0f} seconds")
-            await self._tell(slow, context)
+            await self._part_with(slow, context)
         except Refused as error:
             if connection is not None:
                 connection.drop()
             await self._slow_down(error)
-            await self._tell(error, context)
+            await self._part_with(error, context)
         finally:
             if connection is not None:
                 connection.disconnect(push)
                 log.info("left", extra={"facts": {"client": connection.name, "what": _purpose(facts)}})
 
-    async def _tell(self, error: Refused, context: Any) -> None:
+    async def _part_with(self, error: Refused, context: Any) -> None:
         """Why the connection ends. Whoever does not read is not waited for: it finds it closed."""
         with suppress(TimeoutError):
             await asyncio.wait_for(context.write(self._refusal(error, context)), FAREWELL)

@@ -569,5 +569,5 @@ def test_who_is_refused_and_does_not_read_is_not_waited_for(monkeypatch):
         def _refusal(self, error, context):
             return note(Type.REFUSED, {"name": error.name, "text": str(error)})
 
-    asyncio.run(asyncio.wait_for(network.Network._tell(Server(), Refused("session", "no"), Deaf()), 10))
+    asyncio.run(asyncio.wait_for(network.Network._part_with(Server(), Refused("session", "no"), Deaf()), 10))
     assert len(told) == 1
