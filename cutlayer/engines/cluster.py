@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,8 +33,7 @@ def connected(where: str, cpus: int | None = None) -> Iterator[Any]:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if where == LOCAL:
-            # By its word: without an address Ray would join whatever else runs on this machine.
-            ray.init(LOCAL, num_cpus=cpus, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+            _start_here(ray, num_cpus=cpus, **quiet)
         else:
             _reach(where)
             ray.init(address=where, **quiet)
@@ -42,6 +41,19 @@ def connected(where: str, cpus: int | None = None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start_here(ray: Any, **options: Any) -> None:
+    """A node of our own. Ray gives it half a minute to start; on a machine that is busy just then it gets another."""
+    # By its word: without an address Ray would join whatever else runs on this machine.
+    start = partial(ray.init, LOCAL, include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+    try:
+        start()
+    except Exception as error:  # Ray has no name for it
+        if "timed out during startup" not in str(error):
+            raise
+        ray.shutdown()
+        start()
 
 
 def _imported(where: str) -> Any:
