@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import NonFinite
 from ..core.message import Handler, Message
+from .awaited import Figures
 from .micro_batches import Post, Unheard
 from .step import NO_HOOKS, ClientNetwork, StepHooks, learn
 
 
 def learn_ahead(
     client: ClientNetwork, batches: Iterator[Batch], post: Post, hooks: StepHooks = NO_HOOKS
-) -> Generator[dict[str, float], None, None]:
+) -> Generator[Figures, None, None]:
     """The steps of a turn: of each, once it is over, the loss term by term. Whoever gives up closes it."""
     flight = _Flight(client, post, hooks)
     with client.remote.watched(flight.ask):
@@ -62,7 +63,7 @@ class _Flight:
             return None
         client, hooks = self._client, self._hooks
 
-        def work() -> dict[str, float]:
+        def work() -> Figures:
             with kept_as_they_are(client.split):
                 return learn(client, batch, hooks=hooks)
 

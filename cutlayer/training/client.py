@@ -1,5 +1,6 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property, partial
@@ -18,6 +19,7 @@ from ..data.streamed import soon_of
 from ..rules import Correction
 from ..rules.base import NET, OPTIMIZER
 from .ahead import learn_ahead
+from .awaited import Awaited, Figures
 from .batches import epoch_batches, micro_batches, on, training_batch
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
@@ -198,7 +200,7 @@ class Client:
         if not 0 <= first < last <= self.batches:
             raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
         set_rate(self.network.optimizer, self._rate(epoch))
-        learnt, step = 0, self._feed if frozen else self._step
+        learnt, step, late = 0, self._feed if frozen else self._step, deque[Figures]()
         phase = self.plan.roles.phase(epoch)
         batches = self._batches(epoch)
         with closing(self._ahead(batches[first:last], hooks)) as ahead:
@@ -212,11 +214,15 @@ class Client:
                     terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
                 learnt += len(index)
                 self.ledger.samples["training"] += len(index)
-                self._on_step(epoch, terms)
+                late.append(terms)
+                while late and (len(late) > 1 or not isinstance(terms, Awaited)):
+                    self._on_step(epoch, late.popleft())
                 self.detection.halt_if_alarmed(self.number)
+        for terms in late:
+            self._on_step(epoch, terms)
         return learnt
 
-    def _ahead(self, indices: Sequence[Tensor], hooks: StepHooks) -> Generator[dict[str, float], None, None]:
+    def _ahead(self, indices: Sequence[Tensor], hooks: StepHooks) -> Generator[Figures, None, None]:
         """The steps of a turn, each begun while the gradient of the one before it is on its way."""
         # The first is begun before any is over, every other one during the step before it.
         batches = (self.batch(index, later=min(place, 1)) for place, index in enumerate(indices))
@@ -253,7 +259,7 @@ class Client:
     def _sent_shape(self) -> Shape:
         return cut_shapes(self.plan, self.task).sent
 
-    def _step(self, index: Tensor, hooks: StepHooks) -> dict[str, float]:
+    def _step(self, index: Tensor, hooks: StepHooks) -> Figures:
         if self.plan.client_detectors:
             return self.detection.learn(self.network, self.batch(index), hooks)
         if self.plan.micro_batches == 1:

@@ -12,6 +12,7 @@ from ..core.errors import Halt
 from ..core.message import Handler, Message
 from ..core.split import each
 from ..detectors import ClientAssets, ClientContext, Detector, SentBatch, StepView, Watch
+from .awaited import Figures
 from .step import NO_HOOKS, ClientNetwork, StepHooks, learn
 
 Honest = Callable[[int], Iterator[tuple[ClientNetwork, Batch]]]  # a client against an honest server, batch by batch
@@ -67,7 +68,7 @@ class ClientDetection:
                 watch.look(look)
             if watch.score is not None and (not course or course[-1][1] != watch.score):
                 course.append((look.step, watch.score))
-        return ({} if look.fake else values) | self.scores()
+        return {**({} if look.fake else values), **self.scores()}
 
     def scores(self) -> dict[str, float]:
         """The newest of each detector that has one."""
@@ -136,7 +137,7 @@ def _prefix(place: int, one: Detector) -> str:
 
 def _look(
     client: ClientNetwork, batch: Batch, fake: Tensor | None, gradients: bool = True, hooks: StepHooks = NO_HOOKS
-) -> tuple[dict[str, float], StepView]:
+) -> tuple[Figures, StepView]:
     """One step and what its client sees of it. With wrong labels nothing of the client's is updated."""
     step, seen, left = client.steps, list[Tensor](), list[Tensor]()
     hook = client.split.guard.register_forward_hook(

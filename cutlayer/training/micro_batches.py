@@ -19,7 +19,7 @@ from ..core.errors import NonFinite
 from ..core.message import Handler, Message
 from ..core.seeds import seeded
 from ..core.state import drop_gradients
-from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, figures, in_training
+from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, figures, in_training, noted
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
 
@@ -114,7 +114,7 @@ def learn_in_micro_batches(
         with seeded(batch.seed, batch.x.device):
             terms = client.split.terms(batch, client.remote)
             values = {name: float(term.detach()) for name, term in terms.items()}
-            check_terms(client, values)
+            check_terms(client, values, client.steps)
             (reduce(torch.add, terms.values()) * (len(batch) / total)).backward()
         return values
 
@@ -137,5 +137,5 @@ def learn_in_micro_batches(
     for batch, terms in zip(pieces, found, strict=True):
         for name, value in terms.items():
             values[name] = values.get(name, 0.0) + value * (len(batch) / total)
-    client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
+    noted(client, values)
     return values | figures(client)

@@ -40,7 +40,7 @@ def learn_at_home(client: ClientNetwork, batch: Batch) -> dict[str, float]:
     with seeded(batch.seed, batch.x.device):
         terms = split.guarded(batch)[0].penalty
         values = {name: float(term.detach()) for name, term in terms.items()}
-        check_terms(client, values)
+        check_terms(client, values, client.steps)
         if client.optimizer is not None:
             reduce(torch.add, terms.values()).backward()
             # What the guard's loss does not reach stays, but has its momentum: the state handed on keeps its form.
@@ -49,6 +49,7 @@ def learn_at_home(client: ClientNetwork, batch: Batch) -> dict[str, float]:
                     parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             client.optimizer.step()
             drop_gradients(client.optimizer)
+    client.steps += 1
     noted(client, values)
     return values | figures(client)
 

@@ -1,9 +1,9 @@
 """One client's turn: learn from a batch, predict, and hand its weights on."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from math import isfinite
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -19,6 +19,7 @@ from ..core.seeds import seeded
 from ..core.split import Split
 from ..core.state import State, drop_gradients, freeze, load_changing, load_optimizer, named, optimizer_state, unnamed
 from ..core.stepping import backward, step
+from .awaited import Awaited, Figures, is_far
 
 
 @dataclass
@@ -46,21 +47,25 @@ NO_HOOKS = StepHooks()
 class Learn(Protocol):
     """One step of a client, and the loss term by term."""
 
-    def __call__(self, client: ClientNetwork, batch: Batch, *, hooks: StepHooks = NO_HOOKS) -> dict[str, float]: ...
+    def __call__(self, client: ClientNetwork, batch: Batch, *, hooks: StepHooks = NO_HOOKS) -> Figures: ...
 
 
-def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
+def learn(
+    client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepHooks = NO_HOOKS, late: bool = False
+) -> Figures:
     """One step; returns the loss term by term, and what the guard has to say of it.
 
-    Without `update` the client learns nothing from it: a probe.
+    Without `update` the client learns nothing from it: a probe. `late`: nobody waits for a device here. Who looks at
+    what is returned does, and only then learns that numbers are lost.
     """
     in_training(client)
     exchange_lift(client)
     with seeded(batch.seed, batch.x.device):
         terms = client.split.terms(batch, client.remote)
-        told = _numbers(client.split.guard.notes | terms)
-        values = {name: told[name] for name in terms}
-        check_terms(client, values)
+        late = late and any(map(is_far, terms.values()))
+        told = {} if late else _numbers(client.split.guard.notes | terms)
+        values = {} if late else {name: told[name] for name in terms}
+        check_terms(client, values, client.steps)
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
         backward(reduce(torch.add, terms.values()))
         hooks.after_backward()
@@ -69,8 +74,19 @@ def learn(client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepH
                 hooks.before_step()
                 step(client.optimizer)  # under the step's seed: DP-SGD draws noise here
             drop_gradients(client.optimizer)
+    client.steps += 1
+    if late:
+        return Awaited.of(client.split.guard.notes | terms, partial(read_late, client, list(terms), client.steps - 1))
     noted(client, values)
     return values | figures(client, told)
+
+
+def read_late(client: ClientNetwork, terms: Sequence[str], step: int, told: Figures) -> Figures:
+    """What a step that is over has to say, the loss first. Whether numbers were lost comes out here."""
+    values = {name: told[name] for name in terms}
+    check_terms(client, values, step)
+    noted(client, values)
+    return {**values, **told}
 
 
 def in_training(client: ClientNetwork) -> None:
@@ -88,9 +104,10 @@ def feed(client: ClientNetwork, batch: Batch) -> dict[str, float]:
     with seeded(batch.seed, batch.x.device), _frozen(client):
         terms = client.split.terms(batch, client.remote)
         values = {name: float(term.detach()) for name, term in terms.items()}
-        check_terms(client, values)
+        check_terms(client, values, client.steps)
         if terms["task"].requires_grad:
             terms["task"].backward()
+    client.steps += 1
     noted(client, values)
     return values
 
@@ -132,8 +149,7 @@ def _numbers(found: Mapping[str, Tensor | float]) -> dict[str, float]:
 
 
 def noted(client: ClientNetwork, values: Mapping[str, float]) -> None:
-    """A step with these terms was made."""
-    client.steps += 1
+    """These were the terms of a step."""
     client.peaks = {name: max(abs(value), client.peaks.get(name, 0.0)) for name, value in values.items()}
 
 
@@ -177,11 +193,11 @@ def lost_numbers(where: str, peaks: Mapping[str, float]) -> NonFinite:
     return NonFinite(f"{where}; {culprit} did it. Largest values before: {shown}. Lower {remedy}.")
 
 
-def check_terms(client: ClientNetwork, values: Mapping[str, float]) -> None:
-    """Stop where numbers are lost, and name the term that lost them."""
+def check_terms(client: ClientNetwork, values: Mapping[str, float], step: int) -> None:
+    """Stop where numbers are lost in this step, and name the term that lost them."""
     if not all(map(isfinite, values.values())):
         broken = {name: value for name, value in values.items() if not isfinite(value)}
-        where = f"training turned non-finite at step {client.steps} of client {client.number}"
+        where = f"training turned non-finite at step {step} of client {client.number}"
         which = ", ".join(f"{name} is {value}" for name, value in broken.items())
         # A single broken term is the culprit; if all are, the activations went before them.
         peaks = client.peaks if len(broken) == len(values) else {name: client.peaks.get(name, 0.0) for name in broken}

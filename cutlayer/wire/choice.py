@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .codecs.base import Codec
-from .codecs.half import BFLOAT16, PLAIN, Half, form_of, may_fit, misfits_there
-from .codecs.parts.bits import MOST_ELEMENTS, on_host, rows_of, words
+from .codecs.half import BFLOAT16, PLAIN, Half, form_of, may_fit
+from .codecs.parts.bits import MOST_ELEMENTS, on_host, rows_of
 from .codecs.prefix import Prefix, zeros_at_ends
 from .codecs.raw import Raw
 from .codecs.sparse import Sparse
+from .counting import counted_there
 from .later import Later
 
 RAW, SPARSE, PREFIX, HALF = Raw(), Sparse(), Prefix(), Half()
@@ -32,7 +32,9 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
         return RAW, RAW.size(tensor)
     if not tensor.is_cpu:
         shape, each = tuple(tensor.shape), tensor.element_size()
-        return _chosen(shape, each, torch.stack([fact.long() for fact in counted_there(tensor)]).tolist(), below)
+        return _chosen(
+            shape, each, torch.cat([fact.reshape(-1).long() for fact in counted_there(tensor)]).tolist(), below
+        )
     found = on_host(tensor)
     best = _without_zeros(found, tensor.shape, below)
     if found.itemsize <= 2 or not may_fit(found):
@@ -51,24 +53,6 @@ def smallest_later(tensor: Tensor) -> int | Later:
 
 def _goes_raw(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or not FEWEST <= tensor.numel() <= MOST_ELEMENTS
-
-
-def counted_there(tensor: Tensor) -> tuple[Tensor, ...]:
-    """What the choice hangs on, still on the device: values that are not zero, those up to the last one of their row,
-    and for each form of two bytes whether some do not fit into it.
-
-    Every message of a step comes here, and each operation is a launch that the plain loop has not.
-    """
-    rows, length = rows_of(tuple(tensor.shape))
-    is_kept = words(tensor).reshape(rows, length) != 0
-    last = (is_kept * _positions(length, tensor.device)).amax(1)
-    return is_kept.sum(), last.sum(), *misfits_there(tensor)
-
-
-@lru_cache(maxsize=16)
-def _positions(length: int, device: torch.device) -> Tensor:
-    small = torch.int16 if length < 1 << 15 else torch.int32  # a whole tensor of them is written and read
-    return torch.arange(1, length + 1, dtype=small, device=device)
 
 
 def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: float) -> tuple[Codec, int]:

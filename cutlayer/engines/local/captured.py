@@ -5,7 +5,7 @@ shapes, rates and tensors. It computes what the plain step computes; what cannot
 """
 
 from collections.abc import Iterator, Mapping
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -16,9 +16,10 @@ from ...core.batch import Batch
 from ...core.compressor import Compression
 from ...core.server import Server
 from ...core.state import drop_gradients
+from ...training.awaited import Awaited, Figures
 from ...training.bodies import RoundBodies
 from ...training.plan.plan import Plan
-from ...training.step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, in_training, learn, noted
+from ...training.step import NO_HOOKS, ClientNetwork, StepHooks, exchange_lift, in_training, learn, read_late
 from ...wire.ledger import Ledger, Noted
 
 MOST_KEPT = 32  # clients whose graphs are kept, those that stepped last: each holds a batch and its share of the pool
@@ -37,9 +38,9 @@ class CapturedSteps:
         self._walked: dict[int, tuple[tuple[nn.Module, ...], list[Mapping[str, Tensor | None]]]] = {}
         self._pool: Any = None
 
-    def __call__(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
+    def __call__(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> Figures:
         if self.why_not is not None or hooks is not NO_HOOKS:
-            return learn(client, batch, hooks=hooks)
+            return learn(client, batch, hooks=hooks, late=True)
         exchange_lift(client)  # between two steps, captured or not
         stands = (*self._rates(client), *self._tensors(client))
         shapes = batch.x.shape, batch.y.shape, tuple(batch.s)
@@ -47,17 +48,17 @@ class CapturedSteps:
             # Tensors were replaced, a rate is another or momentum is still to be made: a plain step, and look again.
             self._start_anew(client.number, stands)
             self._plain.add(shapes)
-            return learn(client, batch)
+            return learn(client, batch, late=True)
         if not self._looked:
             return self._look(client, batch)
         if shapes not in self._plain:  # kernels are loaded and chosen when a shape is new, and not while capturing
             self._plain.add(shapes)
-            return learn(client, batch)
+            return learn(client, batch, late=True)
         kept = self._kept[client.number]
         if shapes not in kept:
             captured = self._capture(client, batch)
             if captured is None:
-                return learn(client, batch)
+                return learn(client, batch, late=True)
             kept[shapes] = captured
         return self._replay(client, kept[shapes], batch)
 
@@ -70,7 +71,7 @@ class CapturedSteps:
             self._walked.pop(oldest, None)
         self._stands[number], self._kept[number] = stands, {}
 
-    def _look(self, client: ClientNetwork, batch: Batch) -> dict[str, float]:
+    def _look(self, client: ClientNetwork, batch: Batch) -> Figures:
         """A plain step, looked at closely: a graph would repeat the random numbers it was captured with."""
         self._looked = True
         with Draws() as draws:
@@ -116,7 +117,7 @@ class CapturedSteps:
         bodies.updates = updates
         return _Captured(graph, still, list(terms), list(figures), values, crossed, facts, messages, steps)
 
-    def _replay(self, client: ClientNetwork, captured: "_Captured", batch: Batch) -> dict[str, float]:
+    def _replay(self, client: ClientNetwork, captured: "_Captured", batch: Batch) -> Figures:
         in_training(client)
         captured.batch.x.copy_(batch.x)
         captured.batch.y.copy_(batch.y)
@@ -128,11 +129,10 @@ class CapturedSteps:
             client.remote.next_step()
         assert isinstance(self.server.bodies, RoundBodies)
         self.server.bodies.updates += captured.updates
-        found = dict(zip(captured.figures, captured.values.tolist(), strict=True))
-        terms = {name: found[name] for name in captured.terms}
-        check_terms(client, terms)
-        noted(client, terms)
-        return found
+        client.steps += 1
+        return Awaited(
+            captured.figures, captured.values, partial(read_late, client, captured.terms, client.steps - 1)
+        )
 
     def _tensors(self, client: ClientNetwork) -> tuple[int, ...]:
         """Where everything lies that a step reads or writes beside its batch."""

@@ -11,8 +11,10 @@ from cutlayer.core.seeds import generator
 from cutlayer.core.server import Server
 from cutlayer.guards.base import Support
 from cutlayer.wire import frames
-from cutlayer.wire.choice import smallest
+from cutlayer.wire.choice import smallest, smallest_later
 from cutlayer.wire.codecs import Half, Prefix, Raw, Sparse
+from cutlayer.wire.counting import OFTEN
+from cutlayer.wire.later import settled
 
 ALL = (Raw(), Sparse(), Prefix(), Half())
 
@@ -119,3 +121,12 @@ def test_a_tensor_on_a_gpu_is_counted_there():
         assert smallest(far) == smallest(tensor)
         assert all(codec.size(far) == codec.size(tensor) for codec in ALL)
         assert all(bytes(codec.encode(far)) == bytes(codec.encode(tensor)) for codec in ALL)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are CUDA's")
+def test_counts_of_a_form_that_comes_often_are_those_of_each_tensor():
+    kept = [some((64, 256), share).cuda() for share in (1, 0.5, 0.1, 0.0)] + [low_pass(64, 16, 16).cuda()]
+    tensors = [kept[place % 4] for place in range(3 * OFTEN)] + [kept[4]] * (OFTEN + 2)
+    found = [smallest_later(one) for one in tensors]
+    assert len(found[-1].facts) == 1 < len(found[0].facts)  # the last ones were counted by a graph
+    assert settled(found) == [smallest(one.cpu())[1] for one in tensors]
