@@ -38,6 +38,7 @@ from . import decoupler as bench_decoupler
 from . import deploy as bench_deploy
 from . import gpu as bench_gpu
 from . import gpu_audit as bench_gpu_audit
+from . import gpu_stream as bench_gpu_stream
 from . import leak as bench_leak
 from . import link as bench_link
 from . import stream as bench_stream
@@ -114,6 +115,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "load.fashionmnist": load_fashionmnist,
     **bench_gpu.ENTRIES,
     **bench_gpu_audit.ENTRIES,
+    **bench_gpu_stream.ENTRIES,
     **bench_clients.ENTRIES,
     **bench_deploy.ENTRIES,
     **bench_link.ENTRIES,

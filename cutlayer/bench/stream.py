@@ -21,7 +21,7 @@ FRAME = Frame("RGB", 224, 224, 0.0625)  # as ImageNet is read
 def stream_decode(quick: bool) -> Measured | None:
     """Photographs of 500x375 to 224x224 in this process, against a loop over Pillow: images a second of one core."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = _photographs(Path(folder), 32)
+        paths = photographs(Path(folder), 32)
         if paths is None:
             return None
         rows = Streamed(PictureRows(paths, FRAME), memory=0, workers=0)
@@ -77,7 +77,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def _photographs(folder: Path, count: int) -> list[Path] | None:
+def photographs(folder: Path, count: int) -> list[Path] | None:
     """Smooth colours and some noise: files of about the size that photographs have."""
     try:
         from PIL import Image

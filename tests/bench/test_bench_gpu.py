@@ -8,7 +8,7 @@ from toys import TASK, samples, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import why_unfit
-from cutlayer.bench import gpu_audit
+from cutlayer.bench import gpu_audit, gpu_stream
 from cutlayer.bench import run as bench
 from cutlayer.bench.gpu import ENTRIES
 from cutlayer.core.batch import Task
@@ -18,8 +18,8 @@ from cutlayer.guards import LightSplit
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here: cutlayer bench gpu measures it")
 def test_they_are_listed_and_left_out_without_a_gpu():
-    assert (ENTRIES | gpu_audit.ENTRIES).items() <= bench.ENTRIES.items()
-    assert bench.run(["gpu."], quick=True) == []
+    assert (ENTRIES | gpu_audit.ENTRIES | gpu_stream.ENTRIES).items() <= bench.ENTRIES.items()
+    assert bench.run(["gpu.", "stream.gpu"], quick=True) == []
 
 
 # ------------------------------------------------------------------ gpu.audit, where there is none
