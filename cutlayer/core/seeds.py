@@ -68,6 +68,23 @@ class _SeededThere(_SeededHere):
             super().__exit__(*error)
 
 
+Drawn = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def drawn(device: torch.device) -> Drawn:
+    """Where the host's generator stands, and that of `device` if it is a GPU."""
+    there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.default_generator.get_state(), there
+
+
+def draw_from(state: Drawn, device: torch.device) -> None:
+    """Go on from where they stood then."""
+    here, there = state
+    torch.default_generator.set_state(here)
+    if there is not None:
+        torch.cuda.set_rng_state(there, device)
+
+
 # Where things lie in torch's state of a CPU generator: its seed, and the 624 words of the Mersenne twister, eight
 # bytes each.
 _SEED, _WORDS = slice(0, 8), slice(24, 24 + 8 * 624)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch
 from ..core.errors import NonFinite
 from ..core.message import Handler, Message
+from ..core.seeds import draw_from, drawn
 from .awaited import Figures
 from .micro_batches import Post, Unheard
 from .step import NO_HOOKS, ClientNetwork, StepHooks, learn
@@ -132,23 +133,23 @@ class InStretches:
         """The same, and whatever goes wrong is kept."""
         if self._over:
             return
-        drawn = self._drawn()
+        state = drawn(self._device)
         if self._begun:
             self._go.release()
         else:
             self._begun = True
             threading.Thread(target=self._run, daemon=True).start()
         self._stands.acquire()
-        self._draw_from(drawn)
+        draw_from(state, self._device)
 
     def stand_still(self) -> None:
         """In the work, in whichever thread: until it is told to go on."""
-        drawn = self._drawn()
+        state = drawn(self._device)
         self._stands.release()
         self._go.acquire()
         if self._given_up:
             raise _GivenUp
-        self._draw_from(drawn)
+        draw_from(state, self._device)
 
     def give_up(self) -> None:
         """Leave off where it stands."""
@@ -162,14 +163,3 @@ class InStretches:
             self._error = error
         self._over = True
         self._stands.release()
-
-    def _drawn(self) -> tuple[Tensor, Tensor | None]:
-        """Where the generators stand."""
-        there = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
-        return torch.get_rng_state(), there
-
-    def _draw_from(self, drawn: tuple[Tensor, Tensor | None]) -> None:
-        here, there = drawn
-        torch.set_rng_state(here)
-        if there is not None:
-            torch.cuda.set_rng_state(there, self._device)

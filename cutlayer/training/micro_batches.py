@@ -17,7 +17,7 @@ import torch
 from ..core.batch import Batch
 from ..core.errors import NonFinite
 from ..core.message import Handler, Message
-from ..core.seeds import seeded
+from ..core.seeds import draw_from, drawn, seeded
 from ..core.state import drop_gradients
 from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, figures, in_training, noted
 
@@ -49,7 +49,8 @@ class _Aborted(Exception):
 class Ring:
     """Hands the right to compute from one to the next, always in the same order."""
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, device: torch.device):
+        self._device = device
         self._gates = [threading.Semaphore(0) for _ in range(count)]
         self._left = list(range(count))
         self._current = 0
@@ -63,7 +64,10 @@ class Ring:
             self._gates[number].acquire()
             try:
                 if self._error is None:
-                    found[number] = jobs[number]()
+                    # A backward pass that stands still would stop those of the others: on a GPU all of them are
+                    # made by one thread of autograd's, unless each is made by whoever asked for it.
+                    with torch.autograd.set_multithreading_enabled(False):
+                        found[number] = jobs[number]()
             except _Aborted:
                 pass
             except BaseException as error:
@@ -84,12 +88,12 @@ class Ring:
 
     def switch(self) -> None:
         """Let the others compute; returns when it is this one's turn again, with its random numbers."""
-        me, state = self._current, torch.get_rng_state()
+        me, state = self._current, drawn(self._device)
         self._pass_on()
         self._gates[me].acquire()
         if self._error is not None:
             raise _Aborted
-        torch.set_rng_state(state)
+        draw_from(state, self._device)
 
     def _pass_on(self, leave: bool = False) -> None:
         place = self._left.index(self._current)
@@ -105,7 +109,7 @@ def learn_in_micro_batches(
     client: ClientNetwork, pieces: Sequence[Batch], first: int, post: Post, hooks: StepHooks = NO_HOOKS
 ) -> dict[str, float]:
     """One step of a batch in pieces, numbered from `first` on. Its gradient is that of the whole batch."""
-    ring, total, unheard = Ring(len(pieces)), sum(map(len, pieces)), Unheard(post)
+    ring, total, unheard = Ring(len(pieces), pieces[0].x.device), sum(map(len, pieces)), Unheard(post)
 
     def ask(message: Message, _: Handler) -> Message:
         return unheard.ask(message, ring.switch)

@@ -14,6 +14,7 @@ from cutlayer.training.build import build_client, build_server
 from cutlayer.training.client import _at_once
 from cutlayer.training.micro_batches import Ring, learn_in_micro_batches
 from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.schedule import Wave
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn
@@ -122,7 +123,7 @@ def test_fewer_pieces_where_the_last_batch_is_small():
 
 
 def test_an_error_in_one_piece_ends_them_all_and_is_the_one_that_is_raised():
-    ring, seen = Ring(3), []
+    ring, seen = Ring(3, torch.device("cpu")), []
 
     def job(number):
         seen.append(number)
@@ -135,6 +136,22 @@ def test_an_error_in_one_piece_ends_them_all_and_is_the_one_that_is_raised():
     with pytest.raises(KeyError, match="lost"):
         ring.run([lambda n=n: job(n) for n in range(3)])
     assert seen == [0, 1, 2]
+
+
+def test_a_backward_pass_that_stands_still_stops_no_other():
+    """autograd has one thread for all that a GPU computes: whoever waits in it would be waited for by the others."""
+    ring = Ring(2, torch.device("cpu"))
+    assert ring.run([torch.autograd.is_multithreading_enabled] * 2) == [False, False]
+    assert torch.autograd.is_multithreading_enabled()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "changes", [{"micro_batches": 2}, {"clients": 2, "rounds": Wave(fused=True), "net": TinyNet(norm="group")}]
+)
+def test_side_by_side_on_a_gpu(changes):
+    made = LocalRun(tiny_plan(epochs=1, **changes), tiny_parts(), classes=TASK.classes, device="cuda")
+    assert made.train()
 
 
 def test_an_interrupted_batch_leaves_no_gradient_behind():

@@ -25,10 +25,12 @@ PASSES = 32  # over the held-out data in one evaluation, at most: more clients t
 class FusedDoor:
     """The server's door where it answers all clients of a wave at once: each waits until all have posted."""
 
-    def __init__(self, handle: Handler, fusion: Callable[[Sequence[Message]], Sequence[Message]]):
+    def __init__(
+        self, handle: Handler, fusion: Callable[[Sequence[Message]], Sequence[Message]], device: torch.device
+    ):
         """`handle` answers what is no part of a wave, `fusion` one message of every client."""
-        self._handle, self._fusion = handle, fusion
-        self._ring, self._order = Ring(0), list[int]()
+        self._handle, self._fusion, self._device = handle, fusion, device
+        self._ring, self._order = Ring(0, device), list[int]()
         self._posted: dict[int, Message] = {}
         self._answers: dict[int, Message] = {}
 
@@ -45,7 +47,7 @@ class FusedDoor:
 
     def side_by_side(self, turns: Sequence[Any], one: Callable[[Any], Message | None]) -> list[Any]:
         """All turns of a wave (or the orders for them), each up to where it needs the server, in turn."""
-        self._ring, self._order = Ring(len(turns)), [turn.client for turn in turns]
+        self._ring, self._order = Ring(len(turns), self._device), [turn.client for turn in turns]
         self._posted, self._answers = {}, {}
         return self._ring.run([lambda turn=turn: one(turn) for turn in turns])  # type: ignore[misc]
 

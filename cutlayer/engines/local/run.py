@@ -83,7 +83,7 @@ class LocalRun:
         self.coordinator = Coordinator(plan, self.server, batches)
         self.progress, self.timetable = self.coordinator.progress, self.coordinator.timetable
         self.ledger = self.coordinator.ledger
-        fused = FusedDoor(self.server.handle, Fusion(self.server)) if plan.rounds.fused else None
+        fused = FusedDoor(self.server.handle, Fusion(self.server), self.device) if plan.rounds.fused else None
         door = through([*at_server, *self.coordinator.watches], fused or self.server.handle)
         watched = bool(at_server or self.coordinator.watches or wrap is not _as_it_is)
         self._why_eager = why_not_captured(plan, self.device, watched)

@@ -75,7 +75,7 @@ class Crew:
         self._awake: dict[int, tuple[int, PooledClient]] = {}  # by client, the one played last at the end
         self._steps: list[tuple[int, Mapping[str, float]]] = []
         self._talk = _Talk()
-        fused = FusedDoor(self._ask, lambda messages: self._talk.ask(list(messages)))
+        fused = FusedDoor(self._ask, lambda messages: self._talk.ask(list(messages)), torch.device("cpu"))
         self._fused = fused if setup.plan.rounds.fused else None
         self._uplink = Uplink(self._fused or self._ask, self._ledger)
 
