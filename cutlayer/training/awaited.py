@@ -55,5 +55,5 @@ def _sent_over(values: Tensor) -> tuple[Tensor, Callable[[], None]]:
     here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     here.copy_(values, non_blocking=True)
     copied = torch.cuda.Event()
-    copied.record()
+    copied.record(torch.cuda.current_stream(values.device))
     return here, copied.synchronize

@@ -1,6 +1,5 @@
 """A client with its data: it follows orders, whether they come from this process or from afar."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property, partial
@@ -19,7 +18,7 @@ from ..data.streamed import soon_of
 from ..rules import Correction
 from ..rules.base import NET, OPTIMIZER
 from .ahead import learn_ahead
-from .awaited import Awaited, Figures
+from .awaited import Figures
 from .batches import epoch_batches, micro_batches, on, training_batch
 from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
@@ -200,7 +199,7 @@ class Client:
         if not 0 <= first < last <= self.batches:
             raise ProtocolError(f"batches {first} to {last} of an epoch that has {self.batches}")
         set_rate(self.network.optimizer, self._rate(epoch))
-        learnt, step, late = 0, self._feed if frozen else self._step, deque[Figures]()
+        learnt, step = 0, self._feed if frozen else self._step
         phase = self.plan.roles.phase(epoch)
         batches = self._batches(epoch)
         with closing(self._ahead(batches[first:last], hooks)) as ahead:
@@ -214,12 +213,8 @@ class Client:
                     terms = step(index, hooks) if phase is Phase.SPLIT else self._once(phase, epoch, place, index)
                 learnt += len(index)
                 self.ledger.samples["training"] += len(index)
-                late.append(terms)
-                while late and (len(late) > 1 or not isinstance(terms, Awaited)):
-                    self._on_step(epoch, late.popleft())
+                self._on_step(epoch, terms)
                 self.detection.halt_if_alarmed(self.number)
-        for terms in late:
-            self._on_step(epoch, terms)
         return learnt
 
     def _ahead(self, indices: Sequence[Tensor], hooks: StepHooks) -> Generator[Figures, None, None]:

@@ -50,12 +50,13 @@ def train(
     """Run to the end, or until `stop` says so between two rounds. True: the plan is finished."""
     plan, progress, server = coordinator.plan, coordinator.progress, coordinator.server
     steps = coordinator.timetable.steps
-    progress.on_step = lambda terms: on_step(StepEvent(progress.epoch, progress.step, steps, terms))
+    progress.on_step = lambda step, terms: on_step(StepEvent(progress.epoch, step, steps, terms))
     while not progress.finished(plan.epochs, plan.patience):
         set_rate(server.optimizer, plan.server_optimizer.lr * plan.rate_factor(progress.epoch))
         rounds = coordinator.timetable.rounds(progress.epoch)
         while progress.round < len(rounds):
             if stop():
+                progress.catch_up()
                 return False
             began = time.perf_counter()
             take_round(coordinator, carrier, rounds[progress.round])

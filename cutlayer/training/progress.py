@@ -1,5 +1,6 @@
 """How far a run has come and how it went: plain facts, which a snapshot carries on."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.state import State
+from .awaited import Awaited
 from .step import lost_numbers
 
 
@@ -41,20 +43,38 @@ class Progress:
         self.history: list[dict[str, Any]] = []
         self.best = Best()
         self.figures: dict[str, float] = {}  # beside the accuracy of the last validation, where the engine is told
-        self.on_step: Callable[[Mapping[str, float]], None] = lambda terms: None
+        self.on_step: Callable[[int, Mapping[str, float]], None] = lambda step, terms: None
         # The largest value of each term of the loss so far, where the engine is told.
         self.peaks: Callable[[], Mapping[str, float]] = dict
+        self._late = deque[tuple[int, Mapping[str, float]]]()  # steps whose figures nobody has looked at
 
     def learnt(self, terms: Mapping[str, float] | None = None) -> None:
-        """A step was made; `terms` are those of its loss, where the engine is told."""
+        """A step was made; `terms` are those of its loss, where the engine is told.
+
+        What a device is still computing is looked at once the next step was launched, whoever makes that one.
+        """
         self.step += 1
-        for name, value in (terms or {}).items():
+        self._late.append((self.step, terms or {}))
+        while len(self._late) > 1:
+            self._look()
+        if not isinstance(terms, Awaited):
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Look at all steps that were made: numbers that were lost in the last one come out here."""
+        while self._late:
+            self._look()
+
+    def _look(self) -> None:
+        step, terms = self._late.popleft()
+        for name, value in terms.items():
             total, count = self.sums.get(name, (0.0, 0))
             self.sums[name] = (total + value, count + 1)
-        self.on_step(terms or {})
+        self.on_step(step, terms)
 
     def row(self) -> dict[str, Any]:
         """The history's row of an epoch, as far as it has come."""
+        self.catch_up()
         row: dict[str, Any] = {"epoch": self.epoch, "step": self.step, "seconds": round(self.seconds, 3)}
         return row | {name: total / count for name, (total, count) in self.sums.items()}
 
@@ -68,6 +88,7 @@ class Progress:
 
     def facts(self) -> dict[str, Any]:
         """All of it but the tensors of the best epoch, as JSON has it."""
+        self.catch_up()
         return {
             "epoch": self.epoch,
             "turn": self.round,
@@ -81,6 +102,7 @@ class Progress:
 
     def restore(self, facts: Mapping[str, Any], best: State) -> None:
         """Go back to what `facts` once was; `best` are the tensors of the best epoch."""
+        self._late.clear()
         self.epoch, self.round, self.step = facts["epoch"], facts["turn"], facts["step"]
         self.taken = list(facts["client_steps"])
         self.sums = {name: (total, count) for name, (total, count) in facts["sums"].items()}

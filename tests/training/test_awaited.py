@@ -46,9 +46,30 @@ def test_what_is_read_late_is_what_is_read_at_once(protocol, guard, local_steps,
 def test_nobody_looks_before_the_next_step_was_made(far):
     run = LocalRun(tiny_plan(batch_size=4, local_steps=0).with_secrets(), tiny_parts(), classes=TASK.classes)
     client, stood = run.clients[0], []
-    run.progress.on_step = lambda terms: stood.append(client.network.steps)
+    run.progress.on_step = lambda step, terms: stood.append((step, client.network.steps))
     client.learn(0, 0, 4)
-    assert stood == [2, 3, 4, 4]  # the last one is looked at where the turn ends
+    assert stood == [(1, 2), (2, 3), (3, 4)]
+    run.progress.catch_up()
+    assert stood[3:] == [(4, 4)]
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_nor_where_a_turn_is_a_single_step(far, clients):
+    """Whoever makes the next step: what is awaited of one client is looked at during the turn of another."""
+    run = LocalRun(
+        tiny_plan(clients=clients, batch_size=4, local_steps=1).with_secrets(), tiny_parts(), classes=TASK.classes
+    )
+    looked = []
+    run.progress.on_step = lambda step, terms: looked.append((step, sum(one.steps for one in run.networks)))
+    for turns in run.timetable.rounds(0)[:3]:
+        run.take(turns)
+    assert looked == [(1, 2), (2, 3)]
+
+
+def test_a_run_that_is_stopped_has_looked_at_all_it_did(far):
+    told, run = [], LocalRun(tiny_plan(batch_size=4).with_secrets(), tiny_parts(), classes=TASK.classes)
+    assert not run.train(on_step=lambda event: told.append(event.step), stop=lambda: run.progress.step == 3)
+    assert told == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("far")
