@@ -73,7 +73,7 @@ class _Shorten(GuardModule):
             )
         short, cut = clipped(rows, self.spec.norm, self.spec.p)
         if self.training:
-            self.notes = {"clipped": float(cut.double().mean())}
+            self.notes = {"clipped": cut.double().mean()}
         return Guarded(short.reshape(z.shape))
 
 

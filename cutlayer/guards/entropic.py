@@ -108,7 +108,7 @@ class _Student(GuardModule):
         if self.packed is None or not learns or not self.imitates:
             return Guarded(seen.detach())
         bits = self.encoder.bits(soft, generator(derive(self.private, batch.seed)))
-        self.notes = {"bits a sample": float(bits.detach())}
+        self.notes = {"bits a sample": bits.detach()}
         # As the sum over a sample, both terms grow alike with the size of the cut; so do their means.
         terms = {
             "imitation": mse_loss(self.decoder(seen), z.detach()),

@@ -172,7 +172,7 @@ class _AddNoise(GuardModule):
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         if self.training:
             spread = SPREAD[self.kind] * self.scale
-            self.notes = {"noise/std": spread / max(1e-12, float(z.detach().std(correction=0)))}
+            self.notes = {"noise/std": spread / z.detach().std(correction=0).double().clamp_min(1e-12)}
         noise = draw(self.kind, z, self.private, "noise", batch.seed)
         return Guarded(z + (self.scale * noise).to(z))
 

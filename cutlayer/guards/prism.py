@@ -133,7 +133,7 @@ class _Route(GuardModule):
         if not (self.training and torch.is_grad_enabled()):
             return Guarded(seen, home=home)
         self.steps += 1
-        self.notes = {"kept": float(mask.hard.to(z).mean()), "temperature": temperature}
+        self.notes = {"kept": mask.hard.to(z).mean(), "temperature": temperature}
         through = mask.lever() * constant  # 0, with the masker's gradient
         leaving = seen.detach() + through
         towards = self.spec.rho if self.spec.salient == "server" else -self.spec.rho
@@ -150,7 +150,7 @@ class _Route(GuardModule):
         weight = 1 - self.spec.rho
         if self.opponent is None:
             dependence = distance_correlation(self._secret(batch), leaving)
-            self.notes["dcor"] = float(dependence.detach())
+            self.notes["dcor"] = dependence.detach()
             return {"Prism privacy": weight * dependence}
         if self.spec.privacy == "adversary":
             terms = {"Prism adversary": self.opponent(leaving, batch, weight)}
@@ -159,7 +159,7 @@ class _Route(GuardModule):
             terms = {"Prism adversary": self.opponent(leaving.detach(), batch, 0.0)}
             bound = information(_fixed(self.opponent, leaving), batch, self.spec.attribute)
             terms["Prism privacy"] = weight * bound
-            self.notes["information"] = float(bound.detach())
+            self.notes["information"] = bound.detach()
         self.notes |= self.opponent.notes
         return terms
 

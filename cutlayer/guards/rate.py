@@ -82,5 +82,5 @@ class _Rated(GuardModule):
         if self.packed is None or not learns:
             return Guarded(seen)
         bits = self.encoder.bits(soft, generator(derive(self.private, batch.seed)))
-        self.notes = {"bits a sample": float(bits.detach())}
+        self.notes = {"bits a sample": bits.detach()}
         return Guarded(seen, {"rate": self.weight * bits})

@@ -71,6 +71,6 @@ class _AddNoise(GuardModule):
         with torch.no_grad():
             ratio = self.noise.flatten(1).var(1, correction=0) / z.square().mean().clamp_min(1e-12)
             growing = (ratio < self.target).to(z)
-        self.notes = {"noise_to_signal": float(ratio.mean())}
+        self.notes = {"noise_to_signal": ratio.mean()}
         size = self.noise.flatten(1).abs().sum(1)
         return Guarded(seen, {"Shredder": -self.weight * (choice @ (growing * size)).mean()})

@@ -359,7 +359,7 @@ def test_noise_notes_how_large_it_is_next_to_what_it_hides():
     for guard, expected in ((Gaussian(scale=2.0), 0.5), (Noise(scale=2.0), 0.5 * 2**0.5)):
         module = guard.build((400,), 1, 2)
         module(z, batch(50))
-        assert module.notes["noise/std"] == pytest.approx(expected, rel=0.02)
+        assert float(module.notes["noise/std"]) == pytest.approx(expected, rel=0.02)
     constant = Noise(scale=1.0).build((4,), 1, 2)
     constant(torch.ones(3, 4), batch(3))
     assert constant.notes["noise/std"] < inf, "JSON has no infinity"

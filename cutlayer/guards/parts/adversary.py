@@ -122,7 +122,7 @@ class Opponent(nn.Module):
     def __init__(self, shape: Shape, task: Task, attribute: str | None, width: int):
         super().__init__()
         self.attribute = attribute
-        self.notes: dict[str, float] = {}  # of the last step; its loss is in the history anyway
+        self.notes: dict[str, Tensor] = {}  # of the last step; its loss is in the history anyway
         if attribute is None:
             self.adversary: nn.Module = ImageAdversary(shape, task.shape, width)
         else:
@@ -136,7 +136,7 @@ class Opponent(nn.Module):
         else:
             truth = _values(batch, self.attribute).to(guess.device)
             losses, chance = cross_entropy(guess, truth, reduction="none"), log(guess.shape[1])
-            self.notes = {"adversary_accuracy": float((guess.detach().argmax(1) == truth).double().mean())}
+            self.notes = {"adversary_accuracy": (guess.detach().argmax(1) == truth).double().mean()}
         push = factor * (losses.detach() < chance).to(seen.dtype)  # no graph in it: the graph holds on to it
         return losses.mean()
 
