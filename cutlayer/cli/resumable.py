@@ -146,11 +146,10 @@ def _words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def unfinished(folder: Path, command: str) -> Path:
-    """A folder with something left to do: what is finished is never written over."""
+def refuse_finished(folder: Path, command: str) -> None:
+    """There is something left to do in a folder, or it stays as it is: what is finished is never written over."""
     if not (folder / CELLS).is_dir():
         raise FileExistsError(f"the {command} in {folder} is finished: begin another without --resume")
-    return folder
 
 
 def interrupted(command: str, folder: Path) -> str:

@@ -24,7 +24,7 @@ from .options import (
     Threads,
     plan_options,
 )
-from .resumable import Asked, interrupted, resumable, unfinished
+from .resumable import Asked, interrupted, refuse_finished, resumable
 from .terminal import Bar, CellLines, say
 
 _BUDGET = "The budget"
@@ -110,7 +110,7 @@ def tune(
     from ..audit.tune.study import Study
     from ..audit.tune.trial import TuneWork, readings
     from ..core.spec import spec
-    from ..engines.folder import new_folder
+    from ..engines.taken import taken
     from ..metrics.lpips import find_weights, load_lpips
     from ..training.batches import task_of
     from ..training.plan.plan_text import change, read_plan
@@ -127,32 +127,33 @@ def tune(
     strongest = suite(budget, task, chosen.protocol.labels_stay_home)
     attacks = [spec(text, "attacks") for text in attack or []] or [Decoder.sized("quick")]
     wanted = AuditSpec(chosen, (), readings(attacks), seeds=(chosen.seed,), images=images, alone=False)
-    folder = unfinished(resume, "tune") if resume else new_folder(out, "tune")
     seeds = tuple(range(chosen.seed + 1, chosen.seed + 1 + check_seeds))
     weights = find_weights(data_dir)
     lpips = load_lpips(weights) if weights else None
     identity = f"tune {limits} {[one.name for one in study.kinds]} {chains} {wanted.identity} {attacks}"
-    store = ResultStore(folder / CELLS, identity, partial(asked.keep, folder))
-    try:
-        with Bar() as bar:
-            told = CellLines(bar)
-            work = TuneWork(wanted, loaded, limits, device, None)
-            with at_work(work, where) as there:
-                found = search(work, study, store, there, trials, told.counted)
-            resources = Resources(device, lpips, store=store, on_event=told)
-            check = Check(strongest, seeds, images=images)
-            checks = last_word(chosen, loaded, limits, found.tried, check, resources, where, told.counted)
-    except KeyboardInterrupt:
-        say(interrupted("tune", folder))
-        sys.exit(130)
-    data = files.as_data(
-        chosen, limits, found, [one for one, _ in checks], {"search": chosen.seed, "check": list(seeds)}, asked.typed
-    )
-    pick = None if data["chosen"] is None else spec(data["chosen"], "guards", imports=False)
-    files.write(data, chosen, pick, found, limits, folder)
-    if checks:
-        report.write(checks[-1][1], folder / "check", asked.typed)
-    store.clear()
+    with taken(out, "tune", resume) as folder:
+        if resume is not None:
+            refuse_finished(folder, "tune")
+        store = ResultStore(folder / CELLS, identity, partial(asked.keep, folder))
+        try:
+            with Bar() as bar:
+                told = CellLines(bar)
+                work = TuneWork(wanted, loaded, limits, device, None)
+                with at_work(work, where) as there:
+                    found = search(work, study, store, there, trials, told.counted)
+                resources = Resources(device, lpips, store=store, on_event=told)
+                check = Check(strongest, seeds, images=images)
+                checks = last_word(chosen, loaded, limits, found.tried, check, resources, where, told.counted)
+        except KeyboardInterrupt:
+            say(interrupted("tune", folder))
+            sys.exit(130)
+        seeds_told = {"search": chosen.seed, "check": list(seeds)}
+        data = files.as_data(chosen, limits, found, [one for one, _ in checks], seeds_told, asked.typed)
+        pick = None if data["chosen"] is None else spec(data["chosen"], "guards", imports=False)
+        files.write(data, chosen, pick, found, limits, folder)
+        if checks:
+            report.write(checks[-1][1], folder / "check", asked.typed)
+        store.clear()
     if as_json:
         print(json.dumps({**data, "out": str(folder)}))
         return

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
+from ...core.files import write_together
 from ...guards import Guard
 from ...training.plan.plan import Plan
 from ..report.plots import INK, SOFT, png_and_svg, pyplot
@@ -55,14 +56,16 @@ def _why_none(
 
 
 def write(data: dict[str, Any], plan: Plan, guard: Guard | None, found: Search, budget: Budget, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tune.json").write_text(json.dumps(data, indent=1))
-    (folder / "tune.csv").write_bytes(table(found.tried, budget))
     drawn, vector = figure(found, budget, data["chosen"])
-    (folder / "tune.png").write_bytes(drawn)
-    (folder / "tune.svg").write_bytes(vector)
+    files = {
+        "tune.json": json.dumps(data, indent=1).encode(),
+        "tune.csv": table(found.tried, budget),
+        "tune.png": drawn,
+        "tune.svg": vector,
+    }
     if guard is not None:
-        (folder / PLAN).write_text(recipe(plan.with_guard(guard), data))
+        files[PLAN] = recipe(plan.with_guard(guard), data).encode()
+    write_together(folder, files)
 
 
 def table(tried: Sequence[Tried], budget: Budget) -> bytes:

@@ -14,7 +14,6 @@ model.safetensors    the whole network at the end, where there is one for all cl
 """
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,6 @@ from ..folder import (
     keep_scale,
     keep_words,
     known_scale,
-    new_folder,
     refuse_finished,
     scale_in_words,
     typable,
@@ -55,6 +53,7 @@ from ..folder import (
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
 from ..result import Result
+from ..taken import LOCK, taken
 from .room import sentence
 from .run import LocalRun
 
@@ -87,14 +86,25 @@ def train(
     faster: Faster = AS_ALWAYS,
 ) -> dict[str, Any]:
     """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
-    follow = follow or Following()
+    if resume and out is None:
+        raise ValueError("resume=True goes on in a folder: name it as out")
+    own = Path(out) if out is not None else None
+    with taken(None if resume else own, "train", own if resume else None) as folder:
+        return train_in(
+            folder, plan, data_dir=data_dir, device=device, resume=resume, follow=follow or Following(), faster=faster
+        )
+
+
+def train_in(
+    folder: Path, plan: Plan, *, data_dir: Path | None, device: str, resume: bool, follow: Following, faster: Faster
+) -> dict[str, Any]:
+    """As `train`, in a folder that is this process's already."""
     if follow.elsewhere is not None and (follow.record or follow.link is not None):
         raise ValueError(
             "--record and --link listen to a server in this process: leave out either them or --engine ray"
         )
     if follow.elsewhere is not None and str(faster):
         raise ValueError(f"{faster}: faster ways are those of one process: leave out either them or --engine ray")
-    folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if (link := follow.link) is not None:
         refuse_side_by_side(plan)
     if resume:
@@ -197,11 +207,12 @@ def ready(
 
 def _begin(run: LocalRun, folder: Path) -> None:
     """Its first checkpoint is the last of what a run needs to go on: where that is not there, nothing was begun."""
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         _write_first(run, folder)
-    except OSError:
-        shutil.rmtree(folder)  # it was new or empty, and would be neither for the next command
+    except BaseException:
+        for path in folder.iterdir():  # it was new or empty, and would be neither for the next command
+            if path.name != LOCK:
+                path.unlink()
         raise
 
 
