@@ -231,7 +231,7 @@ def _audit(
     from ..audit.parallel import spread
     from ..audit.report import files as report
     from ..audit.spec import Resources
-    from ..audit.store import ResultStore
+    from ..audit.store import ResultStore, inputs
     from ..audit.verdicts import refuse_secrets
     from ..engines.local import start
     from ..engines.taken import taken
@@ -251,14 +251,15 @@ def _audit(
         wanted = _with_attacks(wanted, more(task) if more else [], task)
         refuse_secrets(secrets, task)
         _say_still(loaded)
-        weights = find_weights(data_dir)
+        weights, keep = find_weights(data_dir), partial(asked.keep, folder)
+        sets = {str(wanted.plan.data): loaded, wanted.auxiliary.name: wanted.auxiliary.other}
         try:
             with Bar() as bar:
                 resources = Resources(
                     device,
                     lpips=load_lpips(weights).to("cpu" if away else device) if weights else None,
                     lpips_missing=None if weights else why_no_lpips(),
-                    store=(store := ResultStore(folder / CELLS, wanted.identity, partial(asked.keep, folder))),
+                    store=(store := ResultStore(folder / CELLS, wanted.identity, keep, inputs(sets, weights))),
                     on_event=(shown := CellLines(bar)),
                 )
                 if where is not None and where.apart:

@@ -78,7 +78,7 @@ def compare(
     from ..audit.compare.run import compare as run_compare
     from ..audit.compare.variant_text import variants
     from ..audit.parallel import Where
-    from ..audit.store import ResultStore
+    from ..audit.store import ResultStore, inputs
     from ..engines.taken import taken
     from ..training.plan.plan_text import change, read_plan
 
@@ -92,8 +92,8 @@ def compare(
         if resume is not None:
             refuse_finished(folder, asked.command)
         chosen, left_out = with_alone(base, chosen, data_dir) if alone else (chosen, {})
-        cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder))
-        check(chosen, every, data_dir)
+        sets = check(chosen, every, data_dir)
+        cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder), inputs(sets))
         try:
             with Bar() as bar:
                 told = CellLines(bar)

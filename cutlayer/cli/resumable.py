@@ -50,7 +50,10 @@ class Asked:
         from ..training import checkpoint
 
         if not (folder / FILE).exists():
-            told = {"version": __version__, "command": self.command, "typed": self.typed, "options": self.options}
+            options = dict(self.options)
+            if options.get("data_dir") is not None:  # whoever goes on may stand elsewhere
+                options["data_dir"] = Path(options["data_dir"]).absolute()
+            told = {"version": __version__, "command": self.command, "typed": self.typed, "options": options}
             mode = 0o600 if "private_seed" in self.options else 0o644
             checkpoint.write_text(folder / FILE, json.dumps(told, indent=1, default=str), mode)
 

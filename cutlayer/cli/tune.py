@@ -102,7 +102,7 @@ def tune(
     from ..audit.parallel import Where
     from ..audit.report import files as report
     from ..audit.spec import AuditSpec, Resources
-    from ..audit.store import ResultStore
+    from ..audit.store import ResultStore, inputs
     from ..audit.tune import files
     from ..audit.tune.budget import Budget, option, refuse_impossible
     from ..audit.tune.run import Check, at_work, last_word, search
@@ -134,7 +134,9 @@ def tune(
     with taken(out, "tune", resume) as folder:
         if resume is not None:
             refuse_finished(folder, "tune")
-        store = ResultStore(folder / CELLS, identity, partial(asked.keep, folder))
+        store = ResultStore(
+            folder / CELLS, identity, partial(asked.keep, folder), inputs({str(chosen.data): loaded}, weights)
+        )
         try:
             with Bar() as bar:
                 told = CellLines(bar)

@@ -110,9 +110,26 @@ def typable(plan: Plan) -> bool:
         return False
 
 
-def write_plan(plan: Plan, folder: Path) -> None:
-    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
+def write_plan(plan: Plan, folder: Path, data: str) -> None:
+    """`data` is the fingerprint of what it learns from and is tested on."""
+    told = {
+        "version": __version__,
+        "plan": repr(plan),
+        "fingerprint": plan.fingerprint(),
+        "code": plan.code(),
+        "data": data,
+    }
     checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))
+
+
+def refuse_other_data(folder: Path, plan: Plan, data: str) -> None:
+    """The name of a data set says little of what lies in a folder under it."""
+    begun = json.loads((folder / "plan.json").read_text()).get("data", data)
+    if begun != data:
+        raise ValueError(
+            f"{folder} was begun with other samples than those of {plan.data} that are at hand now: name the folder "
+            "that holds the ones it was begun with by --data-dir, or begin anew without --resume"
+        )
 
 
 def keep_scale(folder: Path, scale: Scale | None) -> None:

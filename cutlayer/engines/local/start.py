@@ -24,6 +24,7 @@ import torch
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...data.base import Loaded, parts
+from ...data.fingerprint import fingerprint
 from ...data.scaling import Scale
 from ...training import checkpoint, loop
 from ...training.evaluation import figures
@@ -46,6 +47,7 @@ from ..folder import (
     keep_words,
     known_scale,
     refuse_finished,
+    refuse_other_data,
     scale_in_words,
     typable,
     write_plan,
@@ -114,8 +116,9 @@ def train_in(
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
     run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None, faster=faster)
     if resume:
+        refuse_other_data(folder, run.plan, data := _data_of(run))
         run.restore(*checkpoint.load_or_older(folder / LAST))
-        write_plan(run.plan, folder)
+        write_plan(run.plan, folder, data)
         if recorder is not None and (folder / TRANSCRIPT).exists():
             recorder.load(folder / TRANSCRIPT)
     else:
@@ -217,12 +220,16 @@ def _begin(run: LocalRun, folder: Path) -> None:
 
 
 def _write_first(run: LocalRun, folder: Path) -> None:
-    write_plan(run.plan, folder)
+    write_plan(run.plan, folder, _data_of(run))
     keep_scale(folder, run.parts.scale)
     keep_words(folder, run.parts.private.tokenizer)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder)
+
+
+def _data_of(run: LocalRun) -> str:
+    return fingerprint(run.parts.private, run.parts.test)
 
 
 def _save(run: LocalRun, folder: Path) -> None:
