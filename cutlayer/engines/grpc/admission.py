@@ -104,12 +104,15 @@ class Admission:
             raise Refused("busy", f"{self.limits.visitors} connections predict already")
         if sum(one.name == name for one in self._visitors) >= most:
             raise Refused("busy", f"{most} connections of {name} predict already: others need a place, too")
-        visitor = ClientConnection(
-            connection.name, connection.number, self.limits.message, visitor=True, frame=self.limits.frame
-        )
-        self._visitors.append(visitor)
-        threading.Thread(target=self._predict, args=(self.predictor, visitor), daemon=True).start()
-        return visitor
+        return ClientConnection(name, connection.number, self.limits.message, visitor=True, frame=self.limits.frame)
+
+    def welcomed(self, connection: ClientConnection) -> None:
+        """It is connected. Only now does one that predicts take a place, and a thread to answer it."""
+        if connection.visitor:
+            assert self.predictor is not None
+            self._visitors.append(connection)
+            work, named = (self.predictor, connection), f"visitor {connection.name}"
+            threading.Thread(target=self._predict, args=work, name=named, daemon=True).start()
 
     def _predict(self, predictor: Callable[[ClientConnection], None], visitor: ClientConnection) -> None:
         predictor(visitor)
