@@ -203,6 +203,7 @@ class Service:
             "seconds": round(host.progress.seconds, 3),
             "exact": host.attendance.exact,
             "skipped": host.attendance.skipped,
+            "left_out": host.attendance.left_out,
             "rewinds": host.recovery.rewinds,
             "refused": dict(self.network.refused),
             "ledger": host.ledger.as_dict(),
