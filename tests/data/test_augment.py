@@ -52,5 +52,7 @@ def test_sources_of_photographs_can_be_told():
 def test_what_has_a_left_and_a_right_is_moved_only(source):
     assert repr(source(augment="crop")) == f"{source.__name__}(augment='crop')"
     for how in ("flip", "crop+flip"):
-        with pytest.raises(ValueError, match=f"{source.__name__}: a mirror image is not of the same class, .*='crop'"):
+        with pytest.raises(
+            ValueError, match=f"{source.__name__}: a mirror image is not of the same class, .*='crop'"
+        ):
             source(augment=how)
