@@ -70,6 +70,16 @@ from cutlayer.cli.options import PLAN_OPTIONS as FIELDS  # noqa: E402
 RATES = (("FedAvg", 0.3, 0.4), ("FedAvg", 1.0, 0.6), ("FedMuon", 0.05, 0.7), ("FedMuon", 0.5, 0.2))
 
 
+def test_rivals_of_a_code_are_trained_again_at_what_was_chosen(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = ("plan", lfq._DIGITS_LFQ, "guard=SplitFC(ratio=32)", "guard=TopK(share=0.01)")
+    grid = compared(**{name: (0.9, size) for name, size in zip(names, (900, 10, 11, 12), strict=True)})
+    (command,) = EXPERIMENTS["lfq-rates"].after({"digits": grid}, "quick").values()
+    _refuse_what_cannot_be_typed(command)
+    chosen = [one.name for one in run.read(command).variants]
+    assert chosen == [*names[:3]], "Top-S would have taken more bytes"
+
+
 def test_what_a_first_run_chose_is_what_the_second_one_trains(monkeypatch):
     monkeypatch.chdir(ROOT)
     rows = [
@@ -78,6 +88,7 @@ def test_what_a_first_run_chose_is_what_the_second_one_trains(monkeypatch):
         for seed in (0, 1)
     ]  # fmt: skip
     (command,) = EXPERIMENTS["fedmuon"].after({"K5": {"rows": rows}}, "full").values()
+    _refuse_what_cannot_be_typed(*EXPERIMENTS["fedmuon"].after({"K5": {"rows": rows}}, "quick").values())
     _refuse_what_cannot_be_typed(command)
     words = shlex.split(command)
     chosen = [words[place + 1] for place, word in enumerate(words) if word == "--with"]
@@ -110,10 +121,32 @@ def test_rivals_are_compared_at_the_setting_that_validation_chose_and_at_no_more
     }  # fmt: skip
     data = compared(**rows)
     assert lfq.tuned(data, "SplitFC", 11.5) == "guard=SplitFC(ratio=32)"
-    found = EXPERIMENTS["lfq-rates"].judge({"digits": data})
-    assert found.verdict == HOLDS and "6.0 points behind" in found.why
-    data = compared(**{**rows, "guard=SplitFC(ratio=32)": (0.965, 10)})
-    assert EXPERIMENTS["lfq-rates"].judge({"digits": data}).verdict == PARTLY
+    judge = EXPERIMENTS["lfq-rates"].judge
+    data = compared(**rows, **{"guard=FedLite(parts=2)": (0.3, 10)})
+    found = judge({"digits": data, "digits untouched": data})
+    assert found.verdict == HOLDS and "SplitFC is 6.0 points behind" in found.why
+    later = compared(**rows, **{"guard=FedLite(parts=2)": (0.97, 10)})
+    assert judge({"digits": data, "digits untouched": later}).verdict == PARTLY, "judged by seeds not chosen by"
+    without = compared(**rows)
+    assert judge({"digits": without, "digits untouched": without}).verdict == PARTLY, "a rival has no setting there"
+
+
+def test_fedmuon_has_to_lead_surely_at_both_lengths_of_a_turn():
+    def judge(ours, theirs):
+        def rows(*seeds):
+            return {"rows": [
+                {"variant": f"rule={rule}(lr=0.05)", "seed": seed, "accuracy": one, "val": one, "by_epoch": [one]}
+                for rule, told in (("FedMuon", ours), ("FedAdam", theirs))
+                for seed, one in zip(seeds, told, strict=True)
+            ]}  # fmt: skip
+
+        runs = {"K1": rows(0, 1), "K5": rows(0, 1), "K1 untouched": rows(9, 8), "K5 untouched": rows(9, 8)}
+        return EXPERIMENTS["fedmuon"].judge(runs)
+
+    assert judge([0.9, 0.9], [0.8, 0.8]).verdict == HOLDS
+    assert judge([0.9, 0.8], [0.6, 0.79]).verdict == PARTLY, "by one point in one seed, by thirty in the other"
+    found = judge([0.7, 0.7], [0.8, 0.8])
+    assert found.verdict == DOES_NOT and "0 of 4 chosen rates" in found.why
 
 
 def arms(frozen, out, longer, own):
