@@ -65,7 +65,7 @@ def _gain(gains: list[float], fair: list[float], figures: list[Any]) -> Finding:
 
 def _sl_fc_before(data: Any) -> Finding:
     """By alpha, at the rate of the best validation accuracy over seeds."""
-    runs = [run for run in data["fashion_mnist"]["runs"] if run["failed"] is None]
+    runs = [run for run in data["runs"] if run["failed"] is None]
     figures, gains = [], []
     for alpha in dict.fromkeys(run["alpha"] for run in runs):
         best = {}
@@ -192,7 +192,7 @@ def _on_edge(variant: str) -> bool:
 
 def _muon_before(data: Any) -> Finding:
     figures, leads = [], {}
-    runs = [run for run in data["fashion_mnist"]["runs"] if run["failed"] is None]
+    runs = [run for run in data["runs"] if run["failed"] is None]
     for turn in sorted({run["turn"] for run in runs}):
         own = [run for run in runs if run["turn"] == turn]
         test: dict[str, dict[int, float]] = {}
@@ -221,6 +221,10 @@ def _muon_before(data: Any) -> Finding:
     return Finding(verdict, why, tuple(figures))
 
 
+def _on_clothes(data: Any) -> Any:
+    return data["fashion_mnist"]
+
+
 EXPERIMENTS = (
     Experiment(
         "sl-fc", SL_FC, "Clients that only run forward are worth 20 to 31 points over leaving them out.",
@@ -231,7 +235,7 @@ EXPERIMENTS = (
         },
         _sl_fc,
         {f"alpha {alpha}": f"compare recipes/sl_fc.py:digits --partition 'Dirichlet(alpha={alpha})' {_arms(5)} --seeds 3 --no-alone" for alpha in (1.0, 0.3)},
-        earlier=(Earlier("sl-fc.json", _sl_fc_before),),
+        earlier=(Earlier("sl-fc.json", _sl_fc_before, _on_clothes),),
     ),
     Experiment(
         "fedmuon", FED_MUON, "FedMuon is ahead of every other server rule where clients hold few classes.",
@@ -240,6 +244,6 @@ EXPERIMENTS = (
         _muon,
         {f"K{steps}": f"{_muon_plan(*_PLANS['quick'], steps)} {_grid()} --seeds 2" for steps in (1, 5)},
         after=_untouched,
-        earlier=(Earlier("fedmuon.json", _muon_before),),
+        earlier=(Earlier("fedmuon.json", _muon_before, _on_clothes),),
     ),
 )  # fmt: skip
