@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from ...training.batches import task_of
 from ...training.plan.fields import FIELDS, option
 from ...training.plan.plan import Plan
 from ...training.plan.plan_text import change, read_guards, read_plan
-from ..compare.run import Shelf, compare
+from ..compare.run import Shelf, check, compare
 from ..compare.variant_text import Variant, variants
 from ..matrix import audit
 from ..spec import AuditSpec, Resources
@@ -98,11 +98,12 @@ class Piece:
 
     run: str
     what: str
+    asked: str  # the plan and what is tried on it: another budget in the same folder takes nothing of this one
     make: Callable[[], list[Any]]
 
     @property
     def file(self) -> str:
-        return f"{sha256(f'{self.run} {self.what}'.encode()).hexdigest()[:16]}.json"
+        return f"{sha256(f'{self.run} {self.what} {self.asked}'.encode()).hexdigest()[:16]}.json"
 
 
 def pieces(run: str, typed: Typed, data_dir: Path | None) -> list[Piece]:
@@ -111,9 +112,11 @@ def pieces(run: str, typed: Typed, data_dir: Path | None) -> list[Piece]:
     for seed in typed.seeds:
         if typed.command == "compare":
             for one in typed.variants:
-                found.append(Piece(run, f"{one.name}, seed {seed}", _training(one, seed, data_dir, typed.device)))
+                make = _training(one, seed, data_dir, typed.device)
+                found.append(Piece(run, f"{one.name}, seed {seed}", repr(one.plan), make))
         else:
-            found.append(Piece(run, f"seed {seed}", _audit(typed, seed, shelf, data_dir)))
+            asked = repr(replace(typed, seeds=(), device=""))
+            found.append(Piece(run, f"seed {seed}", asked, _audit(typed, seed, shelf, data_dir)))
     return found
 
 
@@ -168,6 +171,8 @@ class Share:
 
     @classmethod
     def parse(cls, text: str | None, minutes: float | None = None) -> "Share":
+        if minutes is not None and not minutes > 0:
+            raise ValueError(f"--minutes is above 0, or left out for as long as it takes; got {minutes:g}")
         ends = None if minutes is None else time.monotonic() + 60 * minutes
         if text is None:
             return cls(ends=ends)
@@ -218,6 +223,12 @@ def _stage(
     if device is not None:
         typed = {run: replace(one, device=device) for run, one in typed.items()}
     every_piece = [piece for run, one in typed.items() for piece in pieces(run, one, data_dir)]
+    try:
+        _refuse_what_cannot_be(
+            typed, {piece.run for piece in every_piece if not (folder / piece.file).exists()}, data_dir
+        )
+    except MissingData as error:
+        return {"not_measured": str(error)}
     for place, piece in enumerate(every_piece):
         path = folder / piece.file
         if path.exists() or place % share.of != share.number - 1:
@@ -235,6 +246,18 @@ def _stage(
             told["results"][run] = whole(one, [json.loads(path.read_text()) for path in own])
     missing = sum(not (folder / piece.file).exists() for piece in every_piece)
     return {"unfinished": f"{missing} of {len(every_piece)} pieces are not made yet"} if missing else None
+
+
+def _refuse_what_cannot_be(typed: Mapping[str, Typed], runs: Collection[str], data_dir: Path | None) -> None:
+    """A file that is not there, or a variant that cannot be built, is said before anything is trained."""
+    for run in runs:
+        one = typed[run]
+        if one.command == "compare":
+            check(one.variants, one.seeds, data_dir)
+        else:
+            one.plan.data.load(data_dir)
+        if one.aux_data:
+            spec(one.aux_data, "data").load(data_dir)
 
 
 def commit() -> str:
