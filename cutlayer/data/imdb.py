@@ -13,7 +13,7 @@ from .texts import Cut, TextSource
 
 @dataclass(frozen=True, repr=False)
 class IMDB(TextSource):
-    """Film reviews (IMDB), their first `length` token ids, 8,000 + 4,000, 2 classes; lines of JSON in imdb/ or aclImdb/.
+    """Film reviews (IMDB), first `length` token ids, 8,000 + 4,000, 2 classes; lines of JSON in imdb/ or aclImdb/.
 
     Words and signs in small letters, the commonest `vocabulary` of the training reviews, or those of the file
     `words`. With next_token=True the labels are the texts themselves, a token on.
