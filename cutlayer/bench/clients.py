@@ -219,7 +219,7 @@ def _against_a_loop(clients: int, passes: int, share: int = 10) -> Measured:
             next(loop)
 
     ours, theirs = _alternate(some, plain, passes * share)
-    return Measured(1e6 * share * ours / (8 * clients), "us a sample", theirs / ours, "a plain loop", ">= 1")
+    return Measured(1e6 * share * ours / (8 * clients), "us a sample", theirs / ours, "a plain loop", ">= 0.9")
 
 
 def plain_loop(run: LocalRun) -> Any:

@@ -48,6 +48,7 @@ from .resumable import Asked, resumable
 from .terminal import Bar, Stop, end_if_not_kept, figures, halt_told, say, warn
 
 INTERRUPTED = 130
+REACHED = {True: ": met", False: ": missed", None: ""}  # a benchmark's goal
 
 app = typer.Typer(
     add_completion=False,
@@ -264,21 +265,25 @@ def bench(
         Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: the entries of a GPU, where none are named.")] = "cpu",
     against: Annotated[
         Path | None, typer.Option(help="An earlier bench.json: also say what became better or worse since.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
-    prepare(1, "cpu")
+    prepare(1, device)
     from ..bench import history
     from ..bench import run as room
     from ..engines.folder import new_folder
 
+    names = names or (list(room.ON_A_GPU) if device == "cuda" else [])
+    chosen = room.chosen(names)
+
     earlier = history.read(against) if against is not None else {}
     folder = new_folder(out, "bench")
     with Bar() as bar:
-        rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
+        rows = room.run(names, quick=quick, on_entry=lambda name, done: bar.show(name, done))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(rows, indent=1))
     if as_json:
@@ -287,12 +292,14 @@ def bench(
     for row in rows:
         say(
             f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
-            f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
+            f"({row['value']:.4g} {row['unit']}; goal {row['goal']}{REACHED[row['met']]})"
         )
     if against is not None:
         say(f"against {against}" + (f" ({other})" if (other := history.other_machine(rows, earlier)) else ""))
         for change in history.against(rows, earlier):
             say(str(change))
+    if lacking := sorted(set(chosen) - {row["name"] for row in rows}):
+        say(f"left out, since this machine lacks what they need (a GPU, data, grpc): {', '.join(lacking)}")
     say(f"written to {folder / 'bench.json'}")
 
 
