@@ -150,10 +150,10 @@ def _forms(data: Data, attacks: Sequence[str]) -> Finding:
         blind._replace(what="not knowing the projection"),
         knowing._replace(what="knowing it"),
         best._replace(what=f"strongest: {best.what}"),
+        *_narrower(data, attacks, guard),
     )
     stops = blind.ours < 0.5 * bare.ours
     returns = knowing.ours - blind.ours > 0.1
-    figures += _narrower(data, attacks, guard)
     why = (
         f"{attacks[0]} falls from {bare.ours:.2f} to {blind.ours:.2f} while it does not know the public projection, and "
         f"reads {knowing.ours:.2f} once it does; the strongest attacker reads {best.ours:.2f}."
