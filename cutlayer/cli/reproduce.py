@@ -65,7 +65,7 @@ def reproduce(
         print(json.dumps({**found, "out": str(folder)}))
         return
     say(f"{one.claim}\nthe paper: {one.figure}")
-    for line in run.shown(found):
+    for line in run.shown(found, one.whose):
         say(line)
     say(f"written to {folder / f'{name}.json'}; in {page.CLAIMS} it is a line of {page.PAGE} (make evidence)")
 

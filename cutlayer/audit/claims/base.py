@@ -28,12 +28,12 @@ class Figure(NamedTuple):
     paper: float | None = None
     points: bool = False  # of accuracy: printed as such
 
-    def shown(self) -> str:
+    def shown(self, whose: str = "paper") -> str:
         digits = 1 if self.points else 3
         text = f"{self.ours:.{digits}f}"
         if self.low is not None and self.high is not None:
             text += f" ({self.low:.{digits}f} to {self.high:.{digits}f})"
-        return f"{self.what} {text}" + (f", paper {self.paper:.{digits}f}" if self.paper is not None else "")
+        return f"{self.what} {text}" + (f", {whose} {self.paper:.{digits}f}" if self.paper is not None else "")
 
 
 class Finding(NamedTuple):
@@ -65,6 +65,7 @@ class Experiment:
     judge: Callable[[Mapping[str, Data]], Finding]
     quick: Mapping[str, str] = field(default_factory=dict)  # empty: there is no small budget
     earlier: tuple[Earlier, ...] = ()
+    whose: str = "paper"  # figure that is; a goal where no paper has one
     not_testable: str = ""  # why no command can answer it here
     # Commands that follow from what the first ones gave: settings chosen by validation, run with seeds not seen yet.
     after: Callable[[Mapping[str, Data], str], Mapping[str, str]] | None = None

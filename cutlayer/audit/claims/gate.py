@@ -64,5 +64,6 @@ EXPERIMENTS = (
         _audited,
         {"audit": "audit recipes/gate.py:digits_once --attack 'Decoder(steps=150)' --images 64 --no-alone"},
         (Earlier("gate.json", _recorded),),
+        whose="goal",
     ),
 )  # fmt: skip

@@ -44,5 +44,6 @@ EXPERIMENTS = (
         _audited,
         {"audit": "audit recipes/fashion.py:demo --epochs 4 --guard all --attack 'Decoder(steps=100)' --attack 'FORA(steps=150, reader_steps=150)' --attack \"Linked(link='neighbours', epochs=3, steps=100)\" --images 64 --no-alone"},
         (Earlier("attacks-quick.json", _judge),),
+        whose="promised",
     ),
 )  # fmt: skip

@@ -81,7 +81,7 @@ def text(found: Sequence[Judged], drawn: Drawn) -> str:
         "Made by `make evidence` from the JSON in [docs/evidence](docs/evidence/README.md); a test says when it is stale.",
         "`cutlayer reproduce NAME` runs an experiment again; `cutlayer reproduce --list` names them.",
         "",
-        f"{len(found)} headlines; {told}. Intervals are 95 %: over seeds where there are several, else over images.",
+        f"{len(found)} headlines; {told}. Intervals are 95 %: over seeds where there are several, else over images; of alarms by how many were counted.",
         f"{small} verdicts are marked *small*: measured by the budget of two cores (`--budget quick`), minutes in place of the "
         "paper's hours, on the data and the network named beside them; they say how it is there and no more.",
         "Verdicts are computed from the figures by the rule beside each claim in `cutlayer/audit/claims`.",
@@ -119,7 +119,7 @@ def _again(one: Judged) -> str:
 
 
 def _row(one: Judged, claim: str = "") -> str:
-    ours = "; ".join(figure.shown() for figure in one.finding.figures) or "-"
+    ours = "; ".join(figure.shown(one.experiment.whose) for figure in one.finding.figures) or "-"
     word = one.finding.verdict if one.finding.verdict == HOLDS else f"**{one.finding.verdict}**"
     word += ", *small*" if one.small else ""
     source = f"[{Path(one.source).name}]({one.source}), {one.about}" if one.source else f"`{one.experiment.name}`"

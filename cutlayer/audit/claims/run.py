@@ -266,7 +266,7 @@ def commit() -> str:
     return told.stdout.strip() or "unknown"
 
 
-def shown(data: Data) -> list[str]:
+def shown(data: Data, whose: str = "paper") -> list[str]:
     """What a reader is told at the end."""
     if "not_measured" in data:
         return [f"not measured: {data['not_measured']}"]
@@ -274,4 +274,4 @@ def shown(data: Data) -> list[str]:
         return [data["unfinished"]]
     from .base import Figure
 
-    return [*(f"  {Figure(*one).shown()}" for one in data["figures"]), f"{data['verdict']}: {data['why']}"]
+    return [*(f"  {Figure(*one).shown(whose)}" for one in data["figures"]), f"{data['verdict']}: {data['why']}"]

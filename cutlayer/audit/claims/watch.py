@@ -24,8 +24,8 @@ def _rate(name: str, alarms: int, steps: int) -> Figure:
     """Alarms a thousand steps. Of none the upper end is that of the rule of three: three in so many steps."""
     high = 3 if alarms == 0 else alarms + 2 * alarms**0.5
     low = max(0.0, alarms - 2 * alarms**0.5)
-    told = (1000 * one / steps for one in (alarms, low, high))
-    return Figure(f"{name}: false alarms a 1,000 steps, of {steps:,} watched", *told, paper=0.0)
+    rate, low, high = (1000 * one / steps for one in (alarms, low, high))
+    return Figure(f"{name}: false alarms a 1,000 steps, of {steps:,} watched", rate, low, high, paper=0.0)
 
 
 def _quiet(runs: Sequence[Any], column: str, cost: Data | None = None) -> Finding:
