@@ -438,24 +438,93 @@ def test_a_choice_that_fails_its_check_is_no_choice(tmp_path):
     assert data["chosen"] is None and "under other seeds and all attacks: --leak 0.45" in data["binds"][0]
 
 
-@pytest.mark.campaign
-def test_the_command_searches_checks_under_other_seeds_and_writes_a_plan(tmp_path, monkeypatch, loaded):
-    import cutlayer.attacks
+# ------------------------------------------------------------------ the command
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from cutlayer.guards import Between, Guard, Search
+
+@dataclass(frozen=True, repr=False)
+class Shrunk(Guard):
+    \"\"\"Smaller numbers.\"\"\"
+
+    share: float = 0.5
+    search: ClassVar[Search] = {"share": Between(0.25, 1.0)}
+
+    def guard(self, z, batch):
+        return z * self.share
+"""
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch, loaded):
+    """A tune of two kinds of guards, one of them from outside the package, on very little data."""
     from cutlayer.data import Fashion
 
     monkeypatch.setattr(Fashion, "read", lambda self, folder: loaded)
-    monkeypatch.setattr(cutlayer.attacks, "suite", lambda budget, task, home: [FULL])
-    monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
-    words = [
-        "tune", "--net", "SimpleCNN", "--leak", "0.999", "--loss", "90", "--guard", "Quantize", "--guard", "Subset",
-        "--epochs", "1", "--batch-size", "16", "--aux-samples", "32", "--images", "24", "--trials", "3",
-        "--no-chains", "--attack", "Decoder(steps=5, hidden=16, readers=('ridge', 'mlp'))", "--check-seeds", "1",
-        "--json", "--out", str(tmp_path / "found"),
+    monkeypatch.setattr("cutlayer.attacks.suite", lambda budget, task, home: [FULL])
+    (tmp_path / "mine.py").write_text(MINE)
+    return [
+        "tune", "--net", "toys:TinyNet()", "--guard", "Quantize", "--guard", f"{tmp_path}/mine.py:Shrunk",
+        "--epochs", "1", "--batch-size", "16", "--aux-samples", "32", "--images", "24", "--no-chains",
+        "--attack", "Decoder(steps=5, hidden=16, readers=('ridge', 'mlp'))", "--check-seeds", "1",
     ]  # fmt: skip
+
+
+def test_the_command_goes_on_after_a_stop_and_ends_with_a_plan_that_trains(tmp_path, monkeypatch, typed):
+    folder, usual, calls = tmp_path / "found", Here.finished, []
+
+    def stopped(self, seconds):
+        calls.append([job.name for job, _ in self._waiting])
+        if len(calls) == 4:  # the unguarded cut and two guards are there
+            raise KeyboardInterrupt
+        return usual(self, seconds)
+
+    monkeypatch.setattr(Here, "finished", stopped)
+    words = [*typed, "--leak", "0.999", "--loss", "90", "--trials", "3"]
+    first = CliRunner().invoke(cli.app, [*words, "--out", str(folder)])
+    assert first.exit_code == 130 and f"cutlayer tune --resume {folder}" in first.stderr
+    again = CliRunner().invoke(cli.app, [*words, "--resume", str(folder)], catch_exceptions=False)
+    assert again.exit_code == 0
+    assert calls[4] == calls[3] != [run.REFERENCE], "it goes on with the guard at which it was stopped"
+    data = json.loads((folder / "tune.json").read_text())
+    assert data["seeds"] == {"search": 0, "again": [1001, 1002], "check": [1]}
+    assert sum("mine.py:Shrunk" in one["guard"] for one in data["tried"]) >= 1
+    assert {"tune.csv", "tune.png", "tune.svg", "plan.py", "check"} <= {one.name for one in folder.iterdir()}
+    assert f"chosen: {data['chosen']}" in again.stderr
+    assert f"next: cutlayer train {folder}/plan.py:plan" in again.stderr
+    trained = CliRunner().invoke(cli.app, ["train", f"{folder}/plan.py:plan", "--out", str(tmp_path / "run")])
+    assert trained.exit_code == 0, trained.stderr
+
+
+def test_a_budget_that_nothing_meets_ends_with_what_binds(tmp_path, typed):
+    words = [*typed, "--leak", "0", "--loss", "0", "--trials", "2", "--json", "--out", str(tmp_path / "none")]
     done = CliRunner().invoke(cli.app, words, catch_exceptions=False)
     data = json.loads(done.stdout)
-    assert data["seeds"] == {"search": 0, "check": [1]} and len(data["tried"]) >= 3
-    assert data["checked"], "the last word was asked for"
+    assert data["chosen"] is None and not (tmp_path / "none" / "plan.py").exists()
+    assert any("--leak" in line and "bind" in line for line in data["binds"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a budget"),
+        (["--leak", "0.2", "--client-macs", "1"], "cannot be met"),
+        (["--bytes", "0.001"], "cannot be met"),
+        (["--loss", "1", "--bytes", "1e9"], "meets these budgets"),
+        (["--leak", "0.2", "--trials", "0"], "at least 1"),
+    ],
+)
+def test_contradictory_budgets_are_refused_before_anything_is_trained(tmp_path, typed, words, said):
+    done = CliRunner().invoke(cli.app, [*typed, *words, "--out", str(tmp_path / "no")])
+    assert done.exit_code != 0 and said in str(done.exception)
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.campaign
+def test_side_by_side_in_other_processes_it_ends_with_files_as_well(tmp_path, typed):
+    words = [*typed, "--leak", "0.999", "--loss", "90", "--trials", "4", "--cluster", "processes", "--jobs", "2"]
+    done = CliRunner().invoke(cli.app, [*words, "--json", "--out", str(tmp_path / "found")], catch_exceptions=False)
+    data = json.loads(done.stdout)
+    assert len(data["tried"]) >= 4 and not any("failed" in (one["why"] or "") for one in data["tried"])
     assert (data["chosen"] is None) == bool(data["binds"])
-    assert {"tune.csv", "tune.png", "tune.json", "check"} <= {one.name for one in (tmp_path / "found").iterdir()}
-    assert (tmp_path / "found" / "plan.py").exists() == (data["chosen"] is not None)
