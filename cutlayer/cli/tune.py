@@ -3,7 +3,7 @@
 import json
 import sys
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,10 @@ from .options import (
     plan_options,
 )
 from .resumable import Asked, interrupted, refuse_finished, resumable
-from .terminal import Bar, CellLines, say
+from .terminal import MOST_SHOWN, Bar, CellLines, say
+
+if TYPE_CHECKING:
+    from ..audit.jobs import Shown
 
 _BUDGET = "The budget"
 Leak = Annotated[
@@ -104,8 +107,8 @@ def tune(
     from ..audit.spec import AuditSpec, Resources
     from ..audit.store import ResultStore, inputs
     from ..audit.tune import files
-    from ..audit.tune.budget import Budget, option, refuse_impossible
-    from ..audit.tune.run import Check, at_work, last_word, search
+    from ..audit.tune.budget import Budget, refuse_impossible
+    from ..audit.tune.run import OTHER_SEEDS, Check, at_work, last_word, search
     from ..audit.tune.space import kinds
     from ..audit.tune.study import Study
     from ..audit.tune.trial import TuneWork, readings
@@ -142,15 +145,17 @@ def tune(
                 told = CellLines(bar)
                 work = TuneWork(wanted, loaded, limits, device, None)
                 with at_work(work, where) as there:
-                    found = search(work, study, store, there, trials, told.counted)
+                    found = search(work, study, store, there, trials, partial(_moved, bar), bar.line)
                 resources = Resources(device, lpips, store=store, on_event=told)
                 check = Check(strongest, seeds, images=images)
-                checks = last_word(chosen, loaded, limits, found.tried, check, resources, where, told.counted)
+                checks = last_word(
+                    chosen, loaded, limits, found.tried, check, resources, where, told.counted, bar.line
+                )
         except KeyboardInterrupt:
             say(interrupted("tune", folder))
             sys.exit(130)
-        seeds_told = {"search": chosen.seed, "check": list(seeds)}
-        data = files.as_data(chosen, limits, found, [one for one, _ in checks], seeds_told, asked.typed)
+        drawn = {"search": chosen.seed, "again": [chosen.seed + one for one in OTHER_SEEDS], "check": list(seeds)}
+        data = files.as_data(chosen, limits, found, [one for one, _ in checks], drawn, asked.typed)
         pick = None if data["chosen"] is None else spec(data["chosen"], "guards", imports=False)
         files.write(data, chosen, pick, found, limits, folder)
         if checks:
@@ -159,17 +164,14 @@ def tune(
     if as_json:
         print(json.dumps({**data, "out": str(folder)}))
         return
-    whole = [one for one in found.tried if one.whole]
-    say(
-        f"{len(found.tried)} guards tried, {len(whole)} of them by the full attack, {len(data['front'])} on the front"
-    )
-    for one, _ in checks:
-        kept = "keeps to its budgets" if not one.missed else f"misses {', '.join(map(option, one.missed))}"
-        left = "unknown" if one.leak is None else f"{one.leak:.2f}"
-        say(
-            f"{one.guard} under {len(seeds)} other seeds and the attacks of {budget!r}: leak {left}, "
-            f"{one.loss:+.1f} points lost, {one.bytes:.1f} bytes; it {kept}"
-        )
-    for line in data["binds"]:
+    for line in files.summary(data, found, limits):
         say(line)
-    say(f"open {folder / 'tune.png'}" + (f"; run it: cutlayer train {folder / files.PLAN}:plan" if pick else ""))
+    say(f"the front: {folder / 'tune.png'}; what was tried: {folder / 'tune.csv'}")
+    if pick is not None:
+        say(f"next: cutlayer train {folder / files.PLAN}:plan")
+
+
+def _moved(bar: Bar, told: "Shown") -> None:
+    """What is made now; what was found of it gets a line of its own."""
+    running = "".join(f"; {one}" for one in told.running[:MOST_SHOWN])
+    bar.show(f"{told.finished} of {told.of}{running}", told.finished / told.of)
