@@ -177,8 +177,8 @@ class Attack(Spec):
     # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
     # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
-    # Of these forms, the one that a quick audit runs beside the oblivious one: the strongest, as far as is known.
-    strongest: ClassVar[str] = FORMS[-1]
+    # Of these forms, those of a quick audit: that of the papers and the strongest, or what may be it by the guard.
+    quick_forms: ClassVar[tuple[str, ...]] = (FORMS[0], FORMS[-1])
     # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
     clusters: ClassVar[bool] = False
     # It was told which samples stand behind every row, and answers for each of them where they share one.
@@ -197,15 +197,15 @@ class Attack(Spec):
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> "list[Attack]":
         """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find.
 
-        A quick one has no active attacks and two forms of knowledge: that of the papers, and the strongest that the
-        guard leaves room for.
+        A quick one has no active attacks and few forms of knowledge: that of the papers, and the strongest that the
+        guard leaves room for. Forms that come to the same behind a guard are run once.
         """
         sized = cls.sized(budget)
         if budget != "quick":
             return [sized]
         if cls.active:
             return []
-        return [replace(sized, **{"knows": form}) for form in (FORMS[0], cls.strongest)] if cls.forms else [sized]
+        return [replace(sized, **{"knows": form}) for form in cls.quick_forms] if cls.forms else [sized]
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""

@@ -51,6 +51,8 @@ class GTSRB(Source):
     )
 
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
+    mirrors: ClassVar[bool] = False  # "keep left" would be "keep right"
 
     def read(self, folder: Path | None) -> Loaded:
         root = home(folder)

@@ -57,6 +57,7 @@ class UTKFace(Source):
     size: Size = SIDE
     skip_broken: bool = False  # of the folder: leave out pictures that do not decode, and say how many
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def __post_init__(self) -> None:
         super().__post_init__()

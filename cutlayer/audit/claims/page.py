@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ...core.files import write_bytes, write_text
 from . import EXPERIMENTS
 from .base import HOLDS, NOT_MEASURED, NOT_TESTABLE, VERDICTS, Experiment, Finding
 from .size import size, sizes
@@ -137,6 +138,6 @@ def _row(one: Judged, claim: str = "") -> str:
 def write(root: Path) -> list[Judged]:
     """The page and its figure, anew."""
     found, drawn = every(root), summary(root)
-    (root / PAGE).write_text(text(found, drawn))
-    (root / SUMMARY).write_bytes(figure(drawn.marks))
+    write_text(root / PAGE, text(found, drawn))
+    write_bytes(root / SUMMARY, figure(drawn.marks))
     return found

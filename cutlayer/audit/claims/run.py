@@ -6,7 +6,6 @@ the functions behind `cutlayer compare` and `cutlayer audit`, and needs torch an
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...attacks import suite, usual
+from ...core.files import write_text
 from ...core.spec import spec
 from ...data.auxiliary import Auxiliary
 from ...data.base import MissingData
@@ -209,7 +209,7 @@ def reproduce(
         }
     else:
         told |= lacks
-    _write(folder / f"{one.name}.json", told)
+    write_text(folder / f"{one.name}.json", json.dumps(told, indent=1))
     return told
 
 
@@ -237,7 +237,7 @@ def _stage(
             break
         say(f"{place + 1} of {len(every_piece)}: {piece.run}, {piece.what}")
         try:
-            _write(path, piece.make())
+            write_text(path, json.dumps(piece.make(), indent=1))
         except MissingData as error:
             return {"not_measured": str(error)}
     for run, one in typed.items():
@@ -258,13 +258,6 @@ def _refuse_what_cannot_be(typed: Mapping[str, Typed], runs: Collection[str], da
             one.plan.data.load(data_dir)
         if one.aux_data:
             spec(one.aux_data, "data").load(data_dir)
-
-
-def _write(path: Path, data: Any) -> None:
-    """Whole or not there: other processes look."""
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(data, indent=1))
-    beside.replace(path)
 
 
 def commit() -> str:

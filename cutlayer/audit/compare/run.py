@@ -50,8 +50,8 @@ def _task(loaded: Loaded) -> Task:
     return task_of(loaded.train, len(loaded.classes))
 
 
-def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None) -> None:
-    """Build every variant and share out its data with every seed: what cannot work says so now."""
+def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None) -> dict[str, Loaded]:
+    """Build every variant and share out its data with every seed: what cannot work says so now. The data, by name."""
     shelf = Shelf(data_dir)
     for one in chosen:
         try:
@@ -61,6 +61,7 @@ def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None
                 _share_out(replace(one.plan, seed=seed), loaded)
         except ValueError as error:
             raise ValueError(f"{one.name}: {error}") from error
+    return shelf.loaded
 
 
 def _share_out(plan: Plan, loaded: Loaded) -> None:
@@ -74,13 +75,13 @@ class Shelf:
 
     def __init__(self, data_dir: Path | None):
         self._folder = data_dir
-        self._loaded: dict[str, Loaded] = {}
+        self.loaded: dict[str, Loaded] = {}
 
     def __call__(self, plan: Plan) -> Loaded:
         key = repr(plan.data)
-        if key not in self._loaded:
-            self._loaded[key] = plan.data.load(self._folder)
-        return self._loaded[key]
+        if key not in self.loaded:
+            self.loaded[key] = plan.data.load(self._folder)
+        return self.loaded[key]
 
 
 def _ready(plan: Plan, loaded: Loaded, seed: int, device: str) -> LocalRun:

@@ -41,14 +41,13 @@ FEW = 6  # guards that are shown as cards, in the order of the audit; more are r
 
 
 def write(audit: Audit, folder: Path, command: str, sweep: bool = False) -> None:
-    """All files at once: they are made beside the folder and moved in when the last one is whole.
+    """All files at once: none takes its name before the last one is whole.
 
     A `sweep` has one more figure and the table behind it.
     """
     if not audit.rows:
         reasons = dict.fromkeys(one["why"] for one in audit.not_tried)
         raise ValueError(f"no attack could be tried, so there is nothing to report: {'; '.join(reasons)}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"tradeoff.png": tradeoff(audit), **rebuilt_pictures(audit)}
     files: dict[str, bytes] = {}
     if (course := leak_plot(audit.rows)) is not None:
@@ -447,15 +446,14 @@ def write_attack(
 ) -> None:
     """What an attack on a recording found: attack.json, and the pictures where there are some."""
     marks = {row["attack"]: row["ssim"] for row in found["rows"]}
-    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, bytes] = {}
     if truth.dim() != 4:
-        for name, drawn in _rows_drawn(found["rows"], truth, labels, pictures).items():
-            (folder / name).write_bytes(drawn)
+        files |= _rows_drawn(found["rows"], truth, labels, pictures)
     elif pictures:
         lines = [("original", truth)]
         lines += [(f"{_wrapped(name)}\nSSIM {marks[name]:.2f}", guess) for name, guess in pictures.items()]
-        (folder / "reconstructions.png").write_bytes(grid(lines, labels))
-    (folder / "attack.json").write_text(json.dumps(found, indent=1))
+        files["reconstructions.png"] = grid(lines, labels)
+    write_together(folder, {**files, "attack.json": json.dumps(found, indent=1).encode()})
 
 
 def _rows_drawn(

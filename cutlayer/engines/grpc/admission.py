@@ -16,9 +16,19 @@ from .connection import ClientConnection, Wakeup
 from .limits import Limits as Limits
 from .session import Refused
 
-STRIKES = 3  # refusals in the middle of a conversation before a client is left out
+STRIKES = 3  # refusals in the middle of a conversation, or deadlines without a word, before a client is left out
 LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
+ABSENCES = 10  # deadlines for which one client was away before it need not come back
 _CODE = re.compile("[0-9a-f]{64}")
+
+
+def banned(client: ClientConnection) -> str:
+    """Why a client takes no part any more; empty while it may. With each the others have lost time for it."""
+    if client.strikes >= STRIKES:
+        return f"{client.name} was refused, or was there and said nothing, {client.strikes} times"
+    if client.absences >= ABSENCES:
+        return f"{client.name} stayed away past the deadline {client.absences} times"
+    return ""
 
 
 class Admission:
@@ -52,8 +62,8 @@ class Admission:
         connection = self._connection(name)
         if facts.get("purpose") == "predict":
             return self._visit(connection)
-        if connection.strikes >= STRIKES:
-            raise Refused("banned", f"{name} was refused {STRIKES} times: the run goes on without it")
+        if why := banned(connection):
+            raise Refused("banned", f"{why}: the run goes on without it")
         task = _task(facts)
         told = {
             "batches": _whole(facts, "batches", self.limits.batches),
@@ -104,12 +114,15 @@ class Admission:
             raise Refused("busy", f"{self.limits.visitors} connections predict already")
         if sum(one.name == name for one in self._visitors) >= most:
             raise Refused("busy", f"{most} connections of {name} predict already: others need a place, too")
-        visitor = ClientConnection(
-            connection.name, connection.number, self.limits.message, visitor=True, frame=self.limits.frame
-        )
-        self._visitors.append(visitor)
-        threading.Thread(target=self._predict, args=(self.predictor, visitor), daemon=True).start()
-        return visitor
+        return ClientConnection(name, connection.number, self.limits.message, visitor=True, frame=self.limits.frame)
+
+    def welcomed(self, connection: ClientConnection) -> None:
+        """It is connected. Only now does one that predicts take a place, and a thread to answer it."""
+        if connection.visitor:
+            assert self.predictor is not None
+            self._visitors.append(connection)
+            work, named = (self.predictor, connection), f"visitor {connection.name}"
+            threading.Thread(target=self._predict, args=work, name=named, daemon=True).start()
 
     def _predict(self, predictor: Callable[[ClientConnection], None], visitor: ClientConnection) -> None:
         predictor(visitor)

@@ -23,6 +23,8 @@ class Attendance:
         self._forget, self.stopping, self._known = forget, stopping, room.known
         self.absent: set[int] = set()
         self.skipped: list[dict[str, Any]] = []  # turns of clients that stayed away
+        self.left_out: list[dict[str, Any]] = []  # clients that may not come back, and why
+        self.parting = False  # the run is over: whoever is gone now misses only the news
         self.exact = True  # no turn was skipped and nobody lost its state
         self.waiting_for = ""
 
@@ -52,6 +54,24 @@ class Attendance:
         self._forget(connection.number)
         self.absent.add(connection.number)
         self.exact = False
+        self.note_banned(connection)
+
+    def wait_in_vain(self, connection: ClientConnection) -> None:
+        """It has cost the others a deadline. To be there and silent is no accident that may happen every round."""
+        if connection.connected:
+            connection.strikes += 1
+        else:
+            connection.absences += 1
+        facts = {"client": connection.name, "there": connection.connected, "deadline": self.limits.deadline}
+        log.warning("waited in vain", extra={"facts": facts})
+        self.lose(connection)
+
+    def note_banned(self, connection: ClientConnection) -> None:
+        """Say once, in log and result, who is left out for good."""
+        why = admission.banned(connection)
+        if why and all(one["client"] != connection.name for one in self.left_out):
+            self.left_out.append({"client": connection.name, "why": why})
+            log.warning("left out", extra={"facts": self.left_out[-1]})
 
     def skip(self, turn: Turn, epoch: int) -> None:
         name = self.connections[turn.client].name
@@ -72,7 +92,7 @@ class Attendance:
             self.waiting_for = missing[0].name
             if self.stopping.is_set():
                 raise Stopped
-            if banned := [one for one in missing if one.strikes >= admission.STRIKES]:
+            if banned := [one for one in missing if admission.banned(one)]:
                 for connection in banned:
                     self.lose(connection)
             elif not self.anybody():
@@ -80,7 +100,7 @@ class Attendance:
                 began = time.monotonic()  # nobody is late while nobody is there: it is our network that is away
             elif time.monotonic() - began > self.limits.deadline:
                 for connection in missing:
-                    self.lose(connection)
+                    self.wait_in_vain(connection)
             else:
                 left = began + self.limits.deadline - time.monotonic()
                 self._wakeup.wait_for(lambda: self.stopping.is_set() or self._missing() != missing, left)

@@ -65,7 +65,7 @@ class GrpcCarrier:
         try:
             right, count = self.ask(number, order)["score"].tolist()
         except Absent:
-            self.attendance.lose(connection)
+            self.attendance.wait_in_vain(connection)
             return 0, 0
         return right, count
 
@@ -96,7 +96,11 @@ class GrpcCarrier:
         newest = max(connection.facts["snapshots"], default=0)
         try:
             done = self.ask(connection.number, self.order(Kind.REWIND, connection.number, newest))
-        except (Absent, Lost):
+        except Absent:
+            self.attendance.wait_in_vain(connection)
+            return False
+        except Lost:
+            self.attendance.note_banned(connection)
             return False
         self.coordinator.progress.taken[connection.number] = int(done["steps"])
         self.attendance.back(connection)
@@ -140,7 +144,7 @@ class GrpcCarrier:
                 coordinator.reject(turn.client, "what it sent could not be computed without NaN or infinity")
             return None
         except Absent:
-            self.attendance.lose(connection)
+            self.attendance.wait_in_vain(connection)
             if self._validators[turn.client].touched:  # a turn counts as a whole or not at all
                 raise Lost(connection.name) from None
             if turn.first < turn.last:
@@ -158,7 +162,7 @@ class GrpcCarrier:
             try:
                 self.ask(connection.number, self.order(kind, connection.number, number))
             except Absent:
-                self.attendance.lose(connection)
+                self.attendance.wait_in_vain(connection)
 
         side_by_side(one, self.attendance.present())
 
@@ -221,7 +225,7 @@ class GrpcCarrier:
                 with clock.running():
                     return connection.receive(min(self.attendance.limits.deadline, clock.left(connection.name)))
             except Absent:
-                if self.attendance.anybody():
+                if self.attendance.parting or self.attendance.anybody():
                     raise
                 clock.forgive()
             self.attendance.wait_for_anybody()

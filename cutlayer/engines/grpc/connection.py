@@ -53,7 +53,8 @@ class ClientConnection:
         self.facts: dict[str, Any] = {}  # what the client last said of itself
         self.session_id = ""
         self.in_step = visitor  # whether the client stands where the coordinator believes it to stand
-        self.strikes = 0  # times this client was refused something in the middle of a conversation
+        self.strikes = 0  # times it was refused something in the middle of a conversation, or was there and silent
+        self.absences = 0  # times it was waited for past the deadline while it was away
         self.connections = 0
         self.superseded = 0  # times another process took its place while it was connected
         self.heard_at = 0.0

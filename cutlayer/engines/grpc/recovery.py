@@ -52,7 +52,7 @@ class Recovery:
         self._losses[name] += 1
         self.astray = True
         connection = next(one for one in self.attendance.connections if one.name == name)
-        if connection.strikes >= admission.STRIKES or self._losses[name] > admission.LOSSES:
+        if admission.banned(connection) or self._losses[name] > admission.LOSSES:
             self.attendance.lose(connection)
 
     def meet_if_needed(self) -> None:
@@ -82,7 +82,7 @@ class Recovery:
         try:
             done = self.carrier.ask(connection.number, self.carrier.order(Kind.REWIND, connection.number, theirs))
         except Absent:
-            self.attendance.lose(connection)
+            self.attendance.wait_in_vain(connection)
             return
         connection.facts["snapshots"] = [one for one in connection.facts["snapshots"] if one <= self.kept]
         if not common:

@@ -97,6 +97,7 @@ class GrpcServer:
 
     def part(self, told: Callable[[str], None], already: Collection[str] = ()) -> None:
         """Tell clients that the run is over. Its result is on disk by now: who stays away misses only the news."""
+        self.attendance.parting = True
         for connection in sorted(self.connections, key=lambda one: not one.connected):
             if connection.name not in already and self._tell_the_end(connection):
                 told(connection.name)
@@ -105,12 +106,12 @@ class GrpcServer:
 
     def _tell_the_end(self, connection: ClientConnection) -> bool:
         absent = connection.number in self.attendance.absent
-        until = time.monotonic() + (0.0 if absent else self.attendance.limits.deadline)
+        until = time.monotonic() + self.attendance.limits.deadline
         carrier, number = self.carrier, connection.number
         while True:
             try:
                 if not connection.in_step:
-                    if not self.attendance.wait_for(connection, until):
+                    if not self.attendance.wait_for(connection, 0.0 if absent else until):
                         return False
                     connection.agree()
                     carrier.ask(number, carrier.order(Kind.REWIND, number, self.recovery.newest_of(connection)))
@@ -119,8 +120,9 @@ class GrpcServer:
                 inexact = int(not self.attendance.exact)
                 carrier.ask(number, carrier.order(Kind.END, number, inexact, self.coordinator.shown(number)))
                 return True
-            except Lost:
-                continue
+            except Lost:  # it was killed, perhaps, and comes back; or it never means to hear us out
+                if time.monotonic() >= until:
+                    return False
             except (Absent, Stopped):
                 return False
 

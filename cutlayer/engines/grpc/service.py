@@ -205,7 +205,8 @@ class Network:
                     self._refuse_too_often(name)
                 coming = self._admission.admit(name, facts)
                 welcome, again = coming.connect(facts, push, close)
-            connection = coming
+                connection = coming
+                self._admission.welcomed(coming)
             self._joined(context, connection, facts)
             await context.write(note(Type.WELCOME, welcome))
             await self._carry(connection, push, again, outgoing, closing, context)

@@ -142,7 +142,7 @@ def _serve(plan: Plan, folder: Path, say) -> None:
     from cutlayer.engines.grpc.deploy import Service
 
     torch.set_num_threads(1)
-    admission.STRIKES = admission.LOSSES = 10**9
+    admission.STRIKES = admission.LOSSES = admission.ABSENCES = 10**9
     network.CONNECTIONS = (10**9, 10.0)
     service = Service(plan, NAMES, folder, listen="127.0.0.1:0", identity=None, limits=LIMITS)
     say.send(service.network.port)

@@ -85,6 +85,7 @@ def test_visitors_of_one_client_take_half_of_the_room_and_bad_ones_are_banned():
     def come(name):
         visitor = room.admit(name, facts)
         visitor.connect(facts, lambda packets: None, lambda error: None)
+        room.welcomed(visitor)
         return visitor
 
     held = [come("ward-a"), come("ward-a")]
@@ -97,6 +98,24 @@ def test_visitors_of_one_client_take_half_of_the_room_and_bad_ones_are_banned():
     with pytest.raises(Refused, match="refused 3 times while it predicted") as found:
         come("ward-a")
     assert found.value.name == "banned"
+
+
+def test_a_visitor_whose_greeting_is_refused_costs_no_thread(tmp_path):
+    """Each had one for a deadline, and counted among the visitors only until the next one came."""
+    run = Rehearsal(PLAN, tmp_path, names=NAMES[:2])
+    going = threading.Event()
+    run.service.admission.predictor = lambda visitor: assert_over(going)
+    before = threading.active_count()
+    for _ in range(6):
+        with Peer(run.address("ward-a")) as peer:
+            facts = hello(PLAN, "ward-a", purpose="predict", heard=-1)
+            assert peer.send(note(Type.HELLO, facts)).refusal() == "garbage"
+    answering = [one for one in threading.enumerate() if one.name.startswith("visitor")]
+    assert not answering and threading.active_count() < before + 6 and not run.service.admission._visitors
+    with Peer(run.address("ward-a")) as peer:
+        peer.greet(hello(PLAN, "ward-a", purpose="predict"))
+        assert [one.name for one in threading.enumerate() if one.name.startswith("visitor")] == ["visitor ward-a"]
+        going.set()
 
 
 def assert_over(event):

@@ -1,0 +1,139 @@
+"""Clients that are there and say nothing, or never hear the end: they are waited for a few times and no more."""
+
+import threading
+import time
+from dataclasses import replace
+
+import grpc
+import pytest
+from peers import Peer, Without, hello
+from rehearsal import NAMES, Rehearsal, refuse_other_tensors, undisturbed
+from toys import TASK, tiny_plan
+
+from cutlayer.core.message import Kind
+from cutlayer.engines.grpc import admission as admission
+from cutlayer.engines.grpc import channel as uplink
+from cutlayer.engines.grpc.admission import Admission, Limits
+from cutlayer.engines.grpc.attendance import Attendance
+from cutlayer.engines.grpc.carrier import GrpcCarrier
+from cutlayer.engines.grpc.client import DeployedClient
+from cutlayer.engines.grpc.replies import Replies
+from cutlayer.engines.grpc.session import Refused
+from cutlayer.training.build import build_server
+from cutlayer.training.coordinator import Coordinator
+from cutlayer.training.plan.schedule import Turn
+
+PLAN = tiny_plan(epochs=8, batch_size=8, clients=3, local_steps=2)
+SHORT = Limits(every=2, deadline=0.7)
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch):
+    monkeypatch.setattr(uplink, "RETRY", 0.1)
+
+
+# ------------------------------------------------------------------------------ there, and silent
+def silent(run, name, told):
+    """Greets whenever it may, and never says a word after that; what it is refused with goes to `told`."""
+    while not told:
+        with Peer(run.address(name)) as peer:
+            try:
+                peer.greet(hello(run.plan, name, process=str(time.monotonic())))
+                while peer.read(20.0) is not None and not told:
+                    pass
+            except Refused as error:
+                if error.name == "banned":
+                    told.append(str(error))
+                time.sleep(0.05)
+            except (EOFError, grpc.RpcError):
+                time.sleep(0.05)
+
+
+def connected(line):
+    line.connect({"snapshots": [0]}, lambda packets: None, lambda error: None)
+
+
+def test_each_deadline_for_one_that_is_there_and_silent_is_a_strike():
+    room = Admission(PLAN, NAMES, Limits(deadline=0.02))
+    room.known = [{"batches": 2, "own_data": False, "task": TASK} for _ in NAMES]
+    coordinator = Coordinator(PLAN.public(), build_server(PLAN.public(), TASK), [2, 2, 2])
+    attendance = Attendance(room, lambda client: None, threading.Event())
+    carrier, turn = GrpcCarrier(coordinator, TASK, attendance, Replies(coordinator)), Turn(2, 0, 2)
+    connected(room.connections[0])
+    line = room.connections[2]
+    attendance.lose(line)
+    for strikes in range(1, admission.STRIKES + 1):
+        assert attendance.left_out == [] and not admission.banned(line)
+        connected(line)
+        assert not carrier._is_here(turn) and line.strikes == strikes and not line.connected
+    assert [one["client"] for one in attendance.left_out] == ["ward-c"] and "3 times" in attendance.left_out[0]["why"]
+    with pytest.raises(Refused, match="said nothing, 3 times: the run goes on without it"):
+        room.admit("ward-c", hello(PLAN, "ward-c"))
+
+
+def test_who_is_only_away_may_come_back_more_often():
+    room = Admission(PLAN, NAMES, Limits())
+    attendance = Attendance(room, lambda client: None, threading.Event())
+    line = room.connections[2]
+    for _ in range(admission.ABSENCES - 1):
+        attendance.wait_in_vain(line)
+    assert not admission.banned(line) and line.strikes == 0
+    attendance.wait_in_vain(line)
+    assert attendance.left_out == [{"client": "ward-c", "why": "ward-c stayed away past the deadline 10 times"}]
+
+
+@pytest.mark.campaign
+def test_who_comes_back_again_and_again_and_says_nothing_is_left_out(tmp_path):
+    """Each round cost the others a deadline, to the end of the run."""
+    run, told = Rehearsal(PLAN, tmp_path, limits=SHORT), []
+    run.join("ward-a")
+    run.join("ward-b")
+    mute = threading.Thread(target=lambda: silent(run, "ward-c", told), daemon=True)
+    mute.start()
+    run.serve()
+    result = run.end(20.0)
+    told.append("over")
+    mute.join(20.0)
+    assert "3 times" in told[0] and "goes on without it" in told[0]
+    assert [one["client"] for one in result["left_out"]] == ["ward-c"] and "3 times" in result["left_out"][0]["why"]
+    assert run.host.connections[2].strikes == admission.STRIKES and not result["exact"]
+    refuse_other_tensors(
+        undisturbed(replace(PLAN, partition=Without((2,)))).tensors(), run.host.coordinator.tensors()
+    )
+
+
+# -------------------------------------------------------------------------------------- the goodbye
+def deaf(site, monkeypatch, how):
+    """At the end this client does not answer. It comes as somebody new, or is gone for good."""
+    follow = site._follow
+
+    def followed(order):
+        if order.kind is not Kind.END:
+            return follow(order)
+        site.channel.close()
+        if how == "for good":
+            raise SystemExit
+        site.channel.session_id = ""
+        return site.channel._reconnect()  # raises: the server has forgotten it
+
+    monkeypatch.setattr(site, "_follow", followed)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("how", ["for good", "as somebody new"])
+def test_who_never_hears_the_goodbye_is_not_told_for_ever(how, tmp_path, monkeypatch):
+    run = Rehearsal(replace(PLAN, epochs=1), tmp_path, limits=replace(SHORT, deadline=1.0))
+    prepare = DeployedClient.prepare
+
+    def prepared(site, *told, **more):
+        prepare(site, *told, **more)
+        if site.name == "ward-c":
+            deaf(site, monkeypatch, how)
+
+    monkeypatch.setattr(DeployedClient, "prepare", prepared)
+    for name in run.names:
+        run.join(name, give_up=1.0)
+    server = run.serve()
+    server.join(15.0)
+    assert not server.is_alive(), "the server still tells it"
+    assert run.results["server"]["ended"] == ["ward-a", "ward-b"] and run.results["server"]["exact"]
