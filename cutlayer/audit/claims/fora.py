@@ -102,8 +102,8 @@ def _shifted(results: Mapping[str, Data]) -> Finding:
     return Finding(verdict, f"Absent classes cost {falls[0]:.2f} SSIM, another set {falls[1]:.2f}{far}.", figures)
 
 
-# Table 7: what FORA reads behind each, and the guards that are as strong as these at least.
-TABLE_7 = {"NoPeek(alpha=0.5)": 0.628, "Noise(scale=2.0)": 0.583, "DPSGD(noise=0.0)": 0.823}
+# Table 7: what FORA reads behind each, and the guards as plans write them.
+TABLE_7 = {"NoPeek(alpha=0.5)": 0.628, "Noise(scale=2.0)": 0.583, "DPSGD(clip=1.0, noise=0.0)": 0.823}
 KEPT = 0.6  # of its SSIM: more, and a defence has not stopped it
 
 

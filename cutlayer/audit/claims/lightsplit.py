@@ -171,12 +171,14 @@ def _forms(data: Data, attacks: Sequence[str]) -> Finding:
 
 
 def _narrower(data: Data, attacks: Sequence[str], guard: str) -> tuple[Figure, ...]:
-    """At other ratios: what is read without knowing the projection, and by the strongest."""
+    """At other ratios: what is read without and with knowing the projection, and by the strongest."""
     others = dict.fromkeys(row["guard"] for row in data["rows"] if row["guard"] not in ("none", guard))
     found = []
     for other in others:
         blind, best = read_by(data, other, *attacks, form="oblivious"), read_by(data, other, ceiling=False)
+        knowing = read_by(data, other, *attacks, form="matched")
         found += [] if blind is None else [blind._replace(what=f"not knowing {other}")]
+        found += [] if knowing is None else [knowing._replace(what="knowing it")]
         found += [] if best is None else [best._replace(what=f"strongest: {best.what}")]
     return tuple(found)
 
