@@ -42,10 +42,6 @@ class DetectorTrial:
                     self._first[name] = {"client": client.number, "why": why, **self._damage(client.number)}
                     self._first[name]["steps"] = self._run.progress.step - self._honest_steps
 
-    @property
-    def all_sounded(self) -> bool:
-        return len(self._first) == len(self._alarms)
-
     def finish(self) -> None:
         """The training is over: what the detectors of the client that is attacked have to say in the end."""
         self._run.clients[0].detection.finish()

@@ -99,16 +99,11 @@ def minmax(images: Tensor) -> Tensor:
     return torch.where(high - low < FLAT, images, (images - low) / (high - low).clamp_min(FLAT))
 
 
-def contrast_inverted(truth: Tensor, recon: Tensor) -> Tensor:
-    """True for each image that is more like the truth as a negative.
+def ssim_either(truth: Tensor, recon: Tensor) -> Tensor:
+    """SSIM of the picture or of its negative, whichever is more like the truth: what an image gave away.
 
     A negative SSIM is not privacy: whoever sees the negative sees the picture.
     """
-    return (ssim(truth, 1 - recon) > ssim(truth, recon)) & (ncc(truth, recon) < 0)
-
-
-def ssim_either(truth: Tensor, recon: Tensor) -> Tensor:
-    """SSIM of the picture or of its negative, whichever is more like the truth: what an image gave away."""
     return torch.maximum(ssim(truth, recon), ssim(truth, 1 - recon))
 
 

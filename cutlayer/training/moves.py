@@ -36,10 +36,10 @@ class Moves:
         """Refuse weights that have moved too far since the last ones."""
         weights, limit = weights_in(order), self._plan.largest_move
         steps = max(1, self._place(order) - self._at)
-        for group, names in _groups(weights).items():
-            moved, length = _length(weights, names, self.last), _length(self.last, names)
+        for group, names in groups(weights).items():
+            moved, whole = length(weights, names, self.last), length(self.last, names)
             own = self._farthest.get(group)
-            allowed = UNKNOWN * length if own is None else max(limit * own * steps, LEAST * length)
+            allowed = UNKNOWN * whole if own is None else max(limit * own * steps, LEAST * whole)
             if moved > allowed:
                 raise OffPlan(
                     f"the server brings weights that have moved too far: {group} by {moved:.3g}, and {steps} steps "
@@ -57,8 +57,8 @@ class Moves:
         """What the client has made of them in so many steps."""
         weights = weights_in(answer)
         if steps and self.last.keys() <= weights.keys():
-            for group, names in _groups(self.last).items():
-                own = _length(weights, names, self.last) / steps
+            for group, names in groups(self.last).items():
+                own = length(weights, names, self.last) / steps
                 self._farthest[group] = max(own, self._farthest.get(group, 0.0))
 
     def seen(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _longest(turns: Sequence[Any]) -> int:
     return max((turn.last - turn.first for turn in turns), default=0)
 
 
-def _groups(weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def groups(weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Each kernel by itself, biases and scales together, statistics together."""
     found: dict[str, list[str]] = {}
     for name, tensor in weights.items():
@@ -110,7 +110,7 @@ def _groups(weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
     return found
 
 
-def _length(weights: Mapping[str, Tensor], names: Sequence[str], since: Mapping[str, Tensor] | None = None) -> float:
+def length(weights: Mapping[str, Tensor], names: Sequence[str], since: Mapping[str, Tensor] | None = None) -> float:
     total = 0.0
     for name in names:
         tensor = weights[name].double()

@@ -25,7 +25,7 @@ _CODE = re.compile("[0-9a-f]{64}")
 def banned(client: ClientConnection) -> str:
     """Why a client takes no part any more; empty while it may. With each the others have lost time for it."""
     if client.strikes >= STRIKES:
-        return f"{client.name} was refused, or was there and said nothing, {client.strikes} times"
+        return f"{client.name} was refused, said nothing, or kept the others from a snapshot, {client.strikes} times"
     if client.absences >= ABSENCES:
         return f"{client.name} stayed away past the deadline {client.absences} times"
     return ""
@@ -34,7 +34,8 @@ def banned(client: ClientConnection) -> str:
 class Admission:
     """Before and beside the training: who the clients are, what they say of their data, and where they are now."""
 
-    def __init__(self, plan: Plan, names: Sequence[str], limits: Limits):
+    def __init__(self, plan: Plan, names: Sequence[str], limits: Limits, *, certified: bool = False):
+        """`certified`: clients have certificates, and with them the key they seal weights with."""
         if len(names) != plan.clients or len(set(names)) != len(names):
             raise ValueError(f"the plan has {plan.clients} clients, and names are {', '.join(names) or 'missing'}")
         self.plan, self.limits = plan.public(), limits
@@ -46,6 +47,7 @@ class Admission:
         for connection in self.connections:
             connection.wakeup = self.wakeup
         self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
+        self.seals = certified and plan.hands_on and not plan.unequal_ranks
         self.task: Task | None = None
         self.predictor: Callable[[ClientConnection], None] | None = None
         self._visitors: list[ClientConnection] = []
@@ -77,6 +79,8 @@ class Admission:
             raise Refused("data", f"{name} has data of shape and classes {task}, others have {self.task}")
         known = dict(self.known[connection.number])
         code |= {} if code else {key: known[key] for key in ("batches_code",) if key in known}
+        if self.seals and not code:  # without all of them no client could tell merged weights from foreign ones
+            raise Refused("garbage", "batches_code is missing: each client seals how many batches it has")
         known.pop("batches_code", None)
         if known not in ({}, told):
             raise Refused("data", f"{name} came with {known} before, now with {told}")

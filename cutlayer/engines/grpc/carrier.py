@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 
@@ -11,17 +11,18 @@ from ...core.batch import Task
 from ...core.message import Kind, Message
 from ...core.state import State
 from ...training.coordinator import Coordinator
-from ...training.orders import PURPOSES, weights_in
+from ...training.orders import PURPOSES
 from ...training.plan.schedule import Turn
 from ...wire import frames
 from ...wire.ledger import DOWN, UP
+from .answers import AnswerValidator
 from .attendance import Attendance, log
 from .barrier import Abandoned
 from .connection import Absent, ClientConnection, Lost, Stopped
 from .pace import Pace, TurnClock
 from .replies import Replies
 from .session import Frame, Refused
-from .validation import MessageValidator, finite
+from .validation import MessageValidator
 
 AT_ONCE = 32  # clients that follow an order at a time which has nothing to do with the others'
 _Found = TypeVar("_Found")
@@ -34,6 +35,7 @@ class GrpcCarrier:
         self.coordinator, self.task, self.attendance, self.replies = coordinator, task, attendance, replies
         self.connections = attendance.connections
         self.pace = Pace(attendance.limits)
+        self._answers = AnswerValidator(coordinator, task)
         self._validators = [MessageValidator(coordinator.plan, task) for _ in self.connections]
 
     # ------------------------------------------------------------------- what an engine is
@@ -184,7 +186,7 @@ class GrpcCarrier:
             try:
                 message = decoded(frame, connection.limit)
                 if message.kind is order.kind:
-                    self._refuse_wrong_answer(order, message, client)
+                    self._answers.check(order, message, client)
                     validator.closed(message)
                     clock.done()
                     if validator.silent and "turn" in order.tensors and int(message["samples"]):
@@ -237,36 +239,6 @@ class GrpcCarrier:
                 self.coordinator.ledger.note(message, DOWN, len(frame))
         connection.send(frame)
 
-    def _refuse_wrong_answer(self, order: Message, answer: Message, client: int) -> None:
-        """What a client may answer an order with; weights like those that were handed on before."""
-        if answer.client != client:
-            raise Refused("unknown client", f"{answer}: this connection is client {client}")
-        whole = {Kind.TURN: ("samples", 1), Kind.WEIGHTS: ("samples", 1), Kind.EVALUATE: ("score", 2)}
-        name, count = whole.get(order.kind, ("steps", 1))
-        weights = weights_in(answer)
-        found = answer.tensors.get(name)
-        if found is None or found.dtype != torch.int64 or tuple(found.shape) != (count,) or int(found.min()) < 0:
-            raise Refused("shape", f"{answer} should carry {count} whole numbers as {name!r}")
-        batches = int(order["turn"][2] - order["turn"][1]) if name == "samples" else 0
-        if answer.step != order.step + batches:
-            raise Refused("step", f"{answer} where step {order.step + batches} was expected")
-        most = batches * 2 * self.coordinator.plan.batch_size  # as the validator allows
-        if (name == "samples" and int(found[0]) > most) or (name == "score" and int(found[0]) > int(found[1])):
-            raise Refused("range", f"{answer} with {name} {found.tolist()}, more than there can be")
-        frozen = name == "samples" and bool(order["turn"][3])
-        brings = order.kind is Kind.WEIGHTS and not frozen
-        # Where no part of the client's trains, its guard alone may have something to bring, or nothing.
-        fits = bool(weights) == brings or (brings and not self.coordinator.plan.client_parts_train)
-        if set(answer.tensors) != {name, *weights} or not fits:
-            raise Refused("shape", f"{answer} carries {sorted(answer.tensors)[:4]}")
-        # Where several share a round, an update with NaN is left out of it; weights to start from have no others.
-        others = self.coordinator.plan.rounds.merges and batches > 0
-        if not others and any(t.is_floating_point() and not finite(t) for t in weights.values()):
-            raise Refused("non-finite", f"{answer}: the weights hold NaN or infinity")
-        shared = self.coordinator.shared
-        if weights and shared and not self.coordinator.plan.rounds.merges and _form(weights) != _form(shared):
-            raise Refused("shape", f"{answer}: other weights than the ones handed on")
-
 
 def side_by_side(
     work: Callable[[ClientConnection], _Found], connections: Sequence[ClientConnection], at_once: int = AT_ONCE
@@ -292,10 +264,6 @@ def serve_predictions(carrier: GrpcCarrier, connection: ClientConnection) -> Non
         connection.drop(error)
     except (Lost, Absent, Stopped):
         connection.drop()
-
-
-def _form(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    return {name: (tuple(t.shape), t.dtype) for name, t in state.items()}
 
 
 def decoded(frame: Frame, limit: int) -> Message:

@@ -67,7 +67,7 @@ class Service:
         self.folder, self.at_server, self.pulse = folder, at_server, pulse or Pulse()
         self._lock = _begin(folder, plan.public())
         self._audit = AuditLog(folder, log.name)
-        self.admission = Admission(plan, names, limits or Limits())
+        self.admission = Admission(plan, names, limits or Limits(), certified=identity is not None)
         self.host: GrpcServer | None = None
         self.stopping = threading.Event()
         self._callbacks: dict[str, Any] = {}

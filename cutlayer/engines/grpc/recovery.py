@@ -52,7 +52,10 @@ class Recovery:
         self._losses[name] += 1
         self.astray = True
         connection = next(one for one in self.attendance.connections if one.name == name)
-        if admission.banned(connection) or self._losses[name] > admission.LOSSES:
+        if self._losses[name] > admission.LOSSES:
+            connection.strikes += 1  # it may come back, and to be lost again: then nobody gets to the next snapshot
+            self.attendance.lose(connection)
+        elif admission.banned(connection):
             self.attendance.lose(connection)
 
     def meet_if_needed(self) -> None:
