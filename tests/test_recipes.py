@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from cutlayer.cli.demo import demo_guards, demo_plan
 from cutlayer.data import (
@@ -35,7 +36,7 @@ from cutlayer.data import (
     TinyImageNet,
     UTKFace,
 )
-from cutlayer.data.base import Source, parts
+from cutlayer.data.base import Parts, Samples, Source, parts
 from cutlayer.data.partitions import IID
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.nets import count_parameters
@@ -353,6 +354,21 @@ def test_lfq_has_the_cut_of_the_thesis_and_near_its_rates(name, bits):
     client = build_client(bare.with_secrets(), task_of(bare), 0, server.handle)
     assert (count_parameters(client.split), count_parameters(server.body)) == (4_800, 148_874)
     assert (bare.clients, repr(bare.partition), bare.batch_size, bare.epochs) == (30, "Labels(m=2)", 256, 200)
+
+
+@pytest.mark.parametrize("name", ["quick", "quick_embedding", "language", "table1_seal_half"])
+def test_those_on_reviews_learn_from_a_batch(name):
+    """Two steps on a few texts of random words."""
+    plan = plan_of(f"imdb.py:{name}")
+    ids = torch.randint(1, plan.data.vocabulary, (8 * plan.clients, plan.data.length))
+    y = ids.roll(-1, 1) if plan.data.next_token else torch.arange(len(ids)) % 2
+    texts = Samples(ids, y, vocabulary=plan.data.vocabulary)
+    plan = replace(plan, epochs=1, batch_size=4, patience=0, private_seed=0)
+    run = LocalRun(plan, Parts(texts, texts[:4], texts[:0], texts[:4]), classes=task_of(plan).classes)
+    before = {name: tensor.clone() for name, tensor in run.tensors().items()}
+    assert run.train()
+    assert run.progress.step == 2 * plan.clients
+    assert any(name.endswith("weight") and not torch.equal(t, before[name]) for name, t in run.tensors().items())
 
 
 def test_the_demos_plan_is_a_recipe_too():
