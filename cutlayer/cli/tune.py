@@ -3,7 +3,7 @@
 import json
 import sys
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,8 +24,12 @@ from .options import (
     Threads,
     plan_options,
 )
-from .resumable import Asked, interrupted, refuse_finished, resumable
-from .terminal import Bar, CellLines, say
+from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .terminal import Bar, CellLines, end_if_failed, say
+
+if TYPE_CHECKING:
+    from ..audit.tune.front import Checked
+    from ..audit.tune.run import Search
 
 _BUDGET = "The budget"
 Leak = Annotated[
@@ -104,7 +108,7 @@ def tune(
     from ..audit.spec import AuditSpec, Resources
     from ..audit.store import ResultStore, inputs
     from ..audit.tune import files
-    from ..audit.tune.budget import Budget, option, refuse_impossible
+    from ..audit.tune.budget import Budget, refuse_impossible
     from ..audit.tune.run import Check, at_work, last_word, search
     from ..audit.tune.space import kinds
     from ..audit.tune.study import Study
@@ -158,18 +162,29 @@ def tune(
         store.clear()
     if as_json:
         print(json.dumps({**data, "out": str(folder)}))
-        return
+    else:
+        _tell(data, found, [one for one, _ in checks], len(seeds), budget)
+        say(f"open {folder / 'tune.png'}" + (f"; run it: cutlayer train {folder / files.PLAN}:plan" if pick else ""))
+    failed = [*data["failed"], *store.lost]
+    end_if_failed(failed, "tune", tried_again("tune", folder) if store.lost else "what else was found is whole")
+
+
+def _tell(data: dict[str, Any], found: "Search", checks: "list[Checked]", seeds: int, budget: str) -> None:
+    """A finished tune in sentences."""
+    from ..audit.tune.budget import option
+
     whole = [one for one in found.tried if one.whole]
     say(
         f"{len(found.tried)} guards tried, {len(whole)} of them by the full attack, {len(data['front'])} on the front"
     )
-    for one, _ in checks:
+    for one in checks:
         kept = "keeps to its budgets" if not one.missed else f"misses {', '.join(map(option, one.missed))}"
         left = "unknown" if one.leak is None else f"{one.leak:.2f}"
         say(
-            f"{one.guard} under {len(seeds)} other seeds and the attacks of {budget!r}: leak {left}, "
+            f"{one.guard} under {seeds} other seeds and the attacks of {budget!r}: leak {left}, "
             f"{one.loss:+.1f} points lost, {one.bytes:.1f} bytes; it {kept}"
         )
+    for name in data["failed"]:
+        say(next(f"{one.guard}: {one.why}" for one in found.tried if one.guard == name))
     for line in data["binds"]:
         say(line)
-    say(f"open {folder / 'tune.png'}" + (f"; run it: cutlayer train {folder / files.PLAN}:plan" if pick else ""))

@@ -36,6 +36,7 @@ def as_data(
         "seeds": seeds,
         "open_cut": {name: getattr(found.open_cut, name) for name in ("accuracy", "bytes", "floors")},
         "tried": [one._asdict() for one in found.tried],
+        "failed": [one.guard for one in found.tried if one.failed],
         "front": [one.guard for one in front(found.tried)],
         "chosen": kept[0].guard if kept else None,
         "checked": [one.as_dict() for one in checked],

@@ -10,9 +10,10 @@ from ...core.spec import spec as read_spec
 from ...data.base import Loaded
 from ...guards import Guard
 from ...training.plan.plan import Plan
-from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, run
-from ..matrix import Audit, audit
+from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, failed, run
+from ..matrix import audit
 from ..parallel import Where, spread, workers
+from ..result import Audit
 from ..spec import AuditSpec, Resources
 from ..store import ResultStore
 from .budget import Budget, refuse_contradiction
@@ -45,9 +46,15 @@ class Here:
         self._waiting.append((job, given))
 
     def finished(self, seconds: float) -> list[Finished]:
-        done = [Finished(job.name, job.work(self._shared, *given)) for job, given in self._waiting]
+        done = [Finished(job.name, self._made(job, given)) for job, given in self._waiting]
         self._waiting = []
         return done
+
+    def _made(self, job: Job, given: Sequence[Any]) -> Any:
+        try:
+            return job.work(self._shared, *given)
+        except Exception as error:
+            return failed(error)
 
     def running(self) -> list[str]:
         return [job.name for job, _ in self._waiting]
@@ -92,7 +99,7 @@ def search(
         show(Shown(ended, trials, there.running()))
         for name, made in there.finished(POLL):
             number, guard = begun.pop(name)
-            found = Tried(name, "training", f"it failed: {made.why}") if isinstance(made, Failed) else made
+            found = Tried(name, "training", str(made)) if isinstance(made, Failed) else made
             _tell(study, store, number, found)
             known[name] = found
             ended += _counts(found)
@@ -140,8 +147,8 @@ class _Finals:
         todo = {one.guard: one for one in those if one.guard not in made}
         jobs = [Job(name, finish, (_read(name), self.open_cut, one)) for name, one in todo.items()]
         for job, value in run(jobs, self.there, show):
-            failed = isinstance(value, Failed)
-            made[job.name] = todo[job.name]._replace(why=f"it failed: {value.why}") if failed else value
+            is_lost = isinstance(value, Failed)
+            made[job.name] = todo[job.name]._replace(why=str(value)) if is_lost else value
             self.store.put(_final(job.name), made[job.name]._asdict())
         return made
 
