@@ -1,6 +1,7 @@
 """Finished cells of an audit or a comparison, kept as they come: an interrupted one makes those that are missing."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +13,8 @@ from ..data.base import Loaded
 from ..data.files import digest
 from ..data.fingerprint import fingerprint
 from ..training import checkpoint
+
+log = logging.getLogger("cutlayer.audit")
 
 ABOUT = "about.json"
 
@@ -35,6 +38,7 @@ class ResultStore:
         self.folder, self.on_open = folder, on_open
         self.identity, self.inputs = identity, dict(inputs or {})
         self._found: dict[str, tuple[Any, dict[str, Tensor]]] = {}
+        self.lost: list[str] = []  # names of cells that failed
         if folder is None:
             return
         self._about = folder / ABOUT
@@ -69,8 +73,11 @@ class ResultStore:
         if name not in self._found and self.folder is not None:
             path = self._path(name)
             if path.exists():
-                tensors, facts = checkpoint.load(path)
-                self._found[name] = (facts["data"], tensors)
+                try:
+                    tensors, facts = checkpoint.load(path)
+                    self._found[name] = (facts["data"], tensors)
+                except checkpoint.CorruptCheckpoint as error:
+                    log.warning(f"{error}; this cell is made again")
         return self._found.get(name)
 
     def put(self, name: str, data: Any, **tensors: Tensor) -> None:
@@ -80,8 +87,9 @@ class ResultStore:
             checkpoint.save(self._path(name), tensors, {"name": name, "data": data})
 
     def remember(self, name: str, data: Any) -> None:
-        """For this result alone: whoever resumes the folder tries it again."""
+        """Of what failed, and for this result alone: whoever resumes the folder tries it again."""
         self._found[name] = (data, {})
+        self.lost.append(name)
 
     def open(self) -> None:
         """Make the folder, if there is to be one."""
@@ -91,8 +99,9 @@ class ResultStore:
             checkpoint.write_text(self._about, json.dumps({"identity": self.identity, "inputs": self.inputs}))
 
     def clear(self) -> int:
-        """Remove what was taken from here or put here, once a result holds it; how many others were left alone."""
-        if self.folder is None or not self.folder.exists():
+        """Remove what was taken from here or put here, once a result holds it; how many others were left alone. Where
+        something failed everything stays: what is missing may be made later."""
+        if self.folder is None or not self.folder.exists() or self.lost:
             return 0
         for name in self._found:
             self._path(name).unlink(missing_ok=True)

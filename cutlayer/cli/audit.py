@@ -37,12 +37,12 @@ from .options import (
     options_of,
     plan_options,
 )
-from .resumable import Asked, interrupted, refuse_finished, resumable
-from .terminal import Bar, CellLines, end_if_not_kept, figures, say
+from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .terminal import Bar, CellLines, end_if_failed, end_if_not_kept, figures, say
 
 if TYPE_CHECKING:
-    from ..audit.matrix import Audit
     from ..audit.parallel import Where
+    from ..audit.result import Audit
     from ..audit.spec import AuditSpec
 
 
@@ -279,6 +279,7 @@ def _audit(
         _tell(result, wanted, loaded)
         say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
     end_if_not_kept(_metered(result.rows))
+    end_if_failed(result.failed, asked.command, tried_again(asked.command, folder))
 
 
 def _with_attacks(wanted: "AuditSpec", found: list[Any], task: Any) -> "AuditSpec":
@@ -300,9 +301,10 @@ def _say_still(loaded: Any) -> None:
 def _tell(result: "Audit", wanted: "AuditSpec", loaded: Any) -> None:
     """A finished audit as a table and in sentences."""
     from ..audit.report import files as report
+    from ..audit.report.terminal import print_table
     from ..training.facts.forecast import in_words
 
-    report.print_table(result)
+    print_table(result)
     if texts := {row["guard"]: row["perplexity"] for row in result.rows if "perplexity" in row}:
         say("accuracy is the share of right next tokens; perplexity " + figures(texts))
     elif loaded.train.y.dim() > 1:

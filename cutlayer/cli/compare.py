@@ -25,8 +25,8 @@ from .options import (
     WithAlone,
     plan_options,
 )
-from .resumable import Asked, interrupted, refuse_finished, resumable
-from .terminal import Bar, CellLines, say
+from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .terminal import Bar, CellLines, end_if_failed, say
 
 With = Annotated[
     list[str] | None,
@@ -114,13 +114,14 @@ def compare(
         say(f"{others} finished runs that are not in this result stay in {folder / CELLS}")
     if as_json:
         print(json.dumps({**data, "out": str(folder)}))
-        return
-    compare_report.print_table(rows)
-    if data["split_buys"]:
-        say(data["split_buys"])
-    for name, why in left_out.items():
-        say(f"no {name}: {why}")
-    for row in rows:
-        if row["failed"]:
-            say(f"{row['variant']}, seed {row['seed']} was lost: {row['failed']}")
-    say(f"open {folder / 'report.html'} or {folder / 'convergence.png'}")
+    else:
+        compare_report.print_table(rows)
+        if data["split_buys"]:
+            say(data["split_buys"])
+        for name, why in left_out.items():
+            say(f"no {name}: {why}")
+        for row in rows:
+            if row["failed"]:
+                say(f"{row['variant']}, seed {row['seed']} was lost: {row['failed']}")
+        say(f"open {folder / 'report.html'} or {folder / 'convergence.png'}")
+    end_if_failed(cells.lost, "comparison", tried_again("compare", folder))

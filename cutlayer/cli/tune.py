@@ -24,8 +24,8 @@ from .options import (
     Threads,
     plan_options,
 )
-from .resumable import Asked, interrupted, refuse_finished, resumable
-from .terminal import MOST_SHOWN, Bar, CellLines, say
+from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .terminal import MOST_SHOWN, Bar, CellLines, end_if_failed, say
 
 if TYPE_CHECKING:
     from ..audit.jobs import Shown
@@ -163,12 +163,14 @@ def tune(
         store.clear()
     if as_json:
         print(json.dumps({**data, "out": str(folder)}))
-        return
-    for line in files.summary(data, found, limits):
-        say(line)
-    say(f"the front: {folder / 'tune.png'}; what was tried: {folder / 'tune.csv'}")
-    if pick is not None:
-        say(f"next: cutlayer train {folder / files.PLAN}:plan")
+    else:
+        for line in files.summary(data, found, limits):
+            say(line)
+        say(f"the front: {folder / 'tune.png'}; what was tried: {folder / 'tune.csv'}")
+        if pick is not None:
+            say(f"next: cutlayer train {folder / files.PLAN}:plan")
+    failed = [*data["failed"], *store.lost]
+    end_if_failed(failed, "tune", tried_again("tune", folder) if store.lost else "what else was found is whole")
 
 
 def _moved(bar: Bar, told: "Shown") -> None:

@@ -43,8 +43,11 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     try:
         told = json.loads(path.read_text())
         text = told["plan"]
-    except (ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{folder} cannot be resumed: {error}") from error
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(
+            f"{path} is damaged, and {folder} cannot go on without it ({error}): put back a copy of it, or begin "
+            "anew with another --out"
+        ) from error
     secret = known_secret(folder)
     checkpoint.refuse_other_version(told.get("version"), folder)
     refuse_old_names(text)

@@ -383,7 +383,7 @@ def test_reproduce_runs_commands_and_judges_their_json_and_goes_on(tmp_path, mon
 def test_processes_share_the_pieces_of_an_experiment_and_the_last_one_judges(tmp_path, monkeypatch):
     asked = []
 
-    def trained(chosen, *, seeds, data_dir, device):
+    def trained(chosen, *, seeds, data_dir, device, cells):
         asked.append((chosen[0].name, seeds[0]))
         return [{"variant": chosen[0].name, "seed": seeds[0], "accuracy": 0.5, "val": 0.5}]
 

@@ -7,7 +7,7 @@ import torch
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
-from cutlayer.audit.matrix import why_unfit
+from cutlayer.audit.fit import why_unfit
 from cutlayer.bench import gpu_audit, gpu_stream
 from cutlayer.bench import run as bench
 from cutlayer.bench.gpu import ENTRIES, UNCOUNTED, alternate

@@ -228,3 +228,13 @@ def test_cells_without_a_word_about_them_are_not_guessed_at(tmp_path):
     (tmp_path / "cells" / "about.json").write_text('{"identi')
     with pytest.raises(ValueError, match=r"about\.json is damaged.*put back a copy"):
         ResultStore(tmp_path / "cells", "x")
+
+
+def test_a_damaged_cell_is_made_again(tmp_path, caplog):
+    ResultStore(tmp_path / "cells", "x").put("one", {"a": 1})
+    (path,) = (tmp_path / "cells").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-3])
+    store = ResultStore(tmp_path / "cells", "x")
+    assert store.get("one") is None and "this cell is made again" in caplog.text
+    store.put("one", {"a": 2})
+    assert ResultStore(tmp_path / "cells", "x").get("one")[0] == {"a": 2}

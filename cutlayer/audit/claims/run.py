@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ...attacks import suite, usual
+from ...core.errors import DiskFull
 from ...core.files import write_text
 from ...core.spec import spec
 from ...data.auxiliary import Auxiliary
 from ...data.base import MissingData
+from ...engines.taken import LOCK, FolderLock
 from ...guards import every
 from ...training.batches import task_of
 from ...training.plan.fields import FIELDS, option
@@ -27,8 +29,10 @@ from ...training.plan.plan import Plan
 from ...training.plan.plan_text import change, read_guards, read_plan
 from ..compare.run import Shelf, check, compare
 from ..compare.variant_text import Variant, variants
+from ..jobs import failed
 from ..matrix import audit
 from ..spec import AuditSpec, Resources
+from ..store import ResultStore
 from ..verdicts import guards_of, verdict
 from .base import Data, Experiment, trimmed
 
@@ -92,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class Lost(RuntimeError):
+    """A piece that is not whole is none."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """What is made at once: a variant under a seed, or an audit under a seed."""
@@ -121,7 +129,14 @@ def pieces(run: str, typed: Typed, data_dir: Path | None) -> list[Piece]:
 
 
 def _training(one: Variant, seed: int, data_dir: Path | None, device: str) -> Callable[[], list[Any]]:
-    return lambda: compare([one], seeds=(seed,), data_dir=data_dir, device=device)
+    def make() -> list[Any]:
+        cells = ResultStore()
+        rows = compare([one], seeds=(seed,), data_dir=data_dir, device=device, cells=cells)
+        if cells.lost:
+            raise Lost(rows[0]["failed"])
+        return rows
+
+    return make
 
 
 def _audit(typed: Typed, seed: int, shelf: Shelf, data_dir: Path | None) -> Callable[[], list[Any]]:
@@ -138,7 +153,10 @@ def _audit(typed: Typed, seed: int, shelf: Shelf, data_dir: Path | None) -> Call
         more = suite(typed.budget, task, typed.plan.protocol.labels_stay_home) if typed.budget else []
         if not wanted.attacks and not more:
             more = usual([*wanted.guards, *wanted.optional_guards], task)
-        return [audit(replace(wanted, optional_attacks=more), loaded, Resources(typed.device)).as_dict()]
+        found = audit(replace(wanted, optional_attacks=more), loaded, Resources(typed.device)).as_dict()
+        if found["failed"]:
+            raise Lost(f"{'; '.join(found['failed'])} failed")
+        return [found]
 
     return make
 
@@ -195,10 +213,21 @@ def reproduce(
 ) -> dict[str, Any]:  # fmt: skip
     """Make this process's share of what is missing; the verdict, once all is there."""
     folder.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Any] = {"name": one.name, "budget": budget, "commit": commit(), "commands": {}, "results": {}}
-    lacks = _stage(one.commands(budget), folder, share, told, data_dir, device, say)
-    if lacks is None and one.after is not None:
-        lacks = _stage(one.after(told["results"], budget), folder, share, told, data_dir, device, say)
+    told: dict[str, Any] = {
+        "name": one.name,
+        "budget": budget,
+        "commit": commit(),
+        "commands": {},
+        "results": {},
+        "failed": [],
+    }
+    lock = FolderLock(folder, f"{LOCK}-{share.number}-of-{share.of}")  # who makes other pieces may do so beside us
+    try:
+        lacks = _stage(one.commands(budget), folder, share, told, data_dir, device, say)
+        if lacks is None and one.after is not None:
+            lacks = _stage(one.after(told["results"], budget), folder, share, told, data_dir, device, say)
+    finally:
+        lock.release()
     told["seeds"] = sorted({row["seed"] for data in told["results"].values() for row in data["rows"]})
     if lacks is None:
         finding = one.judge(told["results"])
@@ -240,6 +269,11 @@ def _stage(
             write_text(path, json.dumps(piece.make(), indent=1))
         except MissingData as error:
             return {"not_measured": str(error)}
+        except DiskFull:
+            raise
+        except Exception as error:
+            told["failed"].append(f"{piece.run}, {piece.what}: {failed(error)}")
+            say(told["failed"][-1])
     for run, one in typed.items():
         own = [folder / piece.file for piece in every_piece if piece.run == run]
         if all(path.exists() for path in own):

@@ -37,6 +37,7 @@ def as_data(
         "seeds": seeds,
         "open_cut": {name: getattr(found.open_cut, name) for name in ("accuracy", "bytes", "floors")},
         "tried": [one._asdict() for one in found.tried],
+        "failed": [one.guard for one in found.tried if one.failed],
         "front": [one.guard for one in front(found.tried)],
         "chosen": kept[0].guard if kept else None,
         "checked": [one.as_dict() for one in checked],
@@ -80,6 +81,7 @@ def summary(data: dict[str, Any], found: Search, budget: Budget) -> list[str]:
         rest = [_against(name, one[name], None) for name in ("leak", "loss", "bytes") if name not in budget.limits()]
         kept = "keeps to the budget" if not one["missed"] else f"misses {', '.join(map(option, one['missed']))}"
         said.append(f"{one['guard']} {kept} under every attack and seeds {seeds}: {', '.join([*limits, *rest])}")
+    said += [f"{one.guard}: {one.why}" for one in found.tried if one.failed]
     if data["chosen"] is not None:
         pick = next(one for one in found.tried if one.guard == data["chosen"])
         said.append(f"chosen: {pick.guard}; {why_chosen(pick, found.tried, budget)}")

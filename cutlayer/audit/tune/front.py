@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from ..leak import secret_of
-from ..matrix import Audit
+from ..result import Audit
 from ..rows import Row
 from ..verdicts import verdict
 from .budget import NAMES, Budget, option

@@ -10,9 +10,10 @@ from ...core.spec import spec as read_spec
 from ...data.base import Loaded
 from ...guards import Guard, NoGuard
 from ...training.plan.plan import Plan
-from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, run
-from ..matrix import Audit, audit
+from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, failed, run
+from ..matrix import audit
 from ..parallel import Where, spread, workers
+from ..result import Audit
 from ..spec import AuditSpec, Resources
 from ..store import ResultStore
 from .budget import Budget
@@ -48,9 +49,15 @@ class Here:
         self._waiting.append((job, given))
 
     def finished(self, seconds: float) -> list[Finished]:
-        done = [Finished(job.name, job.work(self._shared, *given)) for job, given in self._waiting]
+        done = [Finished(job.name, self._made(job, given)) for job, given in self._waiting]
         self._waiting = []
         return done
+
+    def _made(self, job: Job, given: Sequence[Any]) -> Any:
+        try:
+            return job.work(self._shared, *given)
+        except Exception as error:
+            return failed(error)
 
     def running(self) -> list[str]:
         return [job.name for job, _ in self._waiting]
@@ -99,7 +106,7 @@ def search(
         show(Shown(ended, trials, there.running()))
         for name, made in there.finished(POLL):
             number, guard = begun.pop(name)
-            found = Tried(name, "training", f"it failed: {made.why}") if isinstance(made, Failed) else made
+            found = Tried(name, "training", str(made)) if isinstance(made, Failed) else made
             _tell(study, store, number, found)
             known[name] = found
             ended += _counts(found)
@@ -177,8 +184,7 @@ class _Finals:
         made = self._made(jobs)
         for one, job in zip(those, jobs, strict=True):
             value = made[job.name]
-            failed = isinstance(value, Failed)
-            self.known[one.guard] = one._replace(why=f"it failed: {value.why}") if failed else Tried(*value)
+            self.known[one.guard] = one._replace(why=str(value)) if isinstance(value, Failed) else Tried(*value)
             self.note(f"{job.name}\n  {told(self.known[one.guard])}")
 
     def _made(self, jobs: Sequence[Job]) -> dict[str, Any]:

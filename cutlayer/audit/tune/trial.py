@@ -21,7 +21,9 @@ from ...metrics.lpips import LPIPS
 from ...training.batches import task_of
 from ..compare.run import validated
 from ..detector_trial import on_trial
-from ..matrix import Matrix, why_unfit
+from ..fit import why_unfit
+from ..jobs import FAILED
+from ..matrix import Matrix
 from ..rows import Floors, Row, shown
 from ..scene import Scene, SceneContext
 from ..spec import AuditSpec, Resources
@@ -67,6 +69,11 @@ class Tried(NamedTuple):
     @property
     def whole(self) -> bool:
         return self.stage == "attack"
+
+    @property
+    def failed(self) -> bool:
+        """By an error, which says nothing about it."""
+        return self.why is not None and self.why.startswith(FAILED)
 
     @property
     def waits(self) -> bool:
