@@ -192,9 +192,7 @@ def main() -> None:
             _tell_usage(error)
             sys.exit(2)
         if lacks_memory(error):
-            say(
-                "error: this needs more memory than there is here: lower --batch-size or --images, or narrow the network"
-            )
+            say("error: this needs more memory than is here: lower --batch-size or --images, or narrow the network")
         elif from_named(error):
             say(f"error: {where(error)}")  # a guard's or a network's own line
         else:

@@ -23,9 +23,7 @@ DeviceOr = Annotated[str | None, typer.Option(help="cpu or cuda. Default: what t
 
 Kept = Annotated[
     Path | None,
-    typer.Option(
-        "--out", help="A folder, new or begun by the same command. Default: runs/reproduce-<name>-<budget>."
-    ),
+    typer.Option("--out", help="A new folder, or the one to go on in. Default: runs/reproduce-<name>-<budget>."),
 ]
 
 
