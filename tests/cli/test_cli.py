@@ -59,6 +59,12 @@ def test_audit_writes_a_report(command, tmp_path):
     )
 
 
+def test_a_link_is_foretold_of_nothing_where_nothing_is_trained(command, tmp_path):
+    words = ["--data", "Fashion(limit=60)", "--epochs", "0", "--link", "20mbit,40ms", "--json"]
+    code, out, err = command("train", *words, "--out", tmp_path / "run")
+    assert code == 0 and json.loads(out)["link"] is None, err
+
+
 def test_the_help_of_list_names_every_kind(command):
     _, out, _ = command("list", "--help")
     assert all(re.search(rf"\b{kind}\b", out) for kind in [*HOMES, "bench"])
