@@ -1,0 +1,159 @@
+"""Laws over pairs: whatever one client does in whichever kind of round, the run ends, and the others with numbers."""
+
+import random
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from peers import Without, data
+from rehearsal import Rehearsal, open_site, refuse_other_tensors, undisturbed
+from toys import TinyNet, tiny_plan
+
+from cutlayer.core.message import Kind
+from cutlayer.engines.grpc import admission as admission
+from cutlayer.engines.grpc import channel as uplink
+from cutlayer.engines.grpc.admission import Limits
+from cutlayer.engines.grpc.channel import GaveUp
+from cutlayer.engines.grpc.session import Refused
+from cutlayer.rules import FedAdam, Median, Scaffold
+from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.schedule import SplitFed, Wave
+from cutlayer.training.protocols import Federated, Vanilla
+from cutlayer.wire import frames as wire
+
+LIMITS = Limits(every=2, deadline=1.0, greeting=1.0, frame=0.5, review=0.1, message=1 << 20)
+FEW = {"epochs": 2, "batch_size": 12, "clients": 3, "net": TinyNet(norm="group")}
+PLANS = {
+    "a relay": tiny_plan(**FEW),
+    "a vanilla relay": tiny_plan(**FEW, protocol=Vanilla()),
+    "SplitFed, FedAdam": tiny_plan(**FEW, rounds=SplitFed(), rule=FedAdam(lr=0.05)),
+    "SplitFed, Median": tiny_plan(**FEW, rounds=SplitFed(), rule=Median()),
+    "one body, SCAFFOLD": tiny_plan(
+        **FEW, rounds=SplitFed(version=2), rule=Scaffold(), client_optimizer=SGD(lr=0.05, momentum=0.0)
+    ),
+    "a wave": tiny_plan(**FEW, rounds=Wave()),
+    "a fused wave": tiny_plan(**FEW, rounds=Wave(fused=True)),
+    "federated": tiny_plan(**FEW, rounds=SplitFed(), protocol=Federated()),
+}
+HOW = (
+    "silent", "slow", "oversized", "wrong shape", "NaN", "NaN weights", "wrong step", "replayed", "too many", "gone",
+)  # fmt: skip
+
+
+class Hostile:
+    """A client that does its work up to a moment, and from then on something else, every time it comes."""
+
+    def __init__(self, run, name, how, after):
+        self.run, self.name, self.how, self.after, self.over = run, name, how, after, threading.Event()
+
+    def work(self):
+        """To its ban, or until nobody is there any more."""
+        while not self.over.is_set():
+            try:
+                folder = self.run.folder / self.name
+                site = open_site(
+                    self.run.plan, self.name, self.run.address(self.name), folder, self.run.parts, give_up=3.0
+                )
+            except GaveUp:
+                return
+            self.spoil(site)
+            try:
+                site.run()
+                return
+            except GaveUp:
+                return
+            except Refused as error:
+                if error.name == "banned":
+                    return
+            except (RuntimeError, OSError):  # its own server's last words, or ours: it comes again
+                pass
+            finally:
+                site.channel.close()
+
+    def spoil(self, site):
+        plain, count = site.channel.send, [0]
+
+        def send(frame):
+            frame = bytes(frame)
+            message = wire.decode(frame)
+            if message.kind in (Kind.REWIND, Kind.KEEP, Kind.END, Kind.EVALUATE, Kind.PREDICT):
+                plain(frame)
+                return
+            count[0] += 1
+            if count[0] <= self.after:
+                plain(frame)
+            else:
+                self.harm(site, plain, frame, message)
+
+        site.channel.send = send
+
+    def harm(self, site, plain, frame, message):
+        number = site.channel._session.sent + 1
+        if self.how == "silent":
+            self.over.wait(20.0)
+            raise RuntimeError("the test is over")
+        if self.how == "gone":
+            site.channel.close()
+            raise RuntimeError("its process is killed")
+        if self.how == "slow":
+            site.channel._outgoing.put(data(frame[:8], last=False, number=number, total=1 << 19))
+        elif self.how == "oversized":
+            site.channel._outgoing.put(data(b"x", last=False, number=number, total=1 << 30))
+        elif self.how in ("replayed", "too many"):
+            with suppress(Refused):  # its own window is no matter to the server
+                for _ in range(2 if self.how == "replayed" else 12):
+                    plain(frame)
+        else:
+            plain(wire.encode(spoilt(message, self.how)))
+
+
+def spoilt(message, how):
+    """As far as there is something to spoil; the rest goes as it is."""
+    if how == "wrong step":
+        return replace(message, step=message.step + 1)
+    tensors = dict(message.tensors)
+    for name, t in tensors.items():
+        if not t.is_floating_point() or name.startswith("net.") != (how == "NaN weights"):
+            continue
+        if how != "wrong shape":
+            tensors[name] = t * torch.nan
+        elif t.dim() > 1:
+            tensors[name] = t[:, :1].clone()
+    return replace(message, tensors=tensors)
+
+
+CASES = list(product(PLANS, HOW))
+random.Random(20).shuffle(CASES)
+
+
+@pytest.mark.one_in(40)
+@pytest.mark.parametrize(("name", "how"), CASES, ids=[f"{name}, {how}" for name, how in CASES])
+def test_whatever_one_client_does_the_others_end_with_numbers(name, how, tmp_path, monkeypatch):
+    monkeypatch.setattr(admission, "LOSSES", 2)
+    monkeypatch.setattr(uplink, "RETRY", 0.1)
+    plan, draw = PLANS[name], random.Random(f"{name}/{how}")
+    run = Rehearsal(plan, tmp_path, limits=LIMITS)
+    run.join("ward-a")
+    run.join("ward-b")
+    hostile = Hostile(run, "ward-c", how, after=draw.randrange(3))
+    beside = threading.Thread(target=hostile.work, daemon=True)
+    beside.start()
+    run.serve()
+    try:
+        result = run.end(40.0)  # no error of the others, and no end that does not come
+    finally:
+        hostile.over.set()
+        beside.join(10.0)
+    host = run.host
+    assert {"ward-a", "ward-b"} <= set(result["ended"]) and result["epochs"] == plan.epochs
+    assert all(torch.isfinite(t).all() for t in host.coordinator.tensors().values() if t.is_floating_point())
+    assert {row["client"] for row in result["skipped"]} <= {"ward-c"}
+    assert {one["client"] for one in result["left_out"]} <= {"ward-c"}
+    assert {one["client"] for one in host.coordinator.rejected} <= {2, None}
+    assert not result["exact"] or result["skipped"] == result["left_out"] == []
+    if not host.progress.taken[2]:  # nothing of its turns stays
+        without = undisturbed(replace(plan, partition=Without((2,))))
+        refuse_other_tensors(without.coordinator.tensors(), host.coordinator.tensors())
