@@ -4,18 +4,23 @@ import contextlib
 import re
 import shlex
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import papers
 import pytest
 import test_docs
 from pages import ROOT
+from test_recipes import task_of
 
 from cutlayer.audit.compare.variant_text import variants
+from cutlayer.data import Digits, Fashion, MissingData, Npz, Scenes
 from cutlayer.training.plan.fields import FIELDS
-from cutlayer.training.plan.plan_text import change, read_plan
+from cutlayer.training.plan.plan_text import change, read_guards, read_plan
+from cutlayer.training.plan.shapes import cut_shapes
 
 THINGS = papers.things(papers.LIST.read_text())
+SHIPPED = (Digits, Fashion, Scenes)  # no file is needed
 
 
 def short(paper):
@@ -32,15 +37,19 @@ def test_the_list_has_all_that_was_read_in_the_papers():
     }  # fmt: skip
 
 
-OF_A_PLAN = ("train", "edge", "costs", "memory")
+WITHOUT_A_PLAN = ("bench", "check", "predict")  # those are about parts, and a run that is there
 
 
-def whole_plan(name, words):
-    """The plan that a command is about, guard and all: parts that do not go together are refused."""
+def plans(name, words):
+    """All plans that a command is about, guards and all: parts that do not go together are refused."""
     typed = test_docs.known()[name].make_context(name, list(words)).params
     changes = {key: value for key, value in typed.items() if key in FIELDS and value is not None}
+    guards = changes.pop("guard", None) if name in ("audit", "sweep") else None
     with contextlib.chdir(ROOT):
-        return change(read_plan(typed["plan"]), changes)
+        plan = change(read_plan(typed["plan"]), changes)
+        if name == "compare":
+            return [one.plan for one in variants(plan, typed["with_"])]
+        return [replace(plan, guard=guard) for guard in read_guards(guards)] if guards else [plan]
 
 
 def test_what_is_not_there_says_why():
@@ -58,10 +67,25 @@ def test_every_command_can_be_typed(paper):
         _, name, *rest = words = shlex.split(one.command)
         try:
             test_docs.test_a_command_of_a_page_can_be_typed("docs/papers.txt", words)
-            if name in OF_A_PLAN:
-                whole_plan(name, rest)
+            for plan in plans(name, rest) if name not in WITHOUT_A_PLAN else ():
+                if not isinstance(plan.data, Npz):  # a file of one's own, whose shape nobody knows
+                    cut_shapes(plan, task_of(plan))
         except Exception as error:
             raise AssertionError(f"{one.thing}: {one.command}") from error
+
+
+@pytest.mark.parametrize("paper", dict.fromkeys(one.paper for one in THINGS), ids=short)
+def test_where_data_are_missing_a_command_says_which_file_and_where(paper, tmp_path, monkeypatch):
+    """Typed, and not only read: it ends with that before anything is computed."""
+    monkeypatch.setenv("CUTLAYER_DATA", str(tmp_path))
+    monkeypatch.chdir(ROOT)
+    for command in {one.command: None for one in THINGS if one.paper == paper and one.command}:
+        _, name, *rest = shlex.split(command)
+        if name in WITHOUT_A_PLAN or isinstance(plans(name, rest)[0].data, SHIPPED):
+            continue
+        with pytest.raises(MissingData, match=r"^there is no .+") as raised:
+            test_docs.known()[name].main(rest, standalone_mode=False)
+        assert str(tmp_path) in str(raised.value) and "point at the" in str(raised.value), command
 
 
 def test_a_grid_has_the_runs_that_it_says():

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,7 @@ def first_of_its_network() -> set[str]:
     return set(found.values())
 
 
-# Those on faces are many and alike: test_face_recipes.py trains one of each kind.
+# Those on faces are many and alike: test_recipes_run.py trains some of them.
 FITTED = [pytest.param(name, marks=pytest.mark.campaign) if name.startswith("faces.py") else name for name in RECIPES]
 
 
@@ -353,6 +354,22 @@ def test_lfq_has_the_cut_of_the_thesis_and_near_its_rates(name, bits):
     client = build_client(bare.with_secrets(), task_of(bare), 0, server.handle)
     assert (count_parameters(client.split), count_parameters(server.body)) == (4_800, 148_874)
     assert (bare.clients, repr(bare.partition), bare.batch_size, bare.epochs) == (30, "Labels(m=2)", 256, 200)
+
+
+@pytest.mark.parametrize(
+    ("name", "cut", "bits", "rate"),
+    [
+        ("imagenet_lfq", (2048, 7, 7), 26 * 16, 0.008),
+        ("imagenet_lfq_most", (2048, 7, 7), 195 * 16, 0.062),
+        ("coco_lfq", (2048, 65, 65), 15 * 33 * 33, 0.062),
+    ],
+)
+def test_split_inference_has_the_cuts_of_the_thesis_and_near_its_rates(name, cut, bits, rate):
+    plan = plan_of(f"split_inference.py:{name}")
+    task = task_of(plan)
+    shapes = cut_shapes(plan, task)
+    assert shapes.z == cut and prod(shapes.sent) == bits
+    assert bits / prod(task.shape[1:]) == pytest.approx(rate, rel=0.05)
 
 
 def test_the_demos_plan_is_a_recipe_too():

@@ -1,9 +1,11 @@
-"""How benchmarks moved from one recorded measurement to the next: docs/evidence/bench-history.png.
+"""Records what `cutlayer bench` measured: docs/evidence/bench.json, its tables on the pages, and its history.
 
-    python tools/bench_history.py [--entries inproc grpc clients codec]
+    cutlayer bench --out runs/now && python tools/bench_history.py runs/now/bench.json [more of them]
 
-Reads every committed version of docs/evidence/bench.json. One line an entry; its ratio is that to the plain way of
-the same run, so machines may differ, but not much.
+Each entry of the given files takes the place of the one recorded before; the others stay, so that a benchmark may be
+measured in several runs. Tables are written by tools/tables.py. docs/evidence/bench-history.png is drawn from every
+committed version of the record: one line an entry (--entries); its ratio is that to the plain way of the same run, so
+machines may differ, but not much.
 """
 
 import argparse
@@ -12,11 +14,22 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import tables
+
 from cutlayer.audit.report.plots import INK, SOFT, png, pyplot
+from cutlayer.bench import history
 
 RECORDED = "docs/evidence/bench.json"
 PICTURE = Path("docs/evidence/bench-history.png")
 SHOWN = ("inproc", "grpc.train", "clients.1000", "pipeline")
+
+
+def recorded(before: list[dict[str, Any]], files: list[Path]) -> list[dict[str, Any]]:
+    """The record with what these files measured anew."""
+    found = {row["name"]: row for row in before}
+    for file in files:
+        found |= {name: dict(row) for name, row in history.read(file).items()}
+    return list(found.values())
 
 
 def versions() -> list[tuple[str, list[dict[str, Any]]]]:
@@ -47,8 +60,14 @@ def _git(*arguments: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", nargs="+", default=list(SHOWN))
-    PICTURE.write_bytes(draw(versions(), tuple(parser.parse_args().entries)))
+    parser.add_argument("files", nargs="*", type=Path, help="what `cutlayer bench` wrote, to be recorded")
+    parser.add_argument("--entries", nargs="+", default=list(SHOWN), help="that are drawn, by how they begin")
+    given = parser.parse_args()
+    if given.files:
+        rows = recorded(json.loads(Path(RECORDED).read_text()), given.files)
+        Path(RECORDED).write_text(json.dumps(rows, indent=1) + "\n")
+    tables.write()
+    PICTURE.write_bytes(draw(versions(), tuple(given.entries)))
     print(f"written to {PICTURE}")
 
 

@@ -2,19 +2,24 @@
 
 A page has a line `<!-- table: guards -->` and, further down, `<!-- end -->`. What stands between them is made from
 the docstrings of that folder, a row a plug-in, so that nobody writes a new one there by hand; `papers` is made from
-docs/papers.txt. A test compares the pages with what this would write.
+docs/papers.txt, `bench` and `speed` (its main rows) from docs/evidence/bench.json. A test compares the pages with
+what this would write.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import papers
 
+from cutlayer.bench.measurement import met
 from cutlayer.core.spec import names, signature, summary
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MEASURED = ROOT / "docs/evidence/bench.json"
+MAIN = ("inproc", "grpc.train", "clients.1000", "splitfed", "idle", "link.20mbit")  # of the benchmarks
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -28,7 +33,24 @@ def typed(kind: str, name: str, thing: Any) -> str:
     return f"{name}({signature(thing)})" if kind == "rules" else name
 
 
+def measured(prefixes: tuple[str, ...]) -> str:
+    """The recorded benchmarks whose names begin so."""
+    rows = sorted(json.loads(MEASURED.read_text()), key=lambda row: str(row["name"]))
+    lines = ["| `cutlayer bench` | measured | times | of | goal |", "|---|---|---|---|---|"]
+    for row in rows:
+        if row["name"].startswith(prefixes):
+            word = {True: ": met", False: ": missed", None: ""}[met(row["value"], row["ratio"], row["goal"])]
+            figure = f"{row['value']:,.0f}" if row["value"] >= 100 else f"{row['value']:.3g}"
+            value = f"{figure} {row['unit']}".replace("|", "\\|")
+            lines.append(
+                f"| `{row['name']}` | {value} | {row['ratio']:.2f} | {row['baseline']} | {row['goal']}{word} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
 def table(kind: str) -> str:
+    if kind in ("bench", "speed"):
+        return measured(MAIN if kind == "speed" else ("",))
     if kind == "papers":
         return papers.page(papers.LIST.read_text())
     rows = [(typed(kind, name, thing), summary(thing).replace("|", "\\|")) for name, thing in names(kind).items()]
@@ -41,9 +63,13 @@ def filled(page: str) -> str:
     return BLOCK.sub(lambda found: found[1] + table(found[2]) + found[3], page)
 
 
-if __name__ == "__main__":
+def write() -> None:
     for path in PAGES:
         text = path.read_text()
         if filled(text) != text:
             path.write_text(filled(text))
             print(f"{path.relative_to(ROOT)}: written anew")
+
+
+if __name__ == "__main__":
+    write()

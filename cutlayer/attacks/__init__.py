@@ -23,6 +23,7 @@ from .diffusion import DiffusionPrior as DiffusionPrior
 from .fora import FORA as FORA
 from .fsa import FeatureSniffer as FeatureSniffer
 from .fsha import FSHA as FSHA
+from .gradient_matching import GradientMatching as GradientMatching
 from .headswap import HeadSwap as HeadSwap
 from .labels import LabelClustering as LabelClustering
 from .labels import TailEnumeration as TailEnumeration

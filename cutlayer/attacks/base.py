@@ -51,6 +51,16 @@ class Pass(NamedTuple):
     encode: Callable[[Tensor, Tensor], Tensor]
 
 
+class Turn(NamedTuple):
+    """One batch of a client whose weights pass through the server's hands: what it sent, the gradient that it was
+    answered with, and its weights (with optimizer state, where that travels) before and after its step."""
+
+    upload: Message
+    dz: Tensor
+    before: State
+    after: State
+
+
 class Published(NamedTuple):
     """Head, with the client's guard, and tail as they were in a file that everybody may have, before the training."""
 
@@ -72,6 +82,7 @@ class Knowledge:
     passes: Sequence[Pass] | None = None  # of its last epochs, the oldest first
     # For each of these, and last for the messages to be read: which row stands for each sample. The judge's alone.
     order: Sequence[Tensor] | None = None
+    turns: Sequence[Turn] | None = None  # with the messages to be read: the step that each batch of them led to
     net: Net | None = None  # the architecture, without weights
     tail: nn.Module | None = None  # white box: the client's last layers
     published: "Published | None" = None  # of a client that began with weights of a file
@@ -103,6 +114,7 @@ REQUIRED = {
     "history": "what was recorded while the client learnt",
     "passes": "messages and heads of several epochs, which an audit records",
     "order": "the order of the samples in every epoch, which an audit records",
+    "turns": "weights that change hands after every batch, which a run with several clients has",
     "net": "the architecture of the client's network",
     "tail": "the client's tail (white box)",
     "published": "weights from a file that the client began with (--start FILE)",
@@ -122,6 +134,7 @@ IN_WORDS = {
     "history": "all messages of the client's training, in the order they came",
     "passes": "all messages of several epochs, and the client's head at the end of each (white box)",
     "order": "which sample every row of these messages stands for, which no server knows",
+    "turns": "the weights that it hands on, before and after the step of each batch, and the gradients it answered",
     "net": "the architecture of the client's network, without weights",
     "tail": "the client's tail, weights included (white box)",
     "published": "the published weights of head and tail that the client went on training, and its guard",
@@ -177,8 +190,8 @@ class Attack(Spec):
     # Forms of knowledge about the guard this attack comes in (then the spec has a field `knows`, EVERY by default);
     # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
-    # Of these forms, the one that a quick audit runs beside the oblivious one: the strongest, as far as is known.
-    strongest: ClassVar[str] = FORMS[-1]
+    # Of these forms, those of a quick audit: that of the papers and the strongest, or what may be it by the guard.
+    quick_forms: ClassVar[tuple[str, ...]] = (FORMS[0], FORMS[-1])
     # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
     clusters: ClassVar[bool] = False
     # It was told which samples stand behind every row, and answers for each of them where they share one.
@@ -197,15 +210,15 @@ class Attack(Spec):
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> "list[Attack]":
         """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find.
 
-        A quick one has no active attacks and two forms of knowledge: that of the papers, and the strongest that the
-        guard leaves room for.
+        A quick one has no active attacks and few forms of knowledge: that of the papers, and the strongest that the
+        guard leaves room for. Forms that come to the same behind a guard are run once.
         """
         sized = cls.sized(budget)
         if budget != "quick":
             return [sized]
         if cls.active:
             return []
-        return [replace(sized, **{"knows": form}) for form in (FORMS[0], cls.strongest)] if cls.forms else [sized]
+        return [replace(sized, **{"knows": form}) for form in cls.quick_forms] if cls.forms else [sized]
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""

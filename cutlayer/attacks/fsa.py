@@ -18,6 +18,8 @@ from .parts.critic import Critic, gradient_penalty
 from .parts.view import View
 from .parts.viewing import Viewing
 
+AT_ONCE = 256  # rows
+
 
 @dataclass(frozen=True, repr=False)
 class FeatureSniffer(Viewing):
@@ -85,7 +87,7 @@ class _Sniffer(Attacker):
         self.auto.learn(aux, spec.warm, 3 * spec.rate, spec.batch)
         with torch.no_grad():
             theirs = view.read(smashed(knowledge.observed).to(aux))
-            own = torch.cat([self.auto.encoder(chunk) for chunk in aux.split(256)])
+            own = torch.cat([self.auto.encoder(chunk) for chunk in aux.split(AT_ONCE)])
         self.x, self.y = Standard(theirs), Standard(own)
         self.translate = Translator(tuple(theirs.shape[1:]), view.own, spec.width, spec.hidden).to(aux)
         self.figures = self._learn(spec, view, aux, theirs)
@@ -128,11 +130,18 @@ class _Sniffer(Attacker):
 
     @torch.no_grad()
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
-        pictures = []
-        for chunk in smashed(messages).to(self.x.mean).split(256):
-            own = self.y.back(self.translate(self.x(self.view.read(chunk))))
-            pictures.append(self.auto.inverse(own))
-        return torch.cat(pictures)
+        return torch.cat([self.auto.inverse(chunk) for chunk in self.read(messages).split(AT_ONCE)])
+
+    @torch.no_grad()
+    def read(self, messages: Sequence[Message]) -> Tensor:
+        """What was received, translated into features of the attacker's own encoder."""
+        chunks = smashed(messages).to(self.x.mean).split(AT_ONCE)
+        return torch.cat([self.y.back(self.translate(self.x(self.view.read(chunk)))) for chunk in chunks])
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """What that encoder makes of these images: a translation that were right would give the same."""
+        return torch.cat([self.auto.encoder(chunk) for chunk in images.to(self.x.mean).split(AT_ONCE)])
 
     def remarks(self) -> dict[str, object]:
         """Errors of the autoencoder and of the cycle, and what the critics still see between the two kinds."""

@@ -20,6 +20,7 @@ from .parts.viewing import Viewing
 
 PROBED = 1.5  # times the usual length of a gradient: of a batch whose labels are wrong
 KEPT = 1024  # answers
+AT_ONCE = 256  # rows
 ENOUGH_FOR_A_KEY = 512  # rows of one client
 JOINS = 200  # steps after which detectors are past their warm-up; a short attack keeps half of its own
 
@@ -208,10 +209,20 @@ class _Hijacker(Attacker):
 
     @torch.no_grad()
     def reconstruct(self, messages: Sequence[Message]) -> Tensor:
+        return torch.cat([self.pilot.inverse(chunk) for chunk in self.read(messages).split(AT_ONCE)])
+
+    @torch.no_grad()
+    def read(self, messages: Sequence[Message]) -> Tensor:
+        """What was received, in the space where the critic compares it with what the pilot would send."""
         if self.listening:  # the training was too short to hear enough
             self.begin()
-        chunks = smashed(messages).to(self.aux).split(256)
-        return torch.cat([self.pilot.inverse(self.view.read(chunk)) for chunk in chunks])
+        return torch.cat([self.view.read(chunk) for chunk in smashed(messages).to(self.aux).split(AT_ONCE)])
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """What the pilot would send for these images: where the client should have been driven to."""
+        chunks = images.to(self.aux).split(AT_ONCE)
+        return torch.cat([self.pilot.encode(chunk, self.count + place) for place, chunk in enumerate(chunks)])
 
     def remarks(self) -> dict[str, object]:
         """The error of the pilot on auxiliary images, and how far (Wasserstein) the client still is from it."""

@@ -31,7 +31,7 @@ class PCAT(Viewing):
     reader: str = "auto"
     alongside: bool = False  # as published; else it learns from the end of the training
     knows: str = EVERY
-    strongest: ClassVar[str] = Simulation.strongest
+    quick_forms: ClassVar[tuple[str, ...]] = Simulation.quick_forms
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,8 +49,8 @@ class UnSplit(Viewing):
     stretch: bool = True
     most_images: int | None = 32  # type: ignore[misc]
     needs: ClassVar[tuple[str, ...]] = ("task", "net", "observed", "guard")
-    # It has no reader to gain from maps; a mean over the larger shape of the cut weighs less against its priors.
-    strongest: ClassVar[str] = "matched"
+    # It has no reader to gain from maps, and a mean over the larger shape of the cut weighs less against its priors.
+    quick_forms: ClassVar[tuple[str, ...]] = ("oblivious", "matched", "matched+lift")
 
     def __post_init__(self) -> None:
         super().__post_init__()

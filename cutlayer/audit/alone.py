@@ -84,11 +84,11 @@ def baselines(plan: Plan, costs: Mapping[str, int], task: Task) -> list[Baseline
     z, u = cut.z, cut.u
     left = budget - count_macs(plan.net.head(task.shape), task.shape)
     left -= count_macs(plan.net.tail(task.shape, task.classes), u, cut.beside)
-    width = widest(z, u, left)
+    width = widest(z, u, left, cut.tokens)
     if not width:
         why = (
             f"the client's side of {costliest} leaves {max(0, left):,} multiply-accumulates for a local network, and "
-            f"the smallest takes {local_macs(z, u, 1):,}"
+            f"the smallest takes {local_macs(z, u, 1, cut.tokens):,}"
         )
         return [first, Baseline(EQUAL_COST, None, why, budget, costliest)]
     return [first, Baseline(EQUAL_COST, alone_plan(plan, Alone(width=width)), None, budget, costliest)]
@@ -100,7 +100,7 @@ def _why_none(plan: Plan, task: Task) -> str | None:
         return f"every {what} has a class, and the local networks here name one class a sample"
     try:
         cut = cut_shapes(alone_plan(plan), task)
-        local_macs(cut.z, cut.u, 1)
+        local_macs(cut.z, cut.u, 1, cut.tokens)
     except ValueError as error:
         return str(error)
     return None

@@ -5,8 +5,14 @@ job's own: it leaves a `Failed`, whatever waits for it fails with it, and the ot
 here (`Workers`): processes of this machine (`processes.py`) or a Ray cluster (`on_ray.py`).
 """
 
+import logging
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
+
+log = logging.getLogger("cutlayer.audit")
+
+FAILED = "it failed: "  # before the reason, wherever that is told
 
 
 class Result(NamedTuple):
@@ -34,6 +40,20 @@ class Failed(NamedTuple):
 
     why: str
     error: Exception | None = None  # None: whoever computed it was lost, again and again
+
+    def __str__(self) -> str:
+        """As it stands in a table, in place of a figure."""
+        return f"{FAILED}{self.why}"
+
+
+def failed(error: Exception) -> Failed:
+    """A Python error as it can travel, and be told."""
+    log.debug("a cell failed", exc_info=error)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    return Failed(f"{type(error).__name__}: {error}", error)
 
 
 class Finished(NamedTuple):

@@ -14,6 +14,7 @@ from ..training.build import build_client
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from .passes import Lazily, order_of, passes_of
+from .turns import turns_of, why_no_turns
 from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded, ends_still
 
 
@@ -41,7 +42,10 @@ def why_pointless(attack: Attack, plan: Plan, task: Task, data: Parts, images: i
     """Why an attack cannot be tried in this audit: there is nothing to find, or something it needs is not there."""
     if "published" in attack.needs and plan.start is None:
         return f"{attack} needs {REQUIRED['published']}, and this one began with weights of its own drawing"
-    return attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)
+    if (why := attack.why_not(task, plan.protocol.labels_stay_home) or why_untold(attack, data, images)) is not None:
+        return why
+    why = why_no_turns(plan) if "turns" in attack.needs else None
+    return None if why is None else f"{attack} reads the gradient of a batch, and {why}"
 
 
 def before_training(plan: Plan, task: Task, data: Parts, device: torch.device | str, client: int = 0) -> Knowledge:
@@ -74,6 +78,7 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         bodies=victim.bodies and [_for_rows_apart(body) for body in victim.bodies],
         passes=Lazily(lambda: [one.told for one in passes_of(victim)]),
         order=Lazily(lambda: order_of(victim)),
+        turns=Lazily(lambda: turns_of(victim)),
         body=_for_rows_apart(run.server.body),
         encode=victim.box,
         published=_published(victim) if run.plan.start is not None else None,

@@ -3,108 +3,46 @@
 A low score counts only if the same attack succeeded on the unguarded cut in the same run; what was found counts.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from statistics import mean
 from typing import Any, cast
 
 from torch import Tensor
 
 from ..attacks import Attack
-from ..core.batch import Task
-from ..core.columns import Column
-from ..core.errors import NonFinite
-from ..core.guard import Shape
-from ..core.html import table
-from ..core.outside import is_outside
+from ..core.errors import DiskFull, NonFinite
 from ..core.seeds import derive
 from ..data.base import Loaded, Parts
 from ..data.poisons import Poison
-from ..detectors import ClientContext
 from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
 from ..training.batches import task_of
-from ..training.build import build_client, build_server
 from ..training.facts.sides import sides
-from ..training.labels import why_unfit_labels
-from ..training.laws import hold, refuse_broken
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from .alone import Baseline, baselines, train_alone
-from .check.attacks import says_what_it_knows
 from .control import why_control_failed, why_invalid
 from .detector_trial import on_trial
 from .facts import left_uncompared, refuse_alike, refuse_overlap, shared_out
+from .fit import checked, forms, of_itself, refuse_attacks, why_unfit
 from .floors import floors
 from .grades import LEAST_UNITS
+from .jobs import failed
 from .judge import judge
 from .knowledge import why_pointless
 from .progress import Cells
 from .refusal import NotTried
-from .rows import SCHEMA, AloneRow, AuditData, Floors, PoisonRow, Row, UntriedRow, Verdict, picture_key, shown
+from .result import Audit
+from .rows import AloneRow, Floors, PoisonRow, Row, picture_key, shown
 from .scene import Scene, SceneContext
 from .spec import AuditSpec, Resources
-from .tables import refuse_unfit, still, with_secret_columns, without_copies
-from .verdicts import guards_of, verdict
+from .tables import still, with_secret_columns, without_copies
 from .victim import Victim
 
 Cell = tuple[Any, dict[str, Tensor]]  # a row, or why there is none; and pictures
-SMALLEST = 11  # pixels: one window of SSIM
 CONTROL_TRIES = 3  # an attack that fails on the open cut is tried again: some start badly, and that is no privacy
-AUX_SHARE, MOST_AUX = 0.45, 10_000  # of the training data, where the plan sets nothing aside
-
-
-@dataclass
-class Audit:
-    """The table and the pictures behind it."""
-
-    plan: Plan
-    floors: Floors
-    truth: Tensor  # private images of the first seed
-    labels: Tensor
-    lpips_missing: str | None = None
-    left_out: dict[str, str] = field(default_factory=dict)  # guards that do not fit this plan, and why
-    rows: list[Row] = field(default_factory=list)
-    pictures: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # by `picture_key`: what the first seed's rows made of `truth`
-    secrets: tuple[str, ...] = ()  # those that the verdicts go by; none: all that were tried
-    not_tried: list[UntriedRow] = field(default_factory=list)  # attacks that lacked something for their work
-    poisoned: list[PoisonRow] = field(default_factory=list)  # a row a training with malicious clients
-    alone: list[AloneRow] = field(default_factory=list)  # what clients reach without a server; two rows a seed
-    columns: tuple[Column, ...] = ()  # of `truth`, where that is a table whose columns have names
-    words: tuple[str, ...] = ()  # by token id, where `truth` is texts and its tokenizer is known
-
-    @property
-    def seed(self) -> int:
-        """The one whose truth and pictures are kept."""
-        return self.rows[0]["seed"]
-
-    def verdicts(self) -> list[Verdict]:
-        """A verdict a guard, the unguarded cut first."""
-        return [verdict(self.rows, self.floors, guard, self.secrets) for guard in guards_of(self.rows)]
-
-    def _repr_html_(self) -> str:
-        """In a notebook: the verdicts, with accuracy beside what is left of the leak."""
-        reached = {
-            guard: [row["accuracy"] for row in self.rows if row["guard"] == guard] for guard in guards_of(self.rows)
-        }
-        rows = [(one.guard, one.graded, one.leak, mean(reached[one.guard])) for one in self.verdicts()]
-        return table(("guard", "verdict", "leak left", "accuracy"), rows, title=repr(self.plan))
-
-    def as_dict(self) -> AuditData:
-        return {
-            "schema": SCHEMA,
-            "plan": repr(self.plan),
-            "floors": self.floors,
-            "rows": self.rows,
-            "poisoned": self.poisoned,
-            "alone": self.alone,
-            "left_out": self.left_out,
-            "not_tried": self.not_tried,
-            "lpips_missing": self.lpips_missing,
-            "secrets": list(self.secrets),
-        }
 
 
 @on_trial()
@@ -129,7 +67,7 @@ class Matrix:
                 f"a verdict needs several images, at least 2 (and {LEAST_UNITS} for a good one); got {spec.images}"
             )
         loaded = with_secret_columns(loaded, [*spec.attacks, *spec.optional_attacks])
-        self.spec, self.loaded, self.resources, self.plan = spec, loaded, resources, _checked(plan, loaded)
+        self.spec, self.loaded, self.resources, self.plan = spec, loaded, resources, checked(plan, loaded)
         self.task = task_of(loaded.train, len(loaded.classes))
         if plan.poison is not None:
             plan.poison.refuse_unfit(self.task)
@@ -140,7 +78,7 @@ class Matrix:
             if why := self._why_unfit(guard):
                 raise ValueError(why)
         data = self._data(self.plan, spec.seeds[0])
-        _refuse_attacks(spec.attacks, self.plan, data, self.task, spec.images)
+        refuse_attacks(spec.attacks, self.plan, data, self.task, spec.images)
         pointless = {
             one: why
             for one in spec.optional_attacks
@@ -149,7 +87,7 @@ class Matrix:
         attacks = [*spec.attacks, *(one for one in spec.optional_attacks if one not in pointless)]
         # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
         shape = cut_shapes(self.plan, self.task).shared
-        self.forms = {guard: _forms(attacks, self.plan, guard, shape) for guard in self.guards}
+        self.forms = {guard: forms(attacks, self.plan, guard, shape) for guard in self.guards}
         self.spoils = {guard: plan.poison for guard in self.guards if plan.poison is not None and not guard.post_hoc}
         self.alone = baselines(self.plan, self._client_macs(), self.task) if spec.alone else []
         each = {
@@ -164,7 +102,7 @@ class Matrix:
         self.records = any("history" in attack.needs for attack in attacks)
         self.left_out = {repr(guard): why for guard, why in unfit.items()}
         # By name, each once: all forms of an attack lack the same.
-        self.left_out |= {type(one).__name__: _of_itself(one, why) for one, why in pointless.items()}
+        self.left_out |= {type(one).__name__: of_itself(one, why) for one, why in pointless.items()}
         self.left_out |= {f"column {name!r}": "it never changes" for name in still(loaded)}
         if copies := without_copies(shared_out(self.plan, loaded, spec.seeds[0]))[1]:
             self.left_out[f"{copies} auxiliary {self.task.kind}"] = "they equal private ones, value for value"
@@ -186,6 +124,8 @@ class Matrix:
         controls: dict[str, Row] = {}
         for guard in self.guards:
             if guard == NoGuard():
+                if self._is_wanted(open_cut, None):
+                    _ = open_cut.run  # without it nothing can be judged: whatever is wrong ends the audit
                 self._attacked(open_cut, marks, controls)
             else:
                 self._attacked_if_it_trains(self.scene(seed, guard, shared, open_cut), marks, controls)
@@ -213,6 +153,7 @@ class Matrix:
         for one in self._result.not_tried:
             if all(row["guard"] != one["guard"] for row in self._result.rows):
                 self.left_out[one["guard"]] = f"no attack could be tried: {one['why']}"
+        self._result.failed = list(self.store.lost)
         self._result.floors = _average(self._floors)
         return self._result
 
@@ -220,16 +161,23 @@ class Matrix:
         """A guard with which training is lost is named among those left out; the others lose nothing by it."""
         guard, seed = scene.plan.guard, scene.plan.seed
         name = lost_name(seed, guard)
-        if (cell := self.store.get(name)) is None:
+        if self.store.get(name) is None and self._is_wanted(scene, controls):
             try:
-                self._attacked(scene, marks, controls)
-                return
+                _ = scene.run
             except NonFinite as error:
-                if scene.trained:  # it was no training that lost its numbers
-                    raise
-                cell = {"why": f"with seed {seed} {error}"}, {}
-                self.store.put(name, cell[0])
-        self.left_out[shown(guard)] = cell[0]["why"]
+                self.store.put(name, {"why": f"with seed {seed} {error}"})
+            except Exception as error:
+                self.store.remember(name, {"why": f"with seed {seed} {failed(error)}"})
+        if (cell := self.store.get(name)) is None:
+            self._attacked(scene, marks, controls)
+        else:
+            self.left_out[shown(guard)] = cell[0]["why"]
+
+    def _is_wanted(self, scene: Scene, controls: dict[str, Row] | None) -> bool:
+        """Whether an attack is missing that needs its training; one without its control is not made."""
+        guard, seed = scene.plan.guard, scene.plan.seed
+        there = [one for one in self.forms[guard] if controls is None or repr(one.base()) in controls]
+        return any(self.store.get(cell_name(seed, guard, one)) is None for one in there)
 
     def _attacked(self, scene: Scene, marks: Floors, controls: dict[str, Row]) -> None:
         """All cells of one guard. The open cut comes first, and leaves its rows in `controls`."""
@@ -237,14 +185,12 @@ class Matrix:
         assert self._result is not None
         for attack in self.forms[guard]:
             name = cell_name(seed, guard, attack)
-            if (cell := self.store.get(name)) is None:
-                with self.show.making("attack", what := f"{attack} against {shown(guard)}"):
-                    self.show(what)
-                    cell = self.tried(scene, attack, marks, controls.get(repr(attack.base())))
-                self.store.put(name, cell[0], **cell[1])
+            if self.store.get(name) is None:
+                make = partial(self._attempted, scene, attack, marks, controls.get(repr(attack.base())))
+                self._make(name, make, lambda why: {"not_tried": why})
             else:
                 self.show.there("attack")
-            row, pictures = cell
+            row, pictures = self._there(name)
             if "not_tried" in row:
                 self._result.not_tried.append(
                     {"guard": shown(guard), "attack": repr(attack), "seed": seed, "why": row["not_tried"]}
@@ -260,6 +206,12 @@ class Matrix:
         if not scene.trained:  # all of its cells were there already
             self.show.there("training")
 
+    def _attempted(self, scene: Scene, attack: Attack, marks: Floors, control: Row | None) -> Cell:
+        what = f"{attack} against {shown(scene.plan.guard)}"
+        with self.show.making("attack", what):
+            self.show(what)
+            return self.tried(scene, attack, marks, control)
+
     def tried(self, scene: Scene, attack: Attack, marks: Floors, control: Row | None) -> Cell:
         """A row and its pictures; of an attack that lacks something, what that is: the others lose nothing by it."""
         if scene.plan.guard != NoGuard() and control is None:
@@ -273,12 +225,11 @@ class Matrix:
         """The same guard with malicious clients."""
         guard = scene.plan.guard
         name = cell_name(scene.plan.seed, guard, poison)
-        cell = self.store.get(name)
-        if cell is None:
-            cell = dict(scene.spoiled(poison)), {}
-            self.store.put(name, cell[0])
+        if self.store.get(name) is None:
+            self._make(name, lambda: (dict(scene.spoiled(poison)), {}), lambda why: {"failed": why})
         else:
             self.show.there("poisoned training")
+        cell = self._there(name)
         assert self._result is not None
         if "failed" in cell[0]:
             self.left_out[f"{poison} with {shown(guard)}"] = cell[0]["failed"]
@@ -302,12 +253,28 @@ class Matrix:
             self._result.alone.append(one.row(seed))
             return
         name = alone_name(seed, one)
-        if (cell := self.store.get(name)) is None:
-            cell = self.trained_alone(one, seed), {}
-            self.store.put(name, cell[0])
+        if self.store.get(name) is None:
+            bare = one.row(seed)
+            self._make(name, lambda: (self.trained_alone(one, seed), {}), lambda why: {**bare, "why_none": why})
         else:
             self.show.there("baseline")
-        self._result.alone.append(cell[0])
+        self._result.alone.append(self._there(name)[0])
+
+    def _make(self, name: str, make: Callable[[], Cell], lost: Callable[[str], Any]) -> None:
+        """A cell, into the store. An error is its own: it is told of in its place, and the others go on."""
+        try:
+            data, tensors = make()
+        except DiskFull:  # of which the others would fail, too
+            raise
+        except Exception as error:
+            self.store.remember(name, lost(str(failed(error))))
+        else:
+            self.store.put(name, data, **tensors)
+
+    def _there(self, name: str) -> Cell:
+        cell = self.store.get(name)
+        assert cell is not None
+        return cell
 
     def trained_alone(self, one: Baseline, seed: int) -> AloneRow:
         own = self.own(seed)
@@ -362,18 +329,6 @@ def alone_name(seed: int, one: Baseline) -> str:
     return f"{seed} | {one.name} | {one.plan.protocol} | {one.costliest}"
 
 
-def _forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) -> list[Attack]:
-    """Each attack as it meets a guard; where clients watch, the active ones in disguise as well."""
-    watched = any(one.suspects for one in plan.client_detectors) and not guard.post_hoc
-    found: list[Attack] = []
-    for attack in attacks:
-        if guard == NoGuard():
-            found.append(attack.base())  # first: the control of all its forms
-        for one in (attack, *(attack.evasions() if watched else ())):
-            found += one.against(guard, shape)
-    return list(dict.fromkeys(found))
-
-
 def _cell(
     scene: Scene, attack: Attack, marks: Floors, control: Row | None, lpips: LPIPS | None
 ) -> tuple[Row, dict[str, Tensor]]:
@@ -411,40 +366,6 @@ def _active_row(scene: Scene, attack: Attack, lpips: LPIPS | None, again: int) -
     return row, pictures
 
 
-def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:
-    """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour."""
-    try:
-        plan = replace(plan.with_guard(guard), private_seed=0)
-        server = build_server(plan.public(), task)
-        build_client(plan, task, 0, server.handle)
-        for one in plan.client_detectors:
-            one.refuse_unfit(
-                ClientContext(task, plan.batch_size, 0, lambda steps: iter(()), apart=not guard.mixes_samples)
-            )
-        return why_unfit_labels(plan, task, y) if y is not None else None
-    except ValueError as error:
-        return str(error)
-
-
-def _of_itself(attack: Attack, why: str) -> str:
-    """Why an attack that nobody typed was left out: it is told of as `it`, and is left out already."""
-    return why.replace(f"{attack} ", "it ", 1).replace(": leave it out, ", "; ")
-
-
-def _checked(plan: Plan, loaded: Loaded) -> Plan:
-    """The plan with auxiliary data set aside; data that cannot be audited is refused before anything is trained."""
-    if not plan.protocol.crosses:
-        raise ValueError(f"nothing crosses in {plan.protocol}, so there is no cut to audit: take UShaped")
-    if not plan.aux_samples:
-        plan = replace(plan, aux_samples=min(MOST_AUX, int(AUX_SHARE * len(loaded.train))))
-    shape = tuple(loaded.train.x.shape[1:])
-    if len(shape) != 3:
-        refuse_unfit(loaded, plan.aux_samples)
-    elif min(shape[1:]) < SMALLEST:
-        raise ValueError(f"SSIM needs images of at least {SMALLEST} pixels a side; these are {shape[1:]}")
-    return plan
-
-
 def _average(per_seed: list[Floors]) -> Floors:
     """The mean of every floor over the seeds."""
     first = per_seed[0]
@@ -455,13 +376,3 @@ def _average(per_seed: list[Floors]) -> Floors:
         }
         for name in first
     }
-
-
-def _refuse_attacks(attacks: Sequence[Attack], plan: Plan, data: Parts, task: Task, images: int) -> None:
-    """What an attack lacks is said now, and not after the first hour of training."""
-    for attack in attacks:
-        refuse_broken([attack], (), task)
-        if is_outside(type(attack)):
-            hold(attack, (says_what_it_knows,))
-        if (reason := why_pointless(attack, plan, task, data, images)) is not None:
-            raise ValueError(reason)

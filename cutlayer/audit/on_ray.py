@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from ..engines.cluster import RETRIES, refuse_too_much, side_by_side
 from ..engines.parcel import Parcel, opened
-from .jobs import Failed, Finished, Job
-from .processes import failed
+from .jobs import Failed, Finished, Job, failed
 
 LOOK = 1.0  # seconds between two looks at what runs where
 GROWS = 10.0  # seconds between two looks at how large the cluster is

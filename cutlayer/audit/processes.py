@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..engines.parcel import Parcel, opened
-from .jobs import Failed, Finished, Job
+from .jobs import Failed, Finished, Job, failed
 
 RETRIES = 3  # of a job whose process was killed
 
@@ -145,12 +145,3 @@ def _compute(shared: Path, threads: int, given: bytes, file: Path | None) -> byt
 
 def _taken(value: Any) -> Any:
     return pickle.loads(Path(value.path).read_bytes()) if isinstance(value, Laid) else value
-
-
-def failed(error: Exception) -> Failed:
-    """A Python error as it can travel."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    return Failed(f"{type(error).__name__}: {error}", error)

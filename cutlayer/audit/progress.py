@@ -31,8 +31,10 @@ class Cells:
         """A cell that is made now. What is made inside it (the training that an attack needs) counts for itself."""
         began, before = time.perf_counter(), self._spent
         self._now.append(kind)
-        yield
-        self._now.pop()
+        try:
+            yield
+        finally:
+            self._now.pop()
         own = time.perf_counter() - began - (self._spent - before)
         self._spent += own
         self._took[kind].append(own)

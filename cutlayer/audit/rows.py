@@ -368,6 +368,7 @@ class AuditData(TypedDict):
     alone: list[AloneRow]
     left_out: dict[str, str]
     not_tried: list[UntriedRow]
+    failed: list[str]
     lpips_missing: str | None
     secrets: list[str]
 

@@ -1,6 +1,7 @@
 """One guarded training run and what an audit asks of it, made when it is first needed."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -72,6 +73,7 @@ class Scene:
     passes: list[Passed] = field(default_factory=list)
     bodies: list[nn.Module] = field(default_factory=list)
     given: Kept | None = None  # it was trained elsewhere
+    after_epoch: Callable[[LocalRun], None] | None = None  # may raise, where going on is of no use
 
     @cached_property
     def run(self) -> LocalRun:
@@ -100,7 +102,7 @@ class Scene:
             trial()
             shared.show(self._training, event.step / max(1, event.steps))
 
-        run.train(on_step=after, on_epoch=lambda: self._record(run))
+        run.train(on_step=after, on_epoch=lambda: self._epoch_over(run))
         trial.finish()
         self.watched, self.server_watched, self.words = trial.honest(), honest(run), words.facts()
         if shared.link is not None:
@@ -178,6 +180,11 @@ class Scene:
         if message.client == 0 and message.kind in TRAINING:
             self.history.append(message)
         return handle(message)
+
+    def _epoch_over(self, run: LocalRun) -> None:
+        self._record(run)
+        if self.after_epoch is not None:
+            self.after_epoch(run)
 
     def _record(self, run: LocalRun) -> None:
         if self.shared.records:

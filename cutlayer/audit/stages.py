@@ -150,7 +150,7 @@ class Stages:
                 there = self.store.get(above)
                 control = Result(above) if there is None else {above: there}
             given = (seed, guard, one, own, open_cut, told, control)
-            yield self._job(cell, attack, given, self._not_tried(cell))
+            yield self._job(cell, attack, given, self._not_tried(seed, guard, cell))
 
     def _marks(self, seed: int) -> Job:
         truth = seed == self.seeds[0] and self.store.get(truth_name(seed)) is None
@@ -186,18 +186,22 @@ class Stages:
             elif isinstance(why.error, NonFinite):
                 self.store.put(lost_name(seed, guard), {"why": f"with seed {seed} {why.error}"})
             else:
-                self.store.remember(lost_name(seed, guard), {"why": f"with seed {seed} {_said(why)}"})
+                self.store.remember(lost_name(seed, guard), {"why": f"with seed {seed} {why}"})
 
         return lost
 
-    def _not_tried(self, cell: str) -> Callable[[Failed], None]:
-        return lambda why: self.store.remember(cell, {"not_tried": _said(why)})
+    def _not_tried(self, seed: int, guard: Guard, cell: str) -> Callable[[Failed], None]:
+        def lost(why: Failed) -> None:
+            if not self._is_lost(seed, guard):  # else the guard is left out, and has no rows
+                self.store.remember(cell, {"not_tried": str(why)})
+
+        return lost
 
     def _not_made(self, cell: str) -> Callable[[Failed], None]:
-        return lambda why: self.store.remember(cell, {"failed": _said(why)})
+        return lambda why: self.store.remember(cell, {"failed": str(why)})
 
     def _none_alone(self, cell: str, bare: AloneRow) -> Callable[[Failed], None]:
-        return lambda why: self.store.remember(cell, {**bare, "why_none": _said(why)})
+        return lambda why: self.store.remember(cell, {**bare, "why_none": str(why)})
 
     def _fatal(self, why: Failed) -> None:
         """Nothing can be judged without the open cut."""
@@ -206,7 +210,3 @@ class Stages:
 
 def _training(seed: int, guard: Guard) -> str:
     return f"{seed} | {shown(guard)} | training"
-
-
-def _said(why: Failed) -> str:
-    return f"it failed: {why.why}"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attacks.moved_rows import commonest_words, moved_rows, told
+from ..attacks.parts.moved_rows import commonest_words, moved_rows, told
 from ..core.batch import PAD
 from ..core.message import Message
 from ..data.tokenizer import UNKNOWN

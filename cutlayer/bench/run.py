@@ -42,24 +42,24 @@ from . import gpu_stream as bench_gpu_stream
 from . import leak as bench_leak
 from . import link as bench_link
 from . import stream as bench_stream
-from .measurement import Measured
+from .measurement import RECORDED, Measured, met
 
 BATCH = 64
 
 
 def inproc_simplecnn(quick: bool) -> Measured:
     """U-shaped training in process against the same network unsplit: SimpleCNN, 28x28, batch 64."""
-    return _in_process(SimpleCNN(depth=2), Task((1, 28, 28), 10), steps=8 if quick else 60, goal=0.97)
+    return _in_process(SimpleCNN(depth=2), Task((1, 28, 28), 10), steps=8 if quick else 60, goal=0.98)
 
 
 def inproc_lenet(quick: bool) -> Measured:
     """U-shaped training in process against the same network unsplit: LeNet, 28x28, batch 64."""
-    return _in_process(LeNet(), Task((1, 28, 28), 10), steps=8 if quick else 120, goal=0.93)
+    return _in_process(LeNet(), Task((1, 28, 28), 10), steps=8 if quick else 120, goal=0.96)
 
 
 def inproc_resnet18(quick: bool) -> Measured:
     """U-shaped training in process against the same network unsplit: ResNet-18, 32x32, batch 64."""
-    return _in_process(ResNet18(depth=2), Task((3, 32, 32), 10), steps=3 if quick else 20, goal=0.99)
+    return _in_process(ResNet18(depth=2), Task((3, 32, 32), 10), steps=3 if quick else 20, goal=1.0)
 
 
 def project_fast(quick: bool) -> Measured:
@@ -98,8 +98,8 @@ def load_fashionmnist(quick: bool) -> Measured | None:
 
 
 def codec_cost(quick: bool) -> Measured:
-    """Encoding and decoding the four messages of `link.20mbit`, against their step: SimpleCNN, 28x28, batch 64."""
-    return _codec_cost(8 if quick else 60, goal=5)
+    """Quantising, encoding and decoding the messages of `link.20mbit`, against their step: SimpleCNN, batch 64."""
+    return _codec_cost(8 if quick else 60, goal=4)
 
 
 ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
@@ -136,8 +136,10 @@ def guard_cost(guard: Guard, quick: bool) -> Measured:
         server = build_server(plan.public(), task)
         clients.append(build_client(plan, task, 0, server.handle))
     ours, plain = _alternate(lambda: learn(clients[0], batch), lambda: learn(clients[1], batch), 8 if quick else 60)
-    return Measured(100 * (ours - plain) / ours, "% of a step", plain / ours, "the unguarded step", "recorded")
+    return Measured(100 * (ours - plain) / ours, "% of a step", plain / ours, "the unguarded step", RECORDED)
 
+
+ON_A_GPU = ("gpu.", "stream.gpu")  # how the names of entries that need one begin
 
 # One entry a guard, in its usual setting.
 for _guard in every():
@@ -146,19 +148,25 @@ for _guard in every():
     ENTRIES[f"guard.{type(_guard).__name__.lower()}"] = _entry
 
 
+def chosen(wanted: Sequence[str]) -> list[str]:
+    """The names that start with one of `wanted`; all, if none is named."""
+    found = [name for name in ENTRIES if not wanted or any(name.startswith(prefix) for prefix in wanted)]
+    if not found:
+        raise ValueError(f"no benchmark is called {' or '.join(wanted)}; there is {', '.join(ENTRIES)}")
+    return found
+
+
 def run(
     wanted: Sequence[str], *, quick: bool = False, on_entry: Callable[[str, float], None] = lambda name, done: None
 ) -> list[dict[str, Any]]:
     """The entries whose names start with one of `wanted` (all, if none is named)."""
-    chosen = [name for name in ENTRIES if not wanted or any(name.startswith(prefix) for prefix in wanted)]
-    if not chosen:
-        raise ValueError(f"no benchmark is called {' or '.join(wanted)}; there is {', '.join(ENTRIES)}")
-    rows = []
-    for place, name in enumerate(chosen):
-        on_entry(name, place / len(chosen))
+    rows, names = [], chosen(wanted)
+    for place, name in enumerate(names):
+        on_entry(name, place / len(names))
         measured = ENTRIES[name](quick)
         if measured is not None:
-            rows.append({"name": name, **measured._asdict(), "machine": machine()})
+            found = met(measured.value, measured.ratio, measured.goal)
+            rows.append({"name": name, **measured._asdict(), "met": found, "machine": machine()})
     return rows
 
 
@@ -197,7 +205,7 @@ def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
 
 
 def _codec_cost(repeats: int, *, goal: float) -> Measured:
-    """Frames alone; quantising is part of the step, whoever carries its messages, and told beside it."""
+    """Frames and quantising together; quantising is part of the step, whoever carries its messages."""
     task, rate = Task((1, 28, 28), 10), SGD(lr=0.01)
     plan = bench_link.squeezed(Plan(client_optimizer=rate, server_optimizer=rate, private_seed=1))
     server, crossed = build_server(plan.public(), task), list[Message]()
@@ -221,14 +229,15 @@ def _codec_cost(repeats: int, *, goal: float) -> Measured:
             way.compress(tensor)
 
     client = build_client(plan, task, 0, server.handle)
-    ours, step = _alternate(frames, lambda: learn(client, batch), repeats)
-    beside, _ = _alternate(quantise, lambda: learn(client, batch), repeats)
+    framing, step = _alternate(frames, lambda: learn(client, batch), repeats)
+    quantising, _ = _alternate(quantise, lambda: learn(client, batch), repeats)
+    ours = framing + quantising
     return Measured(
         100 * ours / step,
-        f"% of a step ({1e3 * ours:.2f} ms; quantising takes another {100 * beside / step:.1f} %)",
+        f"% of a step (frames {1e3 * framing:.2f} ms, quantising {1e3 * quantising:.2f} ms)",
         step / ours,
-        "all frames of the step",
-        f"< {goal} %",
+        "quantising and framing all messages of the step",
+        f"<= {goal} %",
     )
 
 

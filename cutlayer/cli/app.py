@@ -3,14 +3,13 @@
 import json
 import sys
 from dataclasses import is_dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..training.device import prepare
 from . import audit as cli_audit
+from . import bench as cli_bench
 from . import check as cli_check
 from . import compare as cli_compare
 from . import deploy as cli_deploy
@@ -19,33 +18,11 @@ from . import generate as cli_generate
 from . import layers as cli_layers
 from . import new as cli_new
 from . import reproduce as cli_reproduce
+from . import train as cli_train
 from . import tune as cli_tune
 from .extras import extra_of
-from .options import (
-    AsJson,
-    ChannelsLast,
-    Code,
-    Compiled,
-    Crews,
-    DataDir,
-    Device,
-    Engine,
-    FleetCluster,
-    LinkOption,
-    OneGuard,
-    Out,
-    Precision,
-    PrivateSeed,
-    Recipe,
-    Record,
-    Resume,
-    Threads,
-    Track,
-    plan_options,
-    refuse_old_options,
-)
-from .resumable import Asked, resumable
-from .terminal import Bar, Stop, end_if_not_kept, figures, halt_told, say, warn
+from .options import AsJson, refuse_old_options
+from .terminal import say, warn
 
 INTERRUPTED = 130
 
@@ -79,221 +56,9 @@ def _about(
 
 cli_audit.register(app)
 cli_new.register(app)
-
-
-@plan_options
-def train(
-    changes: dict[str, Any],
-    plan: Recipe = None,
-    guard: OneGuard = None,
-    private_seed: PrivateSeed = None,
-    device: Device = "cpu",
-    precision: Precision = "",
-    channels_last: ChannelsLast = False,
-    compile: Compiled = False,
-    threads: Threads = None,
-    data_dir: DataDir = None,
-    out: Out = None,
-    resume: Resume = None,
-    code: Code = None,
-    record: Record = 0,
-    link: LinkOption = None,
-    engine: Engine = "local",
-    cluster: FleetCluster = None,
-    crews: Crews = None,
-    track: Track = None,
-    as_json: AsJson = False,
-    *,
-    asked: Asked,
-) -> None:
-    """Train a split model in this process and write history, checkpoints and the result.
-
-    [bold]cutlayer train --guard 'LightSplit(ratio=8)' --epochs 5[/bold]
-    Ctrl-C stops after the current step and keeps everything; --resume FOLDER goes on.
-    [bold]cutlayer train --engine ray --clients 1000[/bold] has a server and crews of clients on a Ray cluster.
-    """
-    own = {"guard": guard, "private_seed": private_seed}
-    changes |= {name: value for name, value in own.items() if value is not None}
-    if record < 0:
-        raise ValueError(f"--record is how many MiB to keep, from 0 (nothing) up; got {record}")
-    if engine not in ("local", "ray"):
-        raise ValueError(f"--engine is local (this process) or ray; got {engine!r}")
-    if engine == "local" and (cluster is not None or crews is not None):
-        raise ValueError("--cluster and --crews belong to --engine ray")
-    prepare(threads, device if engine == "local" else "cpu")
-    from ..core.outside import load_named
-    from ..engines.folder import load_plan, new_folder, scale_in_words
-    from ..engines.local import start
-    from ..engines.tracking import refuse_unknown, tracked
-    from ..training.facts import compression as rates
-    from ..training.facts.forecast import in_words
-    from ..training.facts.link import Link
-    from ..training.facts.privacy import lines
-    from ..training.faster import Faster
-    from ..training.plan.plan_text import change, read_plan
-
-    over = Link.parse(link) if link is not None else None
-    refuse_unknown(track or [])
-    load_named(code or [])
-    if resume is not None:
-        # Who watches the server is the client's own business: that alone may be another from here on.
-        named = "client_detectors"
-        others = {named: changes.pop(named)} if plan is None and named in changes else {}
-        chosen = load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
-        chosen = change(chosen, others)
-    else:
-        chosen = change(read_plan(plan), changes)
-    folder = resume or new_folder(out, "train")
-    with Bar(estimates=True) as bar, Stop() as stop, halt_told(as_json, folder):
-
-        def started(run: Any) -> None:
-            asked.keep(folder)
-            for line in [*scale_in_words(run.parts.scale), *run.parts.notes]:
-                say(line)
-
-        elsewhere = None
-        if engine == "ray":
-            from ..engines.ray.fleet import Fleet
-            from ..engines.ray.fleet import train as on_ray
-
-            elsewhere = partial(on_ray, fleet=Fleet(cluster or "local", crews, threads or 1), device=device)
-        follow = start.Following(
-            record=record << 20,
-            link=over,
-            on_start=started,
-            on_step=lambda p: bar.show(f"epoch {p.epoch + 1} " + figures(p.terms), p.step / max(1, p.steps)),
-            on_epoch=bar.note,
-            stop=stop,
-            elsewhere=elsewhere,
-        )
-        follow, tracking = tracked(follow, folder, track or [])
-        result = start.train(
-            chosen,
-            folder,
-            data_dir=data_dir,
-            device=device if engine == "local" else "cpu",
-            resume=resume is not None,
-            follow=follow,
-            faster=Faster(precision, channels_last, compile),
-        )
-        tracking.finished(result)
-    if as_json:
-        print(json.dumps({**result, "out": str(folder)}))
-        end_if_not_kept(result.get("detectors", ()))
-        return
-    what = "test accuracy"
-    if "mean_iou" in result:
-        what = f"test mIoU {result['mean_iou']:.4f}, pixel accuracy"
-    if "perplexity" in result:
-        what = f"test perplexity {result['perplexity']:.2f}, next-token accuracy"
-    say(f"{what} {result['accuracy']:.4f} after {result['epochs']} epochs ({result['seconds']:.1f} s)")
-    if result["epochs"] == 0:
-        say("nothing was trained: the weights are those it began with; give --epochs 1 or more to train")
-    say(f"bytes a sample: {result['bytes_up']:.0f} up, {result['bytes_down']:.0f} down (all messages of a step)")
-    if result["bytes_weights"]:
-        say(f"weights that travel: {result['bytes_weights']:,.0f} bytes a sample")
-    if fair := len(result.get("clients", ())) > 1 and result["fairness"]:
-        best, worst = (f"{fair[name]:.3f} (client {fair[name + '_client']})" for name in ("best", "worst"))
-        say(f"clients on data like their own: best {best}, worst {worst}, worst tenth {fair['worst_tenth']:.3f}")
-    for line in rates.lines(result["rates"]):
-        say(line)
-    for line in in_words(result["link"]) if result.get("link") else ():
-        say(line)
-    for side in ("client", "server"):
-        own = result["sides"][side]
-        say(f"{side}: {own['parameters']:,} parameters, {own['macs']:,} multiply-accumulates a sample")
-    for line in [*lines(result["privacy"]), *start.leaks(result)]:
-        say(line)
-    say(f"results in {folder}")
-    end_if_not_kept(result.get("detectors", ()))
-
-
-# The plan itself is in the folder's plan.json, with its secrets.
-FASTER = ("precision", "channels_last", "compile")
-app.command()(resumable(train, only=frozenset({"record", "link", "device", *FASTER})))
-
-
-@app.command()
-@plan_options
-def memory(
-    changes: dict[str, Any],
-    plan: Recipe = None,
-    guard: OneGuard = None,
-    data_dir: DataDir = None,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """What a client of a plan needs in memory: parameters, gradients, optimizer state and activations, counted.
-
-    [bold]cutlayer memory --net 'ResNet18(depth=4)' --data CIFAR10[/bold]
-    One row for a client that learns, one for the same with activation checkpointing (the head runs again for its
-    backward pass), one for a frozen client (forward only). Nothing is trained. Writes memory.json and memory.png.
-    """
-    changes |= {"guard": guard} if guard is not None else {}
-    prepare(1, "cpu")
-    from ..engines.folder import new_folder
-    from ..training.batches import task_of
-    from ..training.facts.memory import breakdown
-    from ..training.plan.plan_text import change, read_plan
-    from .memory import picture, table
-
-    chosen = change(read_plan(plan), changes)
-    folder = new_folder(out, "memory")
-    loaded = chosen.data.load(data_dir)
-    found = breakdown(chosen, task_of(loaded.train, len(loaded.classes)))
-    result = {"plan": repr(chosen), "client_memory": found}
-    drawn = picture(found)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "memory.json").write_text(json.dumps(result, indent=1))
-    (folder / "memory.png").write_bytes(drawn)
-    if as_json:
-        print(json.dumps({**result, "out": str(folder)}))
-        return
-    for line in table(found):
-        say(line)
-    say("working: what the largest layer reads and writes; of it and the activations only the larger is in the total")
-    say(f"open {folder / 'memory.png'}")
-
-
-@app.command()
-def bench(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Which entries; default: all. A prefix is enough: inproc")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where bench.json goes. Default: a new folder under runs/.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look, not a measurement.")] = False,
-    against: Annotated[
-        Path | None, typer.Option(help="An earlier bench.json: also say what became better or worse since.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure speed as ratios: what we do against the plain way, interleaved in one run, on this machine."""
-    prepare(1, "cpu")
-    from ..bench import history
-    from ..bench import run as room
-    from ..engines.folder import new_folder
-
-    earlier = history.read(against) if against is not None else {}
-    folder = new_folder(out, "bench")
-    with Bar() as bar:
-        rows = room.run(names or [], quick=quick, on_entry=lambda name, done: bar.show(name, done))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(rows, indent=1))
-    if as_json:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        say(
-            f"{row['name']:18} {row['ratio']:6.2f} x {row['baseline']}   "
-            f"({row['value']:.4g} {row['unit']}; goal {row['goal']})"
-        )
-    if against is not None:
-        say(f"against {against}" + (f" ({other})" if (other := history.other_machine(rows, earlier)) else ""))
-        for change in history.against(rows, earlier):
-            say(str(change))
-    say(f"written to {folder / 'bench.json'}")
+cli_train.register(app)
+cli_estimates.register(app)
+cli_bench.register(app)
 
 
 @app.command("list")
@@ -364,7 +129,6 @@ cli_layers.register(app)
 cli_compare.register(app)
 cli_deploy.register(app)
 cli_generate.register(app)
-cli_estimates.register(app)
 cli_tune.register(app)
 cli_reproduce.register(app)
 

@@ -37,11 +37,12 @@ from .options import (
     options_of,
     plan_options,
 )
-from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, CellLines, end_if_not_kept, figures, say
+from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .terminal import Bar, CellLines, end_if_failed, end_if_not_kept, figures, say
 
 if TYPE_CHECKING:
     from ..audit.parallel import Where
+    from ..audit.result import Audit
     from ..audit.spec import AuditSpec
 
 
@@ -181,18 +182,18 @@ def attack(
     from ..audit.report import files as report
     from ..core.outside import load_named
     from ..core.spec import spec
-    from ..engines.folder import new_folder
+    from ..engines.taken import taken
     from ..metrics.lpips import find_weights, load_lpips
 
     load_named(code or [])
     chosen = [spec(text, "attacks") for text in attack or []] or [Decoder()]
-    folder = new_folder(out, "attack")
     weights = find_weights(data_dir)
-    found, victim, pictures = attack_recording(
-        run, chosen, images=images, data_dir=data_dir, device=device,
-        lpips=load_lpips(weights).to(device) if weights else None,
-    )  # fmt: skip
-    report.write_attack(found, victim.truth.cpu(), victim.y.cpu(), pictures, folder)
+    with taken(out, "attack") as folder:
+        found, victim, pictures = attack_recording(
+            run, chosen, images=images, data_dir=data_dir, device=device,
+            lpips=load_lpips(weights).to(device) if weights else None,
+        )  # fmt: skip
+        report.write_attack(found, victim.truth.cpu(), victim.y.cpu(), pictures, folder)
     if as_json:
         print(json.dumps({**found, "out": str(folder)}))
         return
@@ -226,65 +227,87 @@ def _audit(
     """`more`: attacks of a suite for the task, beside those that were asked for by name."""
     away = where is not None and where.cluster is not None
     prepare(threads, "cpu" if away else device)
-    from ..attacks import usual
     from ..audit.matrix import audit as run_audit
     from ..audit.parallel import spread
     from ..audit.report import files as report
     from ..audit.spec import Resources
-    from ..audit.store import ResultStore
-    from ..audit.tables import still
+    from ..audit.store import ResultStore, inputs
     from ..audit.verdicts import refuse_secrets
-    from ..engines.folder import new_folder
     from ..engines.local import start
+    from ..engines.taken import taken
     from ..engines.tracking import refuse_unknown
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
     from ..training.batches import task_of
-    from ..training.facts.forecast import in_words
 
     refuse_unknown(track)
     if wanted.link is not None:
         start.refuse_side_by_side(wanted.plan)
-    is_sweep, command = asked.command == "sweep", asked.typed
-    folder = unfinished(resume, asked.command) if resume else new_folder(out, "sweep" if is_sweep else "audit")
-    loaded = wanted.plan.data.load(data_dir)
-    maps = loaded.train.y.dim() > 1
-    task = task_of(loaded.train, len(loaded.classes))
-    # Of a suite, what has nothing to find here is left out and named; what was asked for by name is refused.
-    found, attacks = more(task) if more else [], wanted.attacks
-    if not attacks and not found:
-        found = usual([*wanted.guards, *wanted.optional_guards], task)
-    wanted = replace(wanted, attacks=attacks, optional_attacks=found)
-    refuse_secrets(secrets, task)
-    for name in still(loaded):
-        say(f"the column {name!r} never changes: there is nothing to read in it, and it is left out")
-    weights = find_weights(data_dir)
-    try:
-        with Bar() as bar:
-            resources = Resources(
-                device,
-                lpips=load_lpips(weights).to("cpu" if away else device) if weights else None,
-                lpips_missing=None if weights else why_no_lpips(),
-                store=(store := ResultStore(folder / CELLS, wanted.identity, partial(asked.keep, folder))),
-                on_event=(shown := CellLines(bar)),
-            )
-            if where is not None and where.apart:
-                spread(wanted, loaded, resources, where, shown.counted)
-            result = replace(run_audit(wanted, loaded, resources), secrets=secrets)
-    except KeyboardInterrupt:
-        say(interrupted(asked.command, folder))
-        sys.exit(130)
-    report.write(result, folder, command, sweep=is_sweep)
-    report.track(result, folder, track)
-    if others := store.clear():
+    is_sweep = asked.command == "sweep"
+    with taken(out, "sweep" if is_sweep else "audit", resume) as folder:
+        if resume is not None:
+            refuse_finished(folder, asked.command)
+        loaded = wanted.plan.data.load(data_dir)
+        task = task_of(loaded.train, len(loaded.classes))
+        wanted = _with_attacks(wanted, more(task) if more else [], task)
+        refuse_secrets(secrets, task)
+        _say_still(loaded)
+        weights, keep = find_weights(data_dir), partial(asked.keep, folder)
+        sets = {str(wanted.plan.data): loaded, wanted.auxiliary.name: wanted.auxiliary.other}
+        try:
+            with Bar() as bar:
+                resources = Resources(
+                    device,
+                    lpips=load_lpips(weights).to("cpu" if away else device) if weights else None,
+                    lpips_missing=None if weights else why_no_lpips(),
+                    store=(store := ResultStore(folder / CELLS, wanted.identity, keep, inputs(sets, weights))),
+                    on_event=(shown := CellLines(bar)),
+                )
+                if where is not None and where.apart:
+                    spread(wanted, loaded, resources, where, shown.counted)
+                result = replace(run_audit(wanted, loaded, resources), secrets=secrets)
+        except KeyboardInterrupt:
+            say(interrupted(asked.command, folder))
+            sys.exit(130)
+        report.write(result, folder, asked.typed, sweep=is_sweep)
+        report.track(result, folder, track)
+        others = store.clear()
+    if others:
         say(f"{others} finished cells that are not in this result stay in {folder / CELLS}")
     if as_json:
-        print(json.dumps({**report.as_data(result, command), "out": str(folder)}))
-        end_if_not_kept(_metered(result.rows))
-        return
-    report.print_table(result)
+        print(json.dumps({**report.as_data(result, asked.typed), "out": str(folder)}))
+    else:
+        _tell(result, wanted, loaded)
+        say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
+    end_if_not_kept(_metered(result.rows))
+    end_if_failed(result.failed, asked.command, tried_again(asked.command, folder))
+
+
+def _with_attacks(wanted: "AuditSpec", found: list[Any], task: Any) -> "AuditSpec":
+    """Of a suite, what has nothing to find here is left out and named; what was asked for by name is refused."""
+    from ..attacks import usual
+
+    if not wanted.attacks and not found:
+        found = usual([*wanted.guards, *wanted.optional_guards], task)
+    return replace(wanted, optional_attacks=found)
+
+
+def _say_still(loaded: Any) -> None:
+    from ..audit.tables import still
+
+    for name in still(loaded):
+        say(f"the column {name!r} never changes: there is nothing to read in it, and it is left out")
+
+
+def _tell(result: "Audit", wanted: "AuditSpec", loaded: Any) -> None:
+    """A finished audit as a table and in sentences."""
+    from ..audit.report import files as report
+    from ..audit.report.terminal import print_table
+    from ..training.facts.forecast import in_words
+
+    print_table(result)
     if texts := {row["guard"]: row["perplexity"] for row in result.rows if "perplexity" in row}:
         say("accuracy is the share of right next tokens; perplexity " + figures(texts))
-    elif maps:
+    elif loaded.train.y.dim() > 1:
         say("accuracy is the share of right pixels; audit.json also has mean_iou")
     for guard, told in {row["guard"]: told for row in result.rows if (told := row.get("link"))}.items():
         say(f"{guard} {in_words(told)[0]}")
@@ -297,8 +320,6 @@ def _audit(
         say(f"left out {left_out}: {why}")
     for one in result.not_tried:
         say(f"not tried: {one['attack']} against {one['guard']}: {one['why']}")
-    say(f"open {folder / 'report.html'}" + (f" or {folder / 'sweep.png'}" if is_sweep else ""))
-    end_if_not_kept(_metered(result.rows))
 
 
 def _metered(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

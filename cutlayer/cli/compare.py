@@ -25,8 +25,8 @@ from .options import (
     WithAlone,
     plan_options,
 )
-from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, CellLines, say
+from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .terminal import Bar, CellLines, end_if_failed, say
 
 With = Annotated[
     list[str] | None,
@@ -78,8 +78,8 @@ def compare(
     from ..audit.compare.run import compare as run_compare
     from ..audit.compare.variant_text import variants
     from ..audit.parallel import Where
-    from ..audit.store import ResultStore
-    from ..engines.folder import new_folder
+    from ..audit.store import ResultStore, inputs
+    from ..engines.taken import taken
     from ..training.plan.plan_text import change, read_plan
 
     if seeds < 1:
@@ -87,37 +87,41 @@ def compare(
     where = Where(cluster, jobs, threads, cpus_each, gpus_each)
     base = change(read_plan(plan), changes | ({"guard": guard} if guard is not None else {}))
     chosen = variants(base, with_ or [])
-    folder = unfinished(resume, asked.command) if resume else new_folder(out, "compare")
     every = range(base.seed, base.seed + seeds)
-    chosen, left_out = with_alone(base, chosen, data_dir) if alone else (chosen, {})
-    cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder))
-    check(chosen, every, data_dir)
-    try:
-        with Bar() as bar:
-            told = CellLines(bar)
-            if where.apart:
-                cells.open()
-                spread(chosen, every, CompareWork(chosen, data_dir, device), cells, where, told.counted)
-            rows = run_compare(
-                chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
-                on_event=told,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        say(interrupted(asked.command, folder))
-        sys.exit(130)
-    data = compare_report.as_data(repr(base), rows, asked.typed, left_out)
-    compare_report.write(data, chosen, folder)
-    if others := cells.clear():
+    with taken(out, "compare", resume) as folder:
+        if resume is not None:
+            refuse_finished(folder, asked.command)
+        chosen, left_out = with_alone(base, chosen, data_dir) if alone else (chosen, {})
+        sets = check(chosen, every, data_dir)
+        cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder), inputs(sets))
+        try:
+            with Bar() as bar:
+                told = CellLines(bar)
+                if where.apart:
+                    cells.open()
+                    spread(chosen, every, CompareWork(chosen, data_dir, device), cells, where, told.counted)
+                rows = run_compare(
+                    chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
+                    on_event=told,
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            say(interrupted(asked.command, folder))
+            sys.exit(130)
+        data = compare_report.as_data(repr(base), rows, asked.typed, left_out)
+        compare_report.write(data, chosen, folder)
+        others = cells.clear()
+    if others:
         say(f"{others} finished runs that are not in this result stay in {folder / CELLS}")
     if as_json:
         print(json.dumps({**data, "out": str(folder)}))
-        return
-    compare_report.print_table(rows)
-    if data["split_buys"]:
-        say(data["split_buys"])
-    for name, why in left_out.items():
-        say(f"no {name}: {why}")
-    for row in rows:
-        if row["failed"]:
-            say(f"{row['variant']}, seed {row['seed']} was lost: {row['failed']}")
-    say(f"open {folder / 'report.html'} or {folder / 'convergence.png'}")
+    else:
+        compare_report.print_table(rows)
+        if data["split_buys"]:
+            say(data["split_buys"])
+        for name, why in left_out.items():
+            say(f"no {name}: {why}")
+        for row in rows:
+            if row["failed"]:
+                say(f"{row['variant']}, seed {row['seed']} was lost: {row['failed']}")
+        say(f"open {folder / 'report.html'} or {folder / 'convergence.png'}")
+    end_if_failed(cells.lost, "comparison", tried_again("compare", folder))

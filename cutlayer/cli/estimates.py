@@ -1,4 +1,4 @@
-"""The commands `edge` and `costs`: figures of a plan that is not trained, each beside the model it comes from."""
+"""The commands `memory`, `edge` and `costs`: figures of a plan that is not trained, and the model behind each."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,43 @@ from typing import Annotated, Any
 
 import typer
 
+from ..core.files import write_together
 from ..training.device import prepare
 from .options import AsJson, DataDir, OneGuard, Out, Recipe, plan_options
 from .terminal import say
+
+
+@plan_options
+def memory(
+    changes: dict[str, Any],
+    plan: Recipe = None,
+    guard: OneGuard = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a client of a plan needs in memory: parameters, gradients, optimizer state and activations, counted.
+
+    [bold]cutlayer memory --net 'ResNet18(depth=4)' --data CIFAR10[/bold]
+    One row for a client that learns, one for the same with activation checkpointing (the head runs again for its
+    backward pass), one for a frozen client (forward only). Nothing is trained. Writes memory.json and memory.png.
+    """
+    from ..engines.taken import taken
+    from ..training.facts.memory import breakdown
+    from .memory import picture, table
+
+    with taken(out, "memory") as folder:
+        chosen, task = _chosen(plan, changes, guard, data_dir)
+        found = breakdown(chosen, task)
+        result = {"plan": repr(chosen), "client_memory": found}
+        write_together(folder, {"memory.json": _json(result), "memory.png": picture(found)})
+    if as_json:
+        print(json.dumps({**result, "out": str(folder)}))
+        return
+    for line in table(found):
+        say(line)
+    say("working: what the largest layer reads and writes; of it and the activations only the larger is in the total")
+    say(f"open {folder / 'memory.png'}")
 
 
 @plan_options
@@ -29,12 +63,14 @@ def edge(
     Head and guard run on one thread here; time is scaled by the core's speed. Whether the head can leave as a program
     (torch.export) is tried. Nothing is trained, and nothing was measured on a device. Writes edge.json.
     """
-    chosen, task = _chosen(plan, changes, guard, data_dir)
     from ..bench.edge import Core, lines
     from ..bench.edge import edge as measured
+    from ..engines.taken import taken
 
-    found = measured(chosen, task, Core(gflops, watts, nanojoules))
-    folder = _written(out, "edge", {"edge.json": json.dumps({"plan": repr(chosen), **found}, indent=1).encode()})
+    with taken(out, "edge") as folder:
+        chosen, task = _chosen(plan, changes, guard, data_dir)
+        found = measured(chosen, task, Core(gflops, watts, nanojoules))
+        write_together(folder, {"edge.json": _json({"plan": repr(chosen), **found})})
     if as_json:
         print(json.dumps({**found, "out": str(folder)}))
         return
@@ -60,12 +96,13 @@ def costs(
     [bold]cutlayer costs --net 'ResNet18(depth=4)' --data CIFAR10 --guard 'LFQ(groups=1, bits=13)'[/bold]
     The model is Table 2.1 of Madill's thesis (2025). Nothing is trained. Writes costs.json and costs.png.
     """
-    chosen, task = _chosen(plan, changes, guard, data_dir)
+    from ..engines.taken import taken
     from ..training.facts.schemes import table
 
-    found = table(chosen, task, steps or [1, 2, 5, 10, 25, 50, 100])
-    files = {"costs.json": json.dumps({"plan": repr(chosen), **found}, indent=1).encode(), "costs.png": chart(found)}
-    folder = _written(out, "costs", files)
+    with taken(out, "costs") as folder:
+        chosen, task = _chosen(plan, changes, guard, data_dir)
+        found = table(chosen, task, steps or [1, 2, 5, 10, 25, 50, 100])
+        write_together(folder, {"costs.json": _json({"plan": repr(chosen), **found}), "costs.png": chart(found)})
     if as_json:
         print(json.dumps({**found, "out": str(folder)}))
         return
@@ -120,16 +157,11 @@ def _chosen(plan: str | None, changes: dict[str, Any], guard: str | None, data_d
     return chosen, task_of(loaded.train, len(loaded.classes))
 
 
-def _written(out: Path | None, name: str, files: dict[str, bytes]) -> Path:
-    from ..engines.folder import new_folder
-
-    folder = new_folder(out, name)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, data in files.items():
-        (folder / file).write_bytes(data)
-    return folder
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, indent=1).encode()
 
 
 def register(app: typer.Typer) -> None:
+    app.command()(memory)
     app.command()(edge)
     app.command()(costs)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..core.files import write_bytes
 from .terminal import say
 
 _PACKAGE = Path(__file__).parents[1]
@@ -48,7 +49,7 @@ def new(
         raise FileExistsError(f"{made} is already there: name another file, cutlayer new {name} FILE.py")
     if not made.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {made.parent} to put {made.name} in: make it, or choose another")
-    made.write_bytes(known[name].read_bytes())
+    write_bytes(made, known[name].read_bytes())
     functions = _functions(made)
     say(f"wrote {made}" + (f"; try it: cutlayer train {made}:{functions[0]}" if functions else ""))
     if len(functions) > 1:

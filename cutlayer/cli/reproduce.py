@@ -9,7 +9,7 @@ import typer
 
 from ..training.device import prepare
 from .options import AsJson, DataDir, Out, Threads
-from .terminal import say
+from .terminal import end_if_failed, say
 
 Name = Annotated[str | None, typer.Argument(help="An experiment; see --list.")]
 Listed = Annotated[bool, typer.Option("--list", help="Name all experiments, with what is known of each.")]
@@ -63,11 +63,12 @@ def reproduce(
     found = run.reproduce(one, budget, folder, share, data_dir, device, say)
     if as_json:
         print(json.dumps({**found, "out": str(folder)}))
-        return
-    say(f"{one.claim}\nthe paper: {one.figure}")
-    for line in run.shown(found):
-        say(line)
-    say(f"written to {folder / f'{name}.json'}; in {page.CLAIMS} it is a line of {page.PAGE} (make evidence)")
+    else:
+        say(f"{one.claim}\nthe paper: {one.figure}")
+        for line in run.shown(found, one.whose):
+            say(line)
+        say(f"written to {folder / f'{name}.json'}; in {page.CLAIMS} it is a line of {page.PAGE} (make evidence)")
+    end_if_failed(found["failed"], "experiment", "the same command makes what is missing")
 
 
 def _list(experiments: Mapping[str, Any], as_json: bool) -> None:

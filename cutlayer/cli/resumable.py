@@ -50,7 +50,10 @@ class Asked:
         from ..training import checkpoint
 
         if not (folder / FILE).exists():
-            told = {"version": __version__, "command": self.command, "typed": self.typed, "options": self.options}
+            options = dict(self.options)
+            if options.get("data_dir") is not None:  # whoever goes on may stand elsewhere
+                options["data_dir"] = Path(options["data_dir"]).absolute()
+            told = {"version": __version__, "command": self.command, "typed": self.typed, "options": options}
             mode = 0o600 if "private_seed" in self.options else 0o644
             checkpoint.write_text(folder / FILE, json.dumps(told, indent=1, default=str), mode)
 
@@ -96,9 +99,11 @@ def restored(folder: Path, now: Asked, out: Path | None = None, only: frozenset[
         raise FileNotFoundError(f"{folder} was not begun by `cutlayer {now.command}`: there is no {FILE} in it")
     try:
         told = json.loads((folder / FILE).read_text())
-        begun = Asked(told["command"], told["typed"], told["options"])
+        begun = Asked(told["command"], told["typed"], dict(told["options"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / FILE} cannot be read: {error}") from error
+        raise ValueError(
+            f"{folder / FILE} is damaged ({error}): put back a copy of it, or begin anew with another --out"
+        ) from error
     refuse_other_version(told.get("version"), folder)
     if begun.command != now.command:
         raise ValueError(f"{folder} was begun by `cutlayer {begun.command}`: resume it with that")
@@ -146,11 +151,14 @@ def _words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def unfinished(folder: Path, command: str) -> Path:
-    """A folder with something left to do: what is finished is never written over."""
+def refuse_finished(folder: Path, command: str) -> None:
+    """There is something left to do in a folder, or it stays as it is: what is finished is never written over."""
     if not (folder / CELLS).is_dir():
         raise FileExistsError(f"the {command} in {folder} is finished: begin another without --resume")
-    return folder
+
+
+def tried_again(command: str, folder: Path) -> str:
+    return f"what is finished is kept, and tried again is what failed by: cutlayer {command} --resume {folder}"
 
 
 def interrupted(command: str, folder: Path) -> str:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,16 @@ def end_if_not_kept(found: Iterable[Mapping[str, Any]]) -> None:
         warn(line)
     if said:
         sys.exit(BUDGET_NOT_KEPT)
+
+
+def end_if_failed(failed: Collection[str], result: str, way_out: str) -> None:
+    """A table that is not whole is there all the same, and the command does not end as if all were well."""
+    from ..core.errors import CELLS_FAILED
+
+    if failed:
+        many = f"{len(failed)} cells of this {result}" if len(failed) > 1 else f"a cell of this {result}"
+        warn(f"{many} failed, which is said in {'their' if len(failed) > 1 else 'its'} place; {way_out}")
+        sys.exit(CELLS_FAILED)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import json
 import sys
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,8 +24,11 @@ from .options import (
     Threads,
     plan_options,
 )
-from .resumable import Asked, interrupted, resumable, unfinished
-from .terminal import Bar, CellLines, say
+from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .terminal import MOST_SHOWN, Bar, CellLines, end_if_failed, say
+
+if TYPE_CHECKING:
+    from ..audit.jobs import Shown
 
 _BUDGET = "The budget"
 Leak = Annotated[
@@ -102,15 +105,15 @@ def tune(
     from ..audit.parallel import Where
     from ..audit.report import files as report
     from ..audit.spec import AuditSpec, Resources
-    from ..audit.store import ResultStore
+    from ..audit.store import ResultStore, inputs
     from ..audit.tune import files
-    from ..audit.tune.budget import Budget, option, refuse_impossible
-    from ..audit.tune.run import Check, at_work, last_word, search
+    from ..audit.tune.budget import Budget, refuse_impossible
+    from ..audit.tune.run import OTHER_SEEDS, Check, at_work, last_word, search
     from ..audit.tune.space import kinds
     from ..audit.tune.study import Study
     from ..audit.tune.trial import TuneWork, readings
     from ..core.spec import spec
-    from ..engines.folder import new_folder
+    from ..engines.taken import taken
     from ..metrics.lpips import find_weights, load_lpips
     from ..training.batches import task_of
     from ..training.plan.plan_text import change, read_plan
@@ -127,46 +130,50 @@ def tune(
     strongest = suite(budget, task, chosen.protocol.labels_stay_home)
     attacks = [spec(text, "attacks") for text in attack or []] or [Decoder.sized("quick")]
     wanted = AuditSpec(chosen, (), readings(attacks), seeds=(chosen.seed,), images=images, alone=False)
-    folder = unfinished(resume, "tune") if resume else new_folder(out, "tune")
     seeds = tuple(range(chosen.seed + 1, chosen.seed + 1 + check_seeds))
     weights = find_weights(data_dir)
     lpips = load_lpips(weights) if weights else None
     identity = f"tune {limits} {[one.name for one in study.kinds]} {chains} {wanted.identity} {attacks}"
-    store = ResultStore(folder / CELLS, identity, partial(asked.keep, folder))
-    try:
-        with Bar() as bar:
-            told = CellLines(bar)
-            work = TuneWork(wanted, loaded, limits, device, None)
-            with at_work(work, where) as there:
-                found = search(work, study, store, there, trials, told.counted)
-            resources = Resources(device, lpips, store=store, on_event=told)
-            check = Check(strongest, seeds, images=images)
-            checks = last_word(chosen, loaded, limits, found.tried, check, resources, where, told.counted)
-    except KeyboardInterrupt:
-        say(interrupted("tune", folder))
-        sys.exit(130)
-    data = files.as_data(
-        chosen, limits, found, [one for one, _ in checks], {"search": chosen.seed, "check": list(seeds)}, asked.typed
-    )
-    pick = None if data["chosen"] is None else spec(data["chosen"], "guards", imports=False)
-    files.write(data, chosen, pick, found, limits, folder)
-    if checks:
-        report.write(checks[-1][1], folder / "check", asked.typed)
-    store.clear()
+    with taken(out, "tune", resume) as folder:
+        if resume is not None:
+            refuse_finished(folder, "tune")
+        store = ResultStore(
+            folder / CELLS, identity, partial(asked.keep, folder), inputs({str(chosen.data): loaded}, weights)
+        )
+        try:
+            with Bar() as bar:
+                told = CellLines(bar)
+                work = TuneWork(wanted, loaded, limits, device, None)
+                with at_work(work, where) as there:
+                    found = search(work, study, store, there, trials, partial(_moved, bar), bar.line)
+                resources = Resources(device, lpips, store=store, on_event=told)
+                check = Check(strongest, seeds, images=images)
+                checks = last_word(
+                    chosen, loaded, limits, found.tried, check, resources, where, told.counted, bar.line
+                )
+        except KeyboardInterrupt:
+            say(interrupted("tune", folder))
+            sys.exit(130)
+        drawn = {"search": chosen.seed, "again": [chosen.seed + one for one in OTHER_SEEDS], "check": list(seeds)}
+        data = files.as_data(chosen, limits, found, [one for one, _ in checks], drawn, asked.typed)
+        pick = None if data["chosen"] is None else spec(data["chosen"], "guards", imports=False)
+        files.write(data, chosen, pick, found, limits, folder)
+        if checks:
+            report.write(checks[-1][1], folder / "check", asked.typed)
+        store.clear()
     if as_json:
         print(json.dumps({**data, "out": str(folder)}))
-        return
-    whole = [one for one in found.tried if one.whole]
-    say(
-        f"{len(found.tried)} guards tried, {len(whole)} of them by the full attack, {len(data['front'])} on the front"
-    )
-    for one, _ in checks:
-        kept = "keeps to its budgets" if not one.missed else f"misses {', '.join(map(option, one.missed))}"
-        left = "unknown" if one.leak is None else f"{one.leak:.2f}"
-        say(
-            f"{one.guard} under {len(seeds)} other seeds and the attacks of {budget!r}: leak {left}, "
-            f"{one.loss:+.1f} points lost, {one.bytes:.1f} bytes; it {kept}"
-        )
-    for line in data["binds"]:
-        say(line)
-    say(f"open {folder / 'tune.png'}" + (f"; run it: cutlayer train {folder / files.PLAN}:plan" if pick else ""))
+    else:
+        for line in files.summary(data, found, limits):
+            say(line)
+        say(f"the front: {folder / 'tune.png'}; what was tried: {folder / 'tune.csv'}")
+        if pick is not None:
+            say(f"next: cutlayer train {folder / files.PLAN}:plan")
+    failed = [*data["failed"], *store.lost]
+    end_if_failed(failed, "tune", tried_again("tune", folder) if store.lost else "what else was found is whole")
+
+
+def _moved(bar: Bar, told: "Shown") -> None:
+    """What is made now; what was found of it gets a line of its own."""
+    running = "".join(f"; {one}" for one in told.running[:MOST_SHOWN])
+    bar.show(f"{told.finished} of {told.of}{running}", told.finished / told.of)

@@ -35,5 +35,7 @@ class DiskFull(OSError):
 
 # The exit code of a command that came to its end, but with a leak budget that was not kept.
 BUDGET_NOT_KEPT = 6
+# … with a table in which cells are missing that an error has ended.
+CELLS_FAILED = 9
 
 USER_ERRORS = (ValueError, OSError, MemoryError, ProtocolError, NonFinite, Interrupted, Halt)

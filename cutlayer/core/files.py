@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -83,11 +84,12 @@ def sync(path: Path) -> None:
 
 
 def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Several files by their names: made beside the folder, and moved in when the last one is whole."""
-    with room_for(folder), tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+    """Several files by their names: none takes its name before the last one is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Not beside the folder: it may be a disk of its own, and what is around it somebody else's.
+    with room_for(folder), tempfile.TemporaryDirectory(dir=folder, suffix=WRITING) as beside:
         for name, content in contents.items():
             write_bytes(Path(beside) / name, content)
-        folder.mkdir(exist_ok=True)
         for name in contents:
             os.replace(Path(beside) / name, folder / name)
         sync(folder)
@@ -121,3 +123,5 @@ def tidy(folder: Path) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_file() and (path.name.endswith(WRITING) or path.name.startswith(_FOREIGN)):
             path.unlink(missing_ok=True)
+        elif path.is_dir() and path.name.endswith(WRITING):
+            shutil.rmtree(path, ignore_errors=True)

@@ -5,7 +5,7 @@ small network hardly computes longer. Of a large one it is the memory that takes
 nobody promises (readers, attackers) step in one pass over it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch.optim import optimizer as torchs
 
 Group = dict[str, Any]
 Kept = list[dict[str, Any]]  # of every parameter: what is remembered from step to step
+Ready = tuple[list[Tensor], list[Tensor], Kept]  # parameters that have a gradient, these, what is kept of them
+_TOGETHER = 1 << 18  # numbers of one kind that are stepped in one pass after the other, at most
 # What can be asked of an optimizer that torch does in another way.
 _ASKED = (
     "maximize",
@@ -54,7 +56,8 @@ def step(optimizer: torch.optim.Optimizer) -> None:
     with torch.no_grad():
         for group, found in zip(optimizer.param_groups, ready, strict=True):
             if found and found[0]:
-                way(group, *found)
+                for some in _by_caches(*found):
+                    way(group, *some)
 
 
 def adam(parameters: Iterable[Tensor], rate: float, **asked: Any) -> torch.optim.Adam:
@@ -79,8 +82,8 @@ def _is_usual(group: Group) -> bool:
     return type(group["lr"]) is float and not any(map(group.get, _ASKED))
 
 
-def _ready(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor], list[Tensor], Kept] | None:
-    """(parameters that have a gradient, these, what is kept of them); None: leave it to torch."""
+def _ready(optimizer: torch.optim.Optimizer, group: Group) -> Ready | None:
+    """What a step of them takes; None: leave it to torch."""
     parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
     gradients = [parameter.grad for parameter in parameters]
     if any(map(_IS_SPARSE, gradients)) or any(map(Tensor.is_complex, gradients)):
@@ -93,6 +96,23 @@ def _ready(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[Tensor]
     if not all(kept):
         return None
     return parameters, gradients, kept  # type: ignore[return-value]
+
+
+def _by_caches(parameters: list[Tensor], gradients: list[Tensor], kept: Kept) -> Iterator[Ready]:
+    """All of them at once on a GPU, or where they are few numbers; else some after the others. An optimizer passes
+    over its numbers several times, and takes them from memory each time where they are more than the caches hold."""
+    sizes = [parameter.numel() for parameter in parameters]
+    if sum(sizes) <= _TOGETHER or not parameters[0].is_cpu:
+        yield parameters, gradients, kept
+        return
+    first = 0
+    while first < len(sizes):
+        last, numbers = first + 1, sizes[first]
+        while last < len(sizes) and numbers + sizes[last] <= _TOGETHER:
+            numbers += sizes[last]
+            last += 1
+        yield parameters[first:last], gradients[first:last], kept[first:last]
+        first = last
 
 
 def _lie_together(group: Group, gradients: list[Tensor]) -> bool:

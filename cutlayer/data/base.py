@@ -40,14 +40,20 @@ class Source(Spec, ABC):
 
     about: ClassVar[About]
     limit: int | None  # keep only so many training samples, class-balanced; the test set stays whole
-    # How clients vary the images they learn from ("crop", "flip", "crop+flip"); sources of photographs have a field.
+    # How clients vary the images they learn from ("crop", "flip", "crop+flip"); sources of images have a field.
     augment: ClassVar[str] = ""
+    mirrors: ClassVar[bool] = True  # whether the mirror image of a sample is one of the same class
 
     def __post_init__(self) -> None:
         if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
             raise ValueError(f"limit is how many training samples to keep, at least 1; got {self.limit!r}")
         if self.augment not in AUGMENTATIONS:
             raise ValueError(f"augment is one of {', '.join(map(repr, AUGMENTATIONS))}; got {self.augment!r}")
+        if "flip" in self.augment and not self.mirrors:
+            raise ValueError(
+                f"{type(self).__name__}: a mirror image is not of the same class, so these are moved only: "
+                f"augment='crop' in place of {self.augment!r}"
+            )
 
     @abstractmethod
     def read(self, folder: Path | None) -> Loaded:

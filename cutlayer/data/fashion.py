@@ -29,6 +29,7 @@ class Fashion(Source):
     )
 
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def read(self, folder: Path | None) -> Loaded:
         images = torch.from_numpy(read_idx(FOLDER / "fashion-images-idx3-ubyte.gz", (ALL, SIDE, SIDE)))

@@ -50,6 +50,7 @@ class FashionMNIST(Source):
     )
 
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def read(self, folder: Path | None) -> Loaded:
         return Loaded(

@@ -41,8 +41,9 @@ class GTSRB(Source):
         name="German Traffic Sign Recognition Benchmark",
         licence="none stated with the files; public for research (Stallkamp et al., 2012)",
         origin=(
-            "The folders are those of GTSRB_Final_Training_Images.zip, GTSRB_Final_Test_Images.zip and "
-            "GTSRB_Final_Test_GT.zip at benchmark.ini.rub.de."
+            "Or GTSRB/Final_Training/Images/, GTSRB/Final_Test/Images/ and GTSRB/GT-final_test.csv, out of "
+            "GTSRB_Final_Training_Images.zip, GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip at "
+            "benchmark.ini.rub.de."
         ),
         shape=(3, SIDE, SIDE),
         classes=len(CLASSES),
@@ -51,6 +52,8 @@ class GTSRB(Source):
     )
 
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
+    mirrors: ClassVar[bool] = False  # "keep left" would be "keep right"
 
     def read(self, folder: Path | None) -> Loaded:
         root = home(folder)

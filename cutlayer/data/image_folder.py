@@ -36,6 +36,7 @@ class ImageFolder(Source):
     size: Size | None = None
     skip_broken: bool = False
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,6 +38,8 @@ class MNIST(Source):
     )
 
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
+    mirrors: ClassVar[bool] = False  # a mirrored digit is none
 
     def read(self, folder: Path | None) -> Loaded:
         return Loaded(

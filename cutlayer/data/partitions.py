@@ -1,6 +1,7 @@
 """Which client holds which samples: by chance, by label or by identity."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..core.seeds import derive, generator
 from ..core.spec import Spec
 from .base import Samples
+from .refill import any_samples, of_own_labels, whole_identities
 
 __all__ = ["IID", "ByIdentity", "Dirichlet", "Labels"]
 
@@ -63,23 +65,18 @@ class Dirichlet(Partition):
     def __post_init__(self) -> None:
         if not 0 < self.alpha < float("inf"):
             raise ValueError(f"alpha is how even the shares are, above 0 and finite; got {self.alpha}")
-        if not isinstance(self.minimum, int) or self.minimum < 1:
-            raise ValueError(f"minimum is the fewest samples a client may have, at least 1; got {self.minimum}")
+        _check_minimum(self.minimum)
 
     def _owners(self, samples: Samples, clients: int, seed: int) -> Tensor:
         _need_classes(self, samples)
         # numpy's sampler stays exact for tiny alpha, where normalised gamma draws underflow to 0/0.
         random = np.random.default_rng(seed)
-        if self.refill and clients * self.minimum <= len(samples):
-            return _refilled(self._draw(samples.y, clients, random), clients, self.minimum, random)
-        for _ in range(TRIES if clients * self.minimum <= len(samples) else 0):
+
+        def deal() -> Tensor:
             owner = self._draw(samples.y, clients, random)
-            if owner.bincount(minlength=clients).min() >= self.minimum:
-                return owner
-        raise ValueError(
-            f"{self!r}: no draw gave {clients} clients {self.minimum} or more of {len(samples)} samples: "
-            "raise alpha, lower minimum, give refill=True, or use fewer clients or more samples"
-        )
+            return any_samples(owner, clients, self.minimum, random) if self.refill else owner
+
+        return _enough(self, deal, len(samples), clients)
 
     def _draw(self, y: Tensor, clients: int, random: np.random.Generator) -> Tensor:
         owner = torch.empty(len(y), dtype=torch.int64)
@@ -96,11 +93,17 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True, repr=False)
 class Labels(Partition):
-    """Every client holds exactly m of the labels; those who share a label share its samples evenly."""
+    """Every client holds exactly m of the labels; those who share a label share its samples evenly.
+
+    With `refill` small clients get samples of labels they hold from others, who keep one of each at least.
+    """
 
     m: int
+    minimum: int = 1  # as for `Dirichlet`
+    refill: bool = False
 
     def __post_init__(self) -> None:
+        _check_minimum(self.minimum)
         if not isinstance(self.m, int) or self.m < 1:
             raise ValueError(f"m is how many labels a client holds, at least 1; got {self.m}")
 
@@ -115,6 +118,14 @@ class Labels(Partition):
                 f"and samples would be left over: use m >= {-(-len(labels) // clients)} or more clients"
             )
         draw = generator(seed)
+
+        def deal() -> Tensor | None:
+            owner = self._draw(samples, clients, labels, sizes, draw)
+            return of_own_labels(owner, samples.y, clients, self.minimum, draw) if self.refill else owner
+
+        return _enough(self, deal, len(samples), clients)
+
+    def _draw(self, samples: Samples, clients: int, labels: Tensor, sizes: Tensor, draw: torch.Generator) -> Tensor:
         holds = _holders(len(labels), clients, self.m, draw)
         owner = torch.empty(len(samples), dtype=torch.int64)
         for label, size, column in zip(labels, sizes, holds.T, strict=True):
@@ -131,7 +142,16 @@ class Labels(Partition):
 
 @dataclass(frozen=True, repr=False)
 class ByIdentity(Partition):
-    """All samples of a person, writer or device stay with one client; identities are dealt out evenly."""
+    """All samples of a person, writer or device stay with one client; identities are dealt out evenly.
+
+    With `refill` small clients get whole persons of the largest ones.
+    """
+
+    minimum: int = 1  # as for `Dirichlet`
+    refill: bool = False
+
+    def __post_init__(self) -> None:
+        _check_minimum(self.minimum)
 
     def _owners(self, samples: Samples, clients: int, seed: int) -> Tensor:
         if samples.identity is None:
@@ -139,27 +159,43 @@ class ByIdentity(Partition):
                 "ByIdentity needs samples that say whom they belong to; these do not: choose a source with "
                 "identities (Faces with its identity, an .npz file with an array `identity`) or IID()"
             )
-        people, who = samples.identity.unique(return_inverse=True)
+        people, who, sizes = samples.identity.unique(return_inverse=True, return_counts=True)
         if len(people) < clients:
             raise ValueError(f"{len(people)} identities cannot fill {clients} clients: use {len(people)} or fewer")
-        return (torch.randperm(len(people), generator=generator(seed)) % clients)[who]
+        draw = generator(seed)
+
+        def deal() -> Tensor | None:
+            owner = torch.randperm(len(people), generator=draw) % clients
+            refilled = whole_identities(owner, sizes, clients, self.minimum) if self.refill else owner
+            return None if refilled is None else refilled[who]
+
+        return _enough(self, deal, len(samples), clients)
+
+
+def _check_minimum(minimum: object) -> None:
+    if not isinstance(minimum, int) or minimum < 1:
+        raise ValueError(f"minimum is the fewest samples a client may have, at least 1; got {minimum}")
+
+
+def _enough(
+    partition: Dirichlet | Labels | ByIdentity, deal: Callable[[], Tensor | None], count: int, clients: int
+) -> Tensor:
+    """The first deal that leaves everyone the minimum; None is one that could not be refilled."""
+    for _ in range(TRIES if clients * partition.minimum <= count else 0):
+        owner = deal()
+        if owner is not None and owner.bincount(minlength=clients).min() >= partition.minimum:
+            return owner
+    ways = ["raise alpha"] if isinstance(partition, Dirichlet) else []
+    ways += ["lower minimum"] + ([] if partition.refill else ["give refill=True"])
+    raise ValueError(
+        f"{partition!r}: no draw gave {clients} clients {partition.minimum} or more of {count} samples: "
+        f"{', '.join(ways)}, or use fewer clients or more samples"
+    )
 
 
 def _need_classes(partition: Partition, samples: Samples) -> None:
     if samples.y.dim() > 1:
         raise ValueError(f"{partition} goes by the class of a sample, and here every pixel has its own: use IID()")
-
-
-def _refilled(owner: Tensor, clients: int, minimum: int, random: np.random.Generator) -> Tensor:
-    """The smallest client gets some of the largest one's samples, by lot, until everyone has the minimum."""
-    owner = owner.clone()
-    while (sizes := owner.bincount(minlength=clients)).min() < minimum:
-        small, large = int(sizes.argmin()), int(sizes.argmax())
-        # No more than makes them equal: the largest may give to several.
-        given = min(minimum - int(sizes[small]), max(1, int(sizes[large] - sizes[small]) // 2))
-        rows = random.permutation((owner == large).nonzero().flatten().numpy())[:given]
-        owner[torch.from_numpy(rows)] = small
-    return owner
 
 
 def _holders(labels: int, clients: int, m: int, draw: torch.Generator) -> Tensor:

@@ -1,7 +1,5 @@
 """Film reviews, good or bad, as hashed bags of words."""
 
-import gzip
-import json
 import re
 import zlib
 from dataclasses import dataclass
@@ -11,15 +9,16 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from .base import About, CorruptData, Loaded, Samples, Source, find
+from .base import About, Loaded, Samples, Source
+from .imdb_files import CLASSES, FORMS, LICENCE, ORIGIN, SIZES, read_reviews
+from .text_files import TextRows
 
-FILES = ("imdb/train.jsonl.gz", "imdb/test.jsonl.gz")
 MARKUP, WORD = re.compile(r"<[^<>]{1,20}>"), re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 
 
 @dataclass(frozen=True, repr=False)
 class Reviews(Source):
-    """Film reviews (IMDB), 2,048 features, 8,000 + 4,000, 2 classes; lines of JSON, gzipped, in imdb/.
+    """Film reviews (IMDB), 2,048 features, 8,000 + 4,000, 2 classes; lines of JSON in imdb/ or aclImdb/.
 
     A text is lowered and cut into words; a word goes to the feature CRC-32(word) modulo `features`. A feature is
     log(1 + how often its words occur), and each row is scaled to length 1: floats, none below 0, alike everywhere.
@@ -27,12 +26,12 @@ class Reviews(Source):
 
     about: ClassVar[About] = About(
         name="Large Movie Review Dataset (IMDB)",
-        licence="none stated (Maas et al., 2011); the texts belong to their writers",
-        origin='A line is {"label": 0 or 1, "text": "..."}.',
+        licence=LICENCE,
+        origin=ORIGIN,
         shape=(2048,),
         classes=2,
-        sizes=((8_000, 4_000), (25_000, 25_000)),
-        forms=(FILES,),
+        sizes=SIZES,
+        forms=FORMS,
     )
 
     features: int = 2048
@@ -44,9 +43,9 @@ class Reviews(Source):
             raise ValueError(f"features is how many numbers describe a text, at least 1; got {self.features!r}")
 
     def read(self, folder: Path | None) -> Loaded:
-        train, test = (find(folder, name, origin=self.about.origin) for name in FILES)
         places = _Places(self.features)
-        return Loaded(read_texts(train, places), read_texts(test, places), ("negative", "positive"))
+        train, test = (as_bags(rows, places) for rows in read_reviews(folder))
+        return Loaded(train, test, CLASSES)
 
 
 class _Places(dict[str, int]):
@@ -67,28 +66,6 @@ def bag(text: str, places: _Places) -> np.ndarray:
     return row / max(np.linalg.norm(row), np.finfo(np.float32).tiny)
 
 
-def read_texts(path: Path, places: _Places) -> Samples:
-    """A sample for each line of `path`."""
-    rows, labels = [], []
-    try:
-        with gzip.open(path) as file:
-            for number, line in enumerate(file, 1):
-                text, label = _line(path, number, line)
-                rows.append(bag(text, places))
-                labels.append(label)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise CorruptData(path, f"the gzip stream is damaged or cut short ({error})") from error
-    if not rows:
-        raise CorruptData(path, "it holds no line")
-    return Samples(torch.from_numpy(np.stack(rows)), torch.tensor(labels))
-
-
-def _line(path: Path, number: int, line: bytes) -> tuple[str, int]:
-    try:
-        content = json.loads(line)
-        text, label = content["text"], content["label"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptData(path, f"line {number} is not a text and its label ({error})") from error
-    if not isinstance(text, str) or label not in (0, 1):
-        raise CorruptData(path, f"line {number} should have a text and a label 0 or 1, the label is {label!r}")
-    return text, int(label)
+def as_bags(rows: TextRows, places: _Places) -> Samples:
+    """A sample for each text."""
+    return Samples(torch.from_numpy(np.stack([bag(text, places) for text in rows.texts])), torch.tensor(rows.labels))

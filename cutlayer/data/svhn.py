@@ -33,6 +33,7 @@ class SVHN(Source):
 
     limit: int | None = None
     augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
+    mirrors: ClassVar[bool] = False  # a mirrored digit is none
 
     def read(self, folder: Path | None) -> Loaded:
         train, test = (find(folder, *self.about.places(at), origin=self.about.origin) for at in (0, 1))

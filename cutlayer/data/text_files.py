@@ -23,9 +23,10 @@ class TextRows:
     labels: list[Any]  # empty where none were asked for
     first: int = 1  # number of the first row in the file
     names: tuple[str, ...] = ()  # of the labels 0, 1, …, where the file has them
+    files: list[Path] | None = None  # of each text, where each has one of its own
 
     def place(self, row: int) -> str:
-        return f"{self.path}, line {row + self.first}"
+        return f"{self.path}, line {row + self.first}" if self.files is None else str(self.files[row])
 
 
 def read_texts(path: Path, text: str, label: str | None) -> TextRows:

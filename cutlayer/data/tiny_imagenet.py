@@ -30,7 +30,7 @@ class TinyImageNet(Source):
     about: ClassVar[About] = About(
         name="Tiny-ImageNet",
         licence="ImageNet's terms: research and education, not commercial",
-        origin="The folders are those of tiny-imagenet-200.zip at cs231n.stanford.edu.",
+        origin="Or tiny-imagenet-200/, the folder of tiny-imagenet-200.zip at cs231n.stanford.edu.",
         shape=(3, SIDE, SIDE),
         classes=KINDS,
         sizes=((7_200, 800), (100_000, 10_000)),

@@ -45,7 +45,7 @@ class UTKFace(Source):
     about: ClassVar[About] = About(
         name="UTKFace",
         licence="research only, not commercial; real people: keep their faces out of public artefacts",
-        origin="UTKFace/ is the folder of aligned and cropped faces of susanqq.github.io/UTKFace.",
+        origin="Or UTKFace/, the folder of aligned and cropped faces of susanqq.github.io/UTKFace.",
         shape=(3, SIDE, SIDE),
         classes=2,
         sizes=((3_200, 800), (21_335, 2_370)),
@@ -57,6 +57,7 @@ class UTKFace(Source):
     size: Size = SIDE
     skip_broken: bool = False  # of the folder: leave out pictures that do not decode, and say how many
     limit: int | None = None
+    augment: str = ""  # type: ignore[misc]  # a class variable elsewhere
 
     def __post_init__(self) -> None:
         super().__post_init__()

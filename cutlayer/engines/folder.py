@@ -1,9 +1,7 @@
 """A run's folder on disk: its plan and secrets, each file whole or not there."""
 
 import json
-import os
 from dataclasses import fields, replace
-from datetime import datetime
 from pathlib import Path
 
 from .. import __version__
@@ -20,39 +18,8 @@ from ..training.plan.plan_text import refuse_old_names
 TRANSCRIPT = "transcript.bin"
 RESULT = "result.json"
 SCALE = "input_scale.json"
-LOCK = ".lock"
 WORDS = "words.txt"
 SECRET = "private.json"
-
-
-def new_folder(out: Path | None, kind: str) -> Path:
-    """Where results go. A folder that already holds something is refused: results are never overwritten."""
-    folder = out or Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists and is not empty: choose another --out, or --resume a training run")
-    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
-    if not os.access(above, os.W_OK):
-        raise PermissionError(f"no permission to write in {above}: choose another --out")
-    return folder
-
-
-class FolderLock:
-    """While it is held no other process goes on in a folder: two of one identity would undo each other's steps."""
-
-    def __init__(self, folder: Path):
-        import fcntl  # not on every system; there nobody is kept out
-
-        self._file = (folder / LOCK).open("a")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.close()
-            raise BlockingIOError(
-                f"another process goes on in {folder}: wait until it has ended, or choose another --out"
-            ) from error
-
-    def release(self) -> None:
-        self._file.close()
 
 
 def refuse_finished(folder: Path) -> None:
@@ -76,8 +43,11 @@ def load_plan(folder: Path, given: Plan | None = None) -> Plan:
     try:
         told = json.loads(path.read_text())
         text = told["plan"]
-    except (ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{folder} cannot be resumed: {error}") from error
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(
+            f"{path} is damaged, and {folder} cannot go on without it ({error}): put back a copy of it, or begin "
+            "anew with another --out"
+        ) from error
     secret = known_secret(folder)
     checkpoint.refuse_other_version(told.get("version"), folder)
     refuse_old_names(text)
@@ -143,9 +113,26 @@ def typable(plan: Plan) -> bool:
         return False
 
 
-def write_plan(plan: Plan, folder: Path) -> None:
-    told = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
+def write_plan(plan: Plan, folder: Path, data: str) -> None:
+    """`data` is the fingerprint of what it learns from and is tested on."""
+    told = {
+        "version": __version__,
+        "plan": repr(plan),
+        "fingerprint": plan.fingerprint(),
+        "code": plan.code(),
+        "data": data,
+    }
     checkpoint.write_text(folder / "plan.json", json.dumps(told, indent=1))
+
+
+def refuse_other_data(folder: Path, plan: Plan, data: str) -> None:
+    """The name of a data set says little of what lies in a folder under it."""
+    begun = json.loads((folder / "plan.json").read_text()).get("data", data)
+    if begun != data:
+        raise ValueError(
+            f"{folder} was begun with other samples than those of {plan.data} that are at hand now: name the folder "
+            "that holds the ones it was begun with by --data-dir, or begin anew without --resume"
+        )
 
 
 def keep_scale(folder: Path, scale: Scale | None) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .codecs.base import Codec
 from .codecs.half import BFLOAT16, PLAIN, Half, form_of, may_fit
 from .codecs.parts.bits import MOST_ELEMENTS, on_host, rows_of
-from .codecs.prefix import Prefix, zeros_at_ends
+from .codecs.prefix import Prefix, zeros_at_ends, zeros_before_values
 from .codecs.raw import Raw
 from .codecs.sparse import Sparse
 from .counting import counted_there
@@ -64,15 +64,16 @@ def _chosen(shape: tuple[int, ...], each: int, facts: Sequence[int], below: floa
 
 def _without_zeros(found: NDArray[Any], shape: tuple[int, ...], below: float) -> tuple[Codec, int]:
     """The best of leaving out nothing, any zeros, or those at the ends of rows."""
-    each, elements, nonzero = found.itemsize, len(found), int(np.count_nonzero(found))
+    is_kept = found != 0  # numpy compares and counts truth values faster than it counts words
+    each, elements, nonzero = found.itemsize, len(found), int(np.count_nonzero(is_kept))
     if nonzero == elements or nonzero * each >= below:  # nothing to leave out, whichever way; or not enough
         return RAW, elements * each
     best, (rows, length) = _any_zeros(elements, nonzero, each), rows_of(shape)
     # Prefixes leave out the zeros at the ends of rows: this many of them are needed to win.
     needed = elements - (best[1] - 1 - PREFIX.size_of(rows, length, 0, each)) // each
-    if needed > elements - nonzero:
+    if zeros_before_values(is_kept, length) > elements - nonzero - needed:
         return best
-    ends = zeros_at_ends(found.reshape(rows, length), needed)
+    ends = zeros_at_ends(is_kept.reshape(rows, length), needed)
     return best if ends < needed else (PREFIX, PREFIX.size_of(rows, length, elements - ends, each))
 
 

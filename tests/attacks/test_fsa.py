@@ -10,6 +10,7 @@ from cutlayer.attacks.parts.autoencoder import Autoencoder, Encoder, Inverse
 from cutlayer.attacks.parts.view import View
 from cutlayer.audit.judge import judge
 from cutlayer.audit.victim import Victim
+from cutlayer.core.message import Kind, Message
 from cutlayer.data import Digits
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import SEAL, KAnonymous, LightSplit, NoGuard, Noise
@@ -32,6 +33,22 @@ def test_it_works_in_every_form_against_every_kind_of_guard(guard):
 def test_float64(double):
     run = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
     assert judge(SMALL, Victim(run, 16), run.parts, seed=0)[0]["n"] == 16
+
+
+def test_how_right_a_translation_is_can_be_told():
+    """Where the client's head is the attacker's own encoder and a translation changes nothing, there is no error."""
+    run = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
+    run.train()
+    victim = Victim(run, 16)
+    row, _ = judge(SMALL, victim, run.parts, seed=0)
+    assert row["feature_mse"] > 0 and -1 <= row["feature_cosine"] < 1
+    known = Knowledge(
+        task=TASK, aux=samples(40, 3).x, guard=KnownGuard(NoGuard(), CUT, 5, TASK), observed=victim.messages
+    )
+    attacker, images = SMALL.attacker(known.only(SMALL.needs), 7), samples(9, 5).x
+    attacker.translate, attacker.x = torch.nn.Identity(), attacker.y
+    sent = [Message(Kind.FORWARD, 0, 0, {"z": attacker.auto.encoder(images).detach()})]
+    torch.testing.assert_close(attacker.read(sent), attacker.features(images))
 
 
 def to_client(guard, form):

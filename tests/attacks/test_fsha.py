@@ -14,6 +14,7 @@ from cutlayer.audit.judge import judge
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.victim import Victim
+from cutlayer.core.batch import Batch
 from cutlayer.core.message import Kind, Message
 from cutlayer.data import Digits
 from cutlayer.data.base import Loaded
@@ -155,6 +156,21 @@ def test_it_hijacks_every_protocol(protocol):
     hijacked, attacker, *_ = hijack(SMALL, Training(run.plan, run.parts, TASK))
     assert attacker.count == hijacked.progress.step
     assert judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]["n"] == 16
+
+
+def test_how_near_the_client_has_come_to_the_pilot_is_told():
+    """Where the client sends what the pilot would, the two are the same; as it was driven here they are not."""
+    guard = LightSplit(ratio=4)
+    attacker, images = attacker_of(replace(SMALL, knows="matched+lift"), guard), samples(9, 5).x
+    client = attacker.view.copies[0]
+    seen = client(attacker.pilot.encoder(images), Batch(images, torch.zeros(9), seed=0)).seen
+    there = attacker.read([Message(Kind.FORWARD, 0, 0, {"z": seen})])
+    assert there.shape == (9, *CUT)
+    torch.testing.assert_close(there, attacker.features(images))
+    run = LocalRun(tiny_plan(epochs=1, batch_size=8), tiny_parts(), classes=TASK.classes)
+    hijacked, attacker, *_ = hijack(SMALL, Training(run.plan, run.parts, TASK))
+    row = judge(SMALL, Victim(hijacked, 16), run.parts, 0, attacker=attacker)[0]
+    assert row["feature_mse"] > 0 and -1 <= row["feature_cosine"] < 1
 
 
 def test_float64(double):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from text_toys import VOCABULARY, text_parts, text_plan
 
-from cutlayer.attacks.moved_rows import commonest_words, moved_rows, told
+from cutlayer.attacks.parts.moved_rows import commonest_words, moved_rows, told
 from cutlayer.audit.words_told import WordsTold, in_words
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, Gaussian

@@ -12,6 +12,7 @@ from cutlayer.attacks import Decoder
 from cutlayer.audit.alone import ALONE, EQUAL_COST, alone_plan, baselines, train_alone
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.report.terminal import print_table
 from cutlayer.audit.rows import Verdict
 from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.split_buys import bought, in_words, over_seeds
@@ -203,6 +204,6 @@ def test_the_report_begins_with_it_and_the_table_has_both_rows(made, capsys):
     page = unescape(report.html(made, {"tradeoff.png": b"", "reconstructions.png": b""}, "x"))
     first = report.as_data(made, "x")["split_buys_words"][0]
     assert page.index(first) < page.index("An audit of") and page.count(EQUAL_COST) == 1
-    report.print_table(made)
+    print_table(made)
     shown = capsys.readouterr().err
     assert first in shown and EQUAL_COST in shown and shown.count("nothing leaves") == 2

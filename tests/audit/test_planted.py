@@ -7,8 +7,10 @@ import torch
 from toys import samples, tiny_plan
 from verdict_rows import COST, FLOORS, named
 
-from cutlayer.audit.matrix import Audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.report import pictures
+from cutlayer.audit.report.terminal import print_table
+from cutlayer.audit.result import Audit
 from cutlayer.audit.rows import picture_key
 from cutlayer.audit.uncertainty import intervals, sampled
 from cutlayer.metrics.bootstrap import RECOGNISED
@@ -48,7 +50,7 @@ def said(found, capsys):
     (judged,) = [one for one in data["verdicts"] if one["guard"] == "Planted()"]
     page = report.html(found, {"tradeoff.png": b"", "reconstructions.png": b""}, "x")
     assert f'<span class="tag">{judged["graded"]}</span>\n<h3>Planted()</h3>' in page
-    report.print_table(found)
+    print_table(found)
     printed = capsys.readouterr().err
     line, *_ = [line for line in printed.splitlines() if line.startswith(" Planted()")]
     assert line.rstrip().endswith(judged["graded"])
@@ -119,9 +121,9 @@ def test_labels_that_are_read_are_in_the_verdict(capsys):
 
 def test_the_images_that_were_read_best_are_shown(monkeypatch):
     shown = []
-    monkeypatch.setattr(report, "grid", lambda lines, labels: shown.extend(lines) or b"drawn")
+    monkeypatch.setattr(pictures, "grid", lambda lines, labels: shown.extend(lines) or b"drawn")
     tail = GREY.clone()
     tail[::10] = TRUTH[::10]
-    assert report.read_best(audited(tail)) == b"drawn"
+    assert pictures.read_best(audited(tail)) == b"drawn"
     (original, truth), (_, made) = shown[-2:]
     assert original == "Planted()\noriginal" and torch.equal(truth, made), "the ten that came back whole"

@@ -104,8 +104,9 @@ def test_a_guard_that_nobody_tried_is_left_out_by_name_and_no_row_at_all_is_refu
 
 
 def test_a_bug_is_no_refusal():
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        ran(Lacking("bug", (repr(NoGuard()),)), guards=())
+    found = ran(Lacking("bug", (repr(NoGuard()),)), guards=())
+    assert len(found.failed) == 1 and "it failed: RuntimeError" in found.not_tried[0]["why"]
+    assert "cannot be multiplied" in found.not_tried[0]["why"]
     with pytest.raises(ValueError, match="scores"), refusals(READER):
         raise ValueError("scores have another shape")
     with pytest.raises(NotTried), refusals(READER):

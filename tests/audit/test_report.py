@@ -11,6 +11,8 @@ from toys import samples, tiny_plan
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.report.pictures import reconstructions, tradeoff
+from cutlayer.audit.report.shown import one_of_each
 from cutlayer.audit.report.tidy import without_empty_columns
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.data.base import Loaded
@@ -50,7 +52,7 @@ def test_a_failed_attack_is_shown_as_failed(result, tmp_path):
     rows = [{**row, "valid": False, "why_invalid": "the attack failed its control: so it did"} for row in result.rows]
     failed = replace(result, rows=rows)
     page = report.html(
-        failed, {"tradeoff.png": report.tradeoff(failed), "reconstructions.png": report.reconstructions(failed)}, "x"
+        failed, {"tradeoff.png": tradeoff(failed), "reconstructions.png": reconstructions(failed)}, "x"
     )
     assert page.count("not valid: the attack failed its control") == 2
     assert "nothing can be said" in page
@@ -62,7 +64,7 @@ def test_text_from_outside_cannot_become_markup(result):
 
 
 def test_the_first_pictures_show_every_class_once(result):
-    first = report._one_of_each(result.labels)[:3]
+    first = one_of_each(result.labels)[:3]
     assert sorted(result.labels[first].tolist()) == [0, 1, 2]
 
 

@@ -11,8 +11,11 @@ from toys import samples, tiny_plan
 from verdict_rows import COST, FLOORS, named, pictured
 
 from cutlayer.attacks import Attack, Attacker
-from cutlayer.audit.matrix import Audit, audit
+from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
+from cutlayer.audit.report import pictures
+from cutlayer.audit.report.terminal import print_table
+from cutlayer.audit.result import Audit
 from cutlayer.audit.rows import picture_key
 from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
@@ -67,7 +70,7 @@ def drawn(monkeypatch, draw, *args):
         plt.close(figure)
         return b""
 
-    monkeypatch.setattr(report, "png", look)
+    monkeypatch.setattr(pictures, "png", look)
     draw(*args)
     return seen
 
@@ -79,7 +82,7 @@ def test_beside_each_guard_stand_the_pictures_of_the_row_that_counts_for_it(monk
         row("g", 0.7, "A"), row("g", 0.5, "B"),
         row("h", 0.95, "A", why=CONTROL_FAILED), row("h", 0.3, "B"),
     )  # fmt: skip
-    lines = drawn(monkeypatch, report.reconstructions, found)
+    lines = drawn(monkeypatch, pictures.reconstructions, found)
     assert [label.split("\n") for label, _ in lines] == [
         ["original"], ["none", "SSIM 0.90"], ["g", "SSIM 0.70"], ["h", "SSIM 0.30"],
     ]  # fmt: skip
@@ -90,7 +93,7 @@ def test_beside_each_guard_stand_the_pictures_of_the_row_that_counts_for_it(monk
 
 def test_a_guard_whose_attacks_all_failed_is_shown_as_such_with_its_pictures(monkeypatch):
     found = audited(row("none", 0.9), row("g", 0.2, why=CONTROL_FAILED))
-    (label, greys) = drawn(monkeypatch, report.reconstructions, found)[-1]
+    (label, greys) = drawn(monkeypatch, pictures.reconstructions, found)[-1]
     assert label == "g\nattack failed"
     assert greys == pytest.approx([float(found.pictures["g | A"].mean())] * 3)
 
@@ -101,7 +104,7 @@ def test_of_several_seeds_pictures_and_figure_are_those_of_the_one_whose_origina
         row("none", 0.8, "A"), row("none", 0.6, "B"), row("g", 0.5, "A"), row("g", 0.3, "B"),
         row("none", 0.7, "A", seed=1), row("none", 0.9, "B", seed=1), row("g", 0.95, "B", seed=1),
     )  # fmt: skip
-    lines = drawn(monkeypatch, report.reconstructions, found)
+    lines = drawn(monkeypatch, pictures.reconstructions, found)
     assert [label.split("\n") for label, _ in lines] == [
         ["original, seed 0"], ["none", "SSIM 0.80"], ["g", "SSIM 0.50"],
     ]  # fmt: skip
@@ -159,7 +162,7 @@ def test_each_column_shows_one_image_and_what_was_made_of_it(monkeypatch):
     """Every class once, in the order of classes, and never the reconstruction of another image below an original."""
     labels = torch.tensor([2, 0, 1, 0])
     truth = torch.arange(4).div(10).reshape(4, 1, 1, 1).expand(4, 1, 12, 12)
-    lines = drawn(monkeypatch, report.grid, [("original", truth), ("guess", truth + 0.5)], labels)
+    lines = drawn(monkeypatch, pictures.grid, [("original", truth), ("guess", truth + 0.5)], labels)
     assert lines[0][1] == pytest.approx([0.1, 0.2, 0.0, 0.3])
     assert lines[1][1] == pytest.approx([0.6, 0.7, 0.5, 0.8])
 
@@ -223,7 +226,7 @@ def test_the_file_of_an_audit_has_every_row():
 
 
 def test_the_table_of_a_terminal_has_a_line_for_every_guard(capsys):
-    report.print_table(audited(*MIXED))
+    print_table(audited(*MIXED))
     lines = capsys.readouterr().err.splitlines()
     (failed,) = [line for line in lines if line.startswith(" h ")]
     assert "0.150" in failed and "unknown" in failed
@@ -254,8 +257,8 @@ def test_the_number_of_a_guard_is_that_of_its_mark_in_the_plot(monkeypatch):
         plt.close(figure)
         return b""
 
-    monkeypatch.setattr(report, "png", look)
-    report.tradeoff(audited(row("none", 0.9), row("x", 0.4, why=CONTROL_FAILED), row("g", 0.3, accuracy=0.7)))
+    monkeypatch.setattr(pictures, "png", look)
+    pictures.tradeoff(audited(row("none", 0.9), row("x", 0.4, why=CONTROL_FAILED), row("g", 0.3, accuracy=0.7)))
     assert marks == {"0": (0.9, 0.9), "2": (0.3, 0.7)}
 
 

@@ -19,6 +19,7 @@ from cutlayer.audit.matrix import audit
 from cutlayer.audit.recording import attack_recording
 from cutlayer.audit.report import files
 from cutlayer.audit.report.row_plots import best_records
+from cutlayer.audit.report.terminal import print_table
 from cutlayer.audit.row_scores import of_column, spread, worth
 from cutlayer.audit.rows import picture_key
 from cutlayer.audit.spec import AuditSpec
@@ -347,7 +348,7 @@ def test_a_table_is_audited_from_training_to_report(tmp_path):
     assert "The record that was read best" in page
     assert "Column by column" in page and "best-read column" in page and "60 private records" in page
     assert (tmp_path / "out" / "columns.png").stat().st_size > 1000
-    files.print_table(result)
+    print_table(result)
 
 
 def test_series_are_audited_from_training_to_report(tmp_path):
@@ -362,7 +363,7 @@ def test_series_are_audited_from_training_to_report(tmp_path):
     assert strays(json.loads((tmp_path / "out" / "audit.json").read_text())) == []
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The series that were read best" in page and "spectral error" in page
-    files.print_table(result)
+    print_table(result)
 
 
 def test_a_recording_of_a_table_is_attacked_column_by_column(tmp_path):

@@ -173,7 +173,7 @@ def test_what_crosses_is_what_was_asked_for():
 @pytest.mark.parametrize("tls", [False, True])
 def test_step(tls):
     found = bench_deploy._grpc_step(1, tls=tls)
-    assert found.goal == ">= 0.67" and found.ratio > 0
+    assert found.goal == ">= 0.667" and found.ratio > 0
 
 
 def test_train():

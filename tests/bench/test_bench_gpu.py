@@ -4,22 +4,31 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import TASK, samples, tiny_plan
+from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
-from cutlayer.audit.matrix import why_unfit
+from cutlayer.audit.fit import why_unfit
 from cutlayer.bench import gpu_audit, gpu_stream
 from cutlayer.bench import run as bench
-from cutlayer.bench.gpu import ENTRIES
+from cutlayer.bench.gpu import ENTRIES, UNCOUNTED, alternate
 from cutlayer.core.batch import Task
 from cutlayer.data.base import Loaded
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit
+from cutlayer.training.faster import AS_ALWAYS
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here: cutlayer bench gpu measures it")
 def test_they_are_listed_and_left_out_without_a_gpu():
     assert (ENTRIES | gpu_audit.ENTRIES | gpu_stream.ENTRIES).items() <= bench.ENTRIES.items()
     assert bench.run(["gpu.", "stream.gpu"], quick=True) == []
+
+
+def test_a_training_and_the_plain_loop_have_their_epochs_by_turns():
+    plan, turns = tiny_plan(epochs=UNCOUNTED + 2, batch_size=8), []
+    run = LocalRun(plan, tiny_parts(24), classes=TASK.classes)
+    mine, theirs = alternate(run, AS_ALWAYS, lambda: turns.append(run.progress.epoch))
+    assert turns == [1, 2, 3, 4] and mine > 0 < theirs
 
 
 # ------------------------------------------------------------------ gpu.audit, where there is none

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from cutlayer.bench.edge import Core, edge, exported, lines
 from cutlayer.cli.app import app
 from cutlayer.guards import LFQ, LightSplit
+from cutlayer.nets import TextEncoder
 from cutlayer.training.facts.schemes import SCHEMES, Quantities, costs, quantities
+from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.shapes import cut_shapes
 
 
@@ -44,6 +46,11 @@ def test_the_head_leaves_as_a_program_that_gives_the_same(found):
     assert found["exported"]["works"] and found["exported"]["largest difference"] < 1e-6
     said = " ".join(lines(found))
     assert "equal to" in said and "nothing was measured on a device" in said
+
+
+def test_the_head_of_a_text_does_too_without_its_look_at_the_ids():
+    plan = Plan(net=TextEncoder(layers=1, width=8, heads=2, at=0, vocabulary=30))
+    assert exported(plan, Task((6,), 2, vocabulary=30)) == {"works": True, "largest difference": 0.0, "nodes": 9}
 
 
 def test_a_head_that_fits_no_program_is_said_to(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 
+import bench_history
 import pytest
 
 from cutlayer.bench import history
@@ -28,6 +29,12 @@ def test_other_baselines_are_not_compared():
 def test_another_machine_is_said():
     assert history.other_machine([row("a", 1)], {"a": row("a", 1)}) == ""
     assert "y" in history.other_machine([row("a", 1, machine="y")], {"a": row("a", 1)})
+
+
+def test_what_was_measured_anew_takes_its_place_in_the_record(tmp_path):
+    (tmp_path / "bench.json").write_text(json.dumps([row("b", 2.0), row("c", 3.0)]))
+    found = bench_history.recorded([row("a", 1.0), row("b", 1.0)], [tmp_path / "bench.json"])
+    assert [(one["name"], one["ratio"]) for one in found] == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
 
 
 @pytest.mark.parametrize("text", ["", "[1]", json.dumps([{"name": "a"}])])

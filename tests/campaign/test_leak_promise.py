@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from cutlayer.attacks import Decoder
+from cutlayer.audit.fit import why_unfit
 from cutlayer.audit.judge import judge
-from cutlayer.audit.matrix import why_unfit
 from cutlayer.audit.victim import Victim
 from cutlayer.data import Digits
 from cutlayer.data.base import parts

@@ -28,7 +28,7 @@ GUARDS = (
 ATTACKS = (Decoder(steps=40, width=16, readers=("ridge", "conv", "augmented")), Dictionary())
 SETTINGS = {
     "length": 24, "vocabulary": 1000, "limit": 800, "aux": 300, "images": 64, "width": 32, "layers": 4, "epochs": 3,
-    "seed": 0,
+    "seeds": [0, 1, 2],
 }  # fmt: skip
 TOLD = (
     "seed", "guard", "attack", "value", "token_p90", "rouge_l", "names_found", "accuracy", "valid", "why_invalid",
@@ -46,15 +46,16 @@ def plan_at(layer):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", SETTINGS["seeds"])
 @pytest.mark.parametrize("layer", [0, 1, 2])
-def test_what_guards_leave_of_a_text(layer):
+def test_what_guards_leave_of_a_text(layer, seed):
     torch.set_num_threads(1)
     plan = plan_at(layer)
-    spec = AuditSpec(plan, GUARDS, ATTACKS, seeds=(SETTINGS["seed"],), images=SETTINGS["images"], alone=False)
+    spec = AuditSpec(plan, GUARDS, ATTACKS, seeds=(seed,), images=SETTINGS["images"], alone=False)
     done = audit(spec, plan.data.load())
     texts = [row for row in done.rows if row["secret"] == "texts"]
     rows = [{"at": layer, **{name: row.get(name) for name in TOLD}, **_names(row)} for row in texts]
-    _record(layer, rows, done.floors)
+    _record(layer, seed, rows, done.floors)
     best = max(row["value"] for row in rows if row["guard"] == "none")
     assert best >= 0.95 or layer > 0, f"the open embedding cut is a lookup, and {best:.2f} of the tokens came back"
 
@@ -66,12 +67,12 @@ def _names(row):
     return found | {"names_interval": intervals(row).get("names") if each is not None else None}
 
 
-def _record(layer, rows, floors):
+def _record(layer, seed, rows, floors):
     told = json.loads(EVIDENCE.read_text())
-    others = [row for row in told["cpu"] if row["at"] != layer and "names_texts" in row]
-    told["cpu"] = sorted([*others, *rows], key=lambda row: row["at"])
+    others = [row for row in told["cpu"] if (row["at"], row["seed"]) != (layer, seed)]
+    told["cpu"] = sorted([*others, *rows], key=lambda row: (row["at"], row["seed"]))
     told["settings"]["cpu"] = SETTINGS
-    told["floors"].setdefault("cpu_each", {})[str(layer)] = {
+    told["floors"].setdefault("cpu_each", {})[f"layer {layer}, seed {seed}"] = {
         name: {figure: marks[figure] for figure in ("token_accuracy", "names_found")}
         for name, marks in floors.items()
     }

@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from cutlayer.bench import run as bench
+from cutlayer.bench.measurement import met
 from cutlayer.core.spec import HOMES
 
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
@@ -76,9 +78,19 @@ def test_bench_writes_ratios(command, tmp_path, monkeypatch):
     assert rows == json.loads((tmp_path / "a" / "bench.json").read_text())
     for row in rows:
         assert row.keys() >= {"name", "value", "unit", "ratio", "baseline", "machine"} and row["ratio"] > 0
+        assert row["met"] is met(row["value"], row["ratio"], row["goal"]) is not None
     earlier = ("--against", tmp_path / "a" / "bench.json")
     code, out, err = command("bench", "project.fast.wide", "--quick", "--out", tmp_path / "b", *earlier)
     assert code == 0 and "->" in out + err
+    assert f"goal {rows[1]['goal']}: m" in out + err  # met, or missed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_benchmark_of_a_gpu_without_one_is_answered_with_one_sentence(command, tmp_path):
+    code, out, err = command("bench", "--device", "cuda", "--out", tmp_path / "a")
+    assert code == 1 and out == "" and "torch sees no GPU here" in err and len(err.splitlines()) == 1
+    code, out, err = command("bench", "gpu", "--out", tmp_path / "b")
+    assert code == 0 and "left out" in out + err and "gpu.resnet18" in out + err
 
 
 @pytest.mark.parametrize(
@@ -101,6 +113,7 @@ def test_bench_writes_ratios(command, tmp_path, monkeypatch):
         (["audit", "--images", "0"], "--images at least 2"),
         (["list", "zebras"], "there is no list of 'zebras'"),
         (["bench", "zebra"], "no benchmark is called zebra"),
+        (["bench", "--device", "gpu"], "--device is cpu or cuda"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

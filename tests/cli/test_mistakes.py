@@ -152,6 +152,16 @@ MISTAKES = [
     ("serve 'Plan()' --listen localhost:99999 --insecure", "a port from 0 to 65535"),
     # folders
     ("train --out full", "choose another --out"),
+    ("train --out a.csv", "a.csv is a file, and results go into a folder: choose another --out"),
+    ("audit --out a.csv/deeper", "a.csv is a file, and results go into a folder"),
+    ("memory --out full", "choose another --out"),
+    ("costs --out a.csv", "a.csv is a file"),
+    ("train --resume listed", "command.json is damaged"),
+    ("train --resume halved", "plan.json is damaged, and halved cannot go on without it"),
+    ("audit --resume damaged", "command.json is damaged"),
+    ("compare --resume listed", "command.json is damaged"),
+    ("train --resume a.csv", "there is no folder a.csv"),
+    ("audit --resume full --out new", "leave out --out"),
     ("train --resume full", "there is no plan.json in it"),
     ("train --resume gone", "there is no folder gone"),
     ("audit --resume full", "was not begun by `cutlayer audit`"),
@@ -184,6 +194,12 @@ def desk(tmp_path_factory):
     (folder / "empty").mkdir()
     (folder / "full").mkdir()
     (folder / "full" / "note.txt").write_text("mine")
+    for name, plan, typed in (("damaged", '{"plan": "Plan(', '{"command": "audit"'), ("listed", "[]", "[]")):
+        (folder / name).mkdir()
+        (folder / name / "plan.json").write_text(plan)
+        (folder / name / "command.json").write_text(typed)
+    (folder / "halved").mkdir()
+    (folder / "halved" / "plan.json").write_text("[]")
     for name, text in RECIPES.items():
         (folder / f"{name}.py").write_text(text)
     return folder

@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cutlayer.audit import matrix
@@ -172,3 +173,68 @@ def test_train_goes_on_recording_and_never_over_a_result(command, tmp_path, monk
 def test_a_secret_that_was_typed_is_not_for_everybody(command, tmp_path):
     assert command("train", *QUICK, "--private-seed", "7", "--out", tmp_path / "a")[0] == 0
     assert (tmp_path / "a" / "command.json").stat().st_mode & 0o077 == 0
+
+
+# ------------------------------------------------------------------------------------------- data
+def with_data(folder, seed):
+    folder.mkdir()
+    rows = np.random.default_rng(seed)
+    np.savez(folder / "a.npz", x=rows.random((200, 6), dtype=np.float32), y=np.arange(200) % 2)
+    return folder
+
+
+NAMED = ["--data", "Npz('a.npz')", "--net", "MLP()", "--epochs", "2", "--threads", "1"]
+
+
+def test_other_data_under_the_same_name_are_refused_and_moved_ones_are_not(command, tmp_path, monkeypatch):
+    begun, other = with_data(tmp_path / "data", 1), with_data(tmp_path / "other", 2)
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cutlayer.cli.terminal.Stop.__call__", lambda self: True)
+        assert command("train", *NAMED, "--data-dir", "data", "--out", "train")[0] == 130
+    compared = ["compare", *NAMED, "--with", "batch_size=32", "--with", "batch_size=50", "--data-dir", "data"]
+    assert stopped(monkeypatch, [*compared, "--out", "compare"], compare_run, "_train") == 130
+    audited = ["audit", *NAMED, "--no-alone", "--attack", "Decoder(steps=5)", "--images", "16", "--data-dir", "data"]
+    audited += ["--guard", "LightSplit(ratio=2)", "--out", "audit"]
+    monkeypatch.chdir(tmp_path)
+    assert stopped(monkeypatch, audited, matrix, "_cell") == 130
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "compare", "audit"):
+        before = everything(tmp_path / name)
+        code, _, err = command(name, "--resume", name, "--data-dir", other)
+        assert code == 1 and "was begun with other samples" in err and "--data-dir" in err, err
+        assert everything(tmp_path / name) == before
+    monkeypatch.chdir("/")
+    code, _, err = command("compare", "--resume", tmp_path / "compare")
+    assert code == 0, f"what was typed is found from elsewhere, too: {err}"
+    begun.rename(tmp_path / "moved")
+    for name in ("train", "audit"):
+        code, _, err = command(name, "--resume", tmp_path / name, "--data-dir", tmp_path / "moved")
+        assert code == 0, err
+
+
+@pytest.mark.parametrize(("then", "now", "said"), [("a", "b", "with other"), ("", "b", "without"), ("a", "", "with")])
+def test_cells_scored_by_other_lpips_weights_are_refused(tmp_path, then, now, said):
+    ResultStore(tmp_path / "cells", "x", inputs={"LPIPS weights": then}).put("one", {})
+    ResultStore(tmp_path / "cells", "x", inputs={"LPIPS weights": then})
+    with pytest.raises(ValueError, match=f"was begun {said} LPIPS weights, and new cells"):
+        ResultStore(tmp_path / "cells", "x", inputs={"LPIPS weights": now})
+
+
+def test_cells_without_a_word_about_them_are_not_guessed_at(tmp_path):
+    ResultStore(tmp_path / "cells", "x").put("one", {})
+    (tmp_path / "cells" / "about.json").write_text('"x"')  # as earlier ones of this version have it
+    assert ResultStore(tmp_path / "cells", "x", inputs={"a": "b"}).get("one") is not None
+    (tmp_path / "cells" / "about.json").write_text('{"identi')
+    with pytest.raises(ValueError, match=r"about\.json is damaged.*put back a copy"):
+        ResultStore(tmp_path / "cells", "x")
+
+
+def test_a_damaged_cell_is_made_again(tmp_path, caplog):
+    ResultStore(tmp_path / "cells", "x").put("one", {"a": 1})
+    (path,) = (tmp_path / "cells").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-3])
+    store = ResultStore(tmp_path / "cells", "x")
+    assert store.get("one") is None and "this cell is made again" in caplog.text
+    store.put("one", {"a": 2})
+    assert ResultStore(tmp_path / "cells", "x").get("one")[0] == {"a": 2}

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from cutlayer.core import stepping
 from cutlayer.core.stepping import adam, adamw, backward, step
 
 WAYS = {
@@ -47,6 +48,21 @@ def test_the_bits_are_torchs(way, dtype, device):
     ours, theirs = (trained(way, 7, take, dtype, device) for take in (step, lambda optimizer: optimizer.step()))
     assert len(ours) == len(theirs)
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_many_numbers_step_some_after_the_others(way, monkeypatch):
+    monkeypatch.setattr(stepping, "_TOGETHER", 100)
+    ours, theirs = (trained(way, 4, take) for take in (step, lambda optimizer: optimizer.step()))
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_runs_of_numbers_leave_none_out():
+    some = [torch.zeros(size) for size in (30, 80, 20, 500, 1, 2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stepping, "_TOGETHER", 100)
+        runs = [[len(one) for one in run] for run, _, _ in stepping._by_caches(some, some, [])]
+    assert runs == [[30], [80, 20], [500], [1, 2]]
 
 
 def test_most_steps_are_lean(monkeypatch):

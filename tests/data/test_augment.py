@@ -6,7 +6,7 @@ from torch.nn.functional import pad
 
 from cutlayer.core.seeds import generator
 from cutlayer.core.spec import spec
-from cutlayer.data import CIFAR10, SVHN, Digits
+from cutlayer.data import CIFAR10, GTSRB, MNIST, SVHN, Digits
 from cutlayer.data.augment import PADDING, augmented
 
 X = torch.rand(40, 3, 9, 7, generator=generator(0)) + 0.1
@@ -41,5 +41,18 @@ def test_the_seed_decides_alone_and_nothing_is_written_over():
 def test_sources_of_photographs_can_be_told():
     assert spec("CIFAR10(augment='crop+flip')", "data") == CIFAR10(augment="crop+flip")
     assert SVHN(augment="crop").augment == "crop" and Digits().augment == ""
+    given = {"ImageFolder": "'mine', ", "Faces": "'mine', 'list.csv', 'Smiling', "}
+    for name in ("Fashion", "FashionMNIST", "UTKFace", "CelebA", "ImageFolder", "Faces"):
+        assert spec(f"{name}({given.get(name, '')}augment='flip')", "data").augment == "flip"
     with pytest.raises(ValueError, match="augment is one of '', 'crop', 'flip', 'crop\\+flip'; got 'mixup'"):
         CIFAR10(augment="mixup")
+
+
+@pytest.mark.parametrize("source", [GTSRB, MNIST, Digits, SVHN])
+def test_what_has_a_left_and_a_right_is_moved_only(source):
+    assert repr(source(augment="crop")) == f"{source.__name__}(augment='crop')"
+    for how in ("flip", "crop+flip"):
+        with pytest.raises(
+            ValueError, match=f"{source.__name__}: a mirror image is not of the same class, .*='crop'"
+        ):
+            source(augment=how)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from cutlayer.core.spec import names, spec
 from cutlayer.data.base import Samples
 from cutlayer.data.partitions import IID, ByIdentity, Dirichlet, Labels
+from cutlayer.data.refill import of_own_labels
 
 ALL = [
     IID(),
@@ -13,7 +14,9 @@ ALL = [
     Dirichlet(alpha=1e7, minimum=3),
     Dirichlet(alpha=0.05, minimum=100, refill=True),
     Labels(m=2),
+    Labels(m=3, minimum=85, refill=True),
     ByIdentity(),
+    ByIdentity(minimum=90, refill=True),
 ]
 
 
@@ -162,6 +165,47 @@ def test_refilling_moves_no_more_than_it_has_to():
     assert moved == short > 0
 
 
+def uneven_classes():
+    """Ten classes of 20 to 200 samples, and persons with 1 to 30."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.cat([torch.full((20 * (label + 1),), label) for label in range(10)])
+    people = torch.repeat_interleave(torch.arange(100), torch.randint(1, 31, (100,), generator=generator))
+    return samples(y, identity=people[: len(y)])
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_refilled_clients_have_as_many_labels(m):
+    held = uneven_classes()
+    for seed in range(5):
+        before = Labels(m).assign(held, 10, seed)
+        after = Labels(m, minimum=90, refill=True).assign(held, 10, seed)
+        check_laws(held, after, 10)
+        assert min(map(len, before)) < 90 <= min(map(len, after))
+        assert set((table(held, after) > 0).sum(1).tolist()) == {m}
+
+
+def test_what_no_neighbour_can_spare_comes_by_way_of_another():
+    # The first client shares a label with the second alone, who has nothing to spare; the third has.
+    y = torch.tensor([0] * 5 + [1] * 11)
+    owner = torch.tensor([0, 0, 1, 1, 1, 1, *[2] * 10])
+    found = of_own_labels(owner, y, 3, 4, torch.Generator())
+    assert [((found == client) & (y == label)).sum().item() for client in range(3) for label in (0, 1)] == [
+        4, 0, 1, 3, 0, 8,
+    ]  # fmt: skip
+    assert of_own_labels(owner, y, 3, 5, torch.Generator()) is None, "the second keeps one of each"
+
+
+def test_refilled_clients_have_whole_persons():
+    held = uneven_classes()
+    for seed in range(5):
+        before = ByIdentity().assign(held, 10, seed)
+        after = ByIdentity(minimum=100, refill=True).assign(held, 10, seed)
+        check_laws(held, after, 10)
+        assert min(map(len, before)) < 100 <= min(map(len, after))
+        people = [set(held.identity[rows].tolist()) for rows in after]
+        assert sum(map(len, people)) == len(set.union(*people))
+
+
 def test_the_first_clients_do_not_always_hold_all_labels_between_them():
     held = ten_classes()
     whole = [len(held.y[torch.cat(Labels(m=2).assign(held, 10, seed)[:5])].unique()) == 10 for seed in range(20)]
@@ -194,6 +238,19 @@ def test_an_identity_is_never_torn_apart():
         ),
         (Labels(m=11), ten_classes(), 9, "m=11 labels a client, but the samples have only 10: lower m"),
         (Labels(m=2), samples([0] * 50 + [1]), 3, "label 1 has 1 samples for 3 clients: use fewer clients"),
+        (
+            Labels(m=1, minimum=60, refill=True),
+            samples([0] * 50 + [1] * 150),
+            2,
+            "no draw gave 2 clients 60 or more of 200 samples: lower minimum, or use fewer clients",
+        ),
+        (
+            ByIdentity(minimum=45, refill=True),
+            samples([0] * 100, identity=torch.tensor([0] * 60 + [1] * 40)),
+            2,
+            "no draw gave 2 clients 45 or more of 100 samples: lower minimum, or",
+        ),
+        (ByIdentity(minimum=600), ten_classes(), 2, "lower minimum, give refill=True, or use fewer clients"),
         (ByIdentity(), samples([0, 1, 2]), 2, "samples that say whom they belong to.*Faces with its identity"),
         (ByIdentity(), ten_classes(), 144, "143 identities cannot fill 144 clients: use 143 or fewer"),
         (
@@ -226,7 +283,7 @@ def test_what_cannot_be_done_is_refused_with_the_way_out(partition, held, client
         ),
         ("Labels(m=0)", "m is how many labels a client holds, at least 1; got 0"),
         ("Labels(m=1.5)", "at least 1; got 1.5"),
-        ("Labels()", "Labels takes m; got"),
+        ("Labels()", "Labels takes m, minimum=1, refill=False; got"),
         ("Dirichlet()", "Dirichlet takes alpha, minimum=1, refill=False; got"),
     ],
 )

@@ -7,8 +7,9 @@ import torch
 from sentences import sentences, write
 
 from cutlayer.core.batch import NO_LABEL, PAD
-from cutlayer.data import IMDB, Texts
+from cutlayer.data import IMDB, Reviews, Texts
 from cutlayer.data.base import CorruptData, Loaded, Samples
+from cutlayer.data.check import check
 from cutlayer.data.tokenizer import WordTokenizer, built_from
 
 
@@ -209,3 +210,49 @@ def test_reviews_are_ids_with_the_labels_of_the_file(tmp_path):
     loaded = IMDB(length=4, vocabulary=9).load(tmp_path)
     assert loaded.tokenizer.decode(loaded.train.x[0].tolist()) == "good film"
     assert loaded.train.y.tolist() == [1, 0] and loaded.classes == ("negative", "positive")
+
+
+def official(folder, texts):
+    """The folders of the official archive: a file for each review."""
+    for place, text in texts.items():
+        path = folder / "aclImdb" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+OFFICIAL = {
+    "train/neg/0_2.txt": "bad, bad film", "train/pos/0_9.txt": "Good film<br />", "train/pos/1_10.txt": "naïve",
+    "test/neg/0_1.txt": "bad", "test/pos/0_7.txt": "good",
+}  # fmt: skip
+
+
+def test_the_folders_of_the_official_archive_are_read_and_data_check_knows_them(tmp_path):
+    official(tmp_path, OFFICIAL)
+    (tmp_path / "aclImdb/train/urls_neg.txt").write_text("not a review")
+    loaded = IMDB(length=4, vocabulary=9).load(tmp_path)
+    read = [loaded.tokenizer.decode(row.tolist()) for row in loaded.train.x]
+    assert read == ["bad, bad film", "good film", "naïve"]
+    assert loaded.train.y.tolist() == [0, 1, 1] and loaded.test.y.tolist() == [0, 1]
+    assert Reviews(features=50).load(tmp_path).train.y.tolist() == [0, 1, 1], "bags of words are of the same files"
+    told = {row["name"]: row for row in check(tmp_path)}["IMDB"]
+    assert (
+        told["found"] and not told["ok"] and told["detail"].startswith("it has 3 + 2 samples, it should have 8,000")
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "said"),
+    [
+        ("train/pos/0_9.txt", b" \n", r"0_9\.txt: the text ' \\n' has not a word: leave that row out"),
+        ("train/pos/0_9.txt", b"caf\xe9", r"0_9\.txt is not usable: it is no text in UTF-8"),
+        ("test/neg/0_1.txt", None, r"test.neg is not usable: it holds no review"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_the_archive_is_said_of_that_file(tmp_path, place, content, said):
+    official(tmp_path, OFFICIAL)
+    if content is None:
+        (tmp_path / "aclImdb" / place).unlink()
+    else:
+        (tmp_path / "aclImdb" / place).write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        IMDB(length=4, vocabulary=9).load(tmp_path)

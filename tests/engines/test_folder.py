@@ -1,7 +1,6 @@
 """A run on disk: what is written, that it resumes, and that nothing half-written or damaged is trusted."""
 
 import json
-import os
 import stat
 
 import pytest
@@ -10,7 +9,7 @@ from safetensors.torch import load_file
 
 from cutlayer.core.errors import Interrupted, NonFinite
 from cutlayer.data.digits import Digits
-from cutlayer.engines.folder import load_plan, new_folder
+from cutlayer.engines.folder import load_plan
 from cutlayer.engines.local import start
 from cutlayer.guards import WCC, LightSplit
 from cutlayer.nets.simple_cnn import SimpleCNN
@@ -87,20 +86,6 @@ def test_a_damaged_checkpoint_is_refused(whole, tmp_path, damage):
 def test_resuming_what_is_not_a_run_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"not a training run: .* Name a folder that `cutlayer train`"):
         load_plan(tmp_path)
-
-
-def test_an_out_folder_with_something_in_it_is_refused(tmp_path):
-    (tmp_path / "note").write_text("mine")
-    with pytest.raises(FileExistsError, match="choose another --out"):
-        new_folder(tmp_path, "train")
-    assert new_folder(tmp_path / "new", "train") == tmp_path / "new"
-    assert not (tmp_path / "new").exists(), "a folder is made when there is something to put in"
-
-
-def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere, so this is said for it
-    with pytest.raises(PermissionError, match=r"no permission to write in .*choose another --out"):
-        new_folder(tmp_path / "new", "train")
 
 
 def test_two_runs_without_a_fixed_secret_have_different_heads(tmp_path):

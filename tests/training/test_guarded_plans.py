@@ -10,7 +10,8 @@ from torch import nn
 from toys import TASK, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
-from cutlayer.audit.matrix import audit, why_unfit
+from cutlayer.audit.fit import why_unfit
+from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.core.batch import Batch, Task
 from cutlayer.core.compressor import Compression

@@ -6,7 +6,7 @@ from toys import TASK, TinyNet, tiny_plan
 
 from cutlayer.data import FashionMNIST
 from cutlayer.data.partitions import Dirichlet
-from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit
+from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, SplitFC
 from cutlayer.guards.parts.projection import Dense
 from cutlayer.nets.base import count_parameters
 from cutlayer.training.batches import epoch_batches
@@ -118,6 +118,8 @@ def test_sides_say_who_computes_what():
     guarded = sides(tiny_plan(guard=LightSplit(ratio=4, projection=Dense())), TASK)
     assert guarded["client"]["macs"] - u_shaped["client"]["macs"] == 100 * 25, "a dense projection costs d x k"
     assert guarded["sent"] == [25] and guarded["cut"] == [4, 5, 5]
+    packed = sides(tiny_plan(guard=SplitFC(ratio=4, budget=0.5)), TASK)
+    assert packed["client"]["macs"] == u_shaped["client"]["macs"], "two samples are too few for it"
 
 
 def turns(batches, length):

@@ -69,8 +69,9 @@ class Simulation(Viewing):
     alongside: bool = False  # learn from the messages and bodies of the training as they came, not from its end
     knows: str = EVERY
     told: ClassVar[tuple[str, ...]] = ("task", "aux", "aux_labels", "observed", "net", "body", "guard")
-    # Behind a DCT, compared coefficient by coefficient, SSIM 0.41 to 0.44; as lifted maps 0.22 to 0.26.
-    strongest: ClassVar[str] = "matched"
+    # Behind a DCT, compared coefficient by coefficient, SSIM 0.41 to 0.44; as lifted maps 0.22 to 0.26. Behind a
+    # projection the lifted form is the stronger one.
+    quick_forms: ClassVar[tuple[str, ...]] = ("oblivious", "matched", "matched+lift")
 
     def __post_init__(self) -> None:
         super().__post_init__()

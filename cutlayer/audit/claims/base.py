@@ -28,12 +28,12 @@ class Figure(NamedTuple):
     paper: float | None = None
     points: bool = False  # of accuracy: printed as such
 
-    def shown(self) -> str:
+    def shown(self, whose: str = "paper") -> str:
         digits = 1 if self.points else 3
         text = f"{self.ours:.{digits}f}"
         if self.low is not None and self.high is not None:
             text += f" ({self.low:.{digits}f} to {self.high:.{digits}f})"
-        return f"{self.what} {text}" + (f", paper {self.paper:.{digits}f}" if self.paper is not None else "")
+        return f"{self.what} {text}" + (f", {whose} {self.paper:.{digits}f}" if self.paper is not None else "")
 
 
 class Finding(NamedTuple):
@@ -45,10 +45,12 @@ class Finding(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """Committed evidence from before the experiment had a name: a file of docs/evidence and how it is read."""
+    """Committed evidence from before the experiment had a name: a file of docs/evidence, which part of it is judged (what
+    else is in the file was not measured for this claim), and how."""
 
     file: str
     judge: Callable[[Any], Finding]
+    part: Callable[[Any], Any] = lambda data: data
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ class Experiment:
     figure: str  # the paper's, in its own units
     full: Mapping[str, str]
     judge: Callable[[Mapping[str, Data]], Finding]
-    quick: Mapping[str, str] = field(default_factory=dict)
+    quick: Mapping[str, str] = field(default_factory=dict)  # empty: there is no small budget
     earlier: tuple[Earlier, ...] = ()
+    whose: str = "paper"  # figure that is; a goal where no paper has one
     not_testable: str = ""  # why no command can answer it here
     # Commands that follow from what the first ones gave: settings chosen by validation, run with seeds not seen yet.
     after: Callable[[Mapping[str, Data], str], Mapping[str, str]] | None = None
@@ -72,7 +75,11 @@ class Experiment:
             raise ValueError(
                 f"--budget is quick (two cores, minutes) or full (published sizes, a GPU); got {budget!r}"
             )
-        return (self.quick or self.full) if budget == "quick" else self.full
+        if budget == "quick" and not self.quick:
+            raise ValueError(
+                f"{self.name} has no small budget, its networks are those of the paper: --budget full, on a GPU"
+            )
+        return self.quick if budget == "quick" else self.full
 
 
 # ------------------------------------------------------------------ figures
@@ -93,6 +100,16 @@ def accuracies(data: Data, variant: str) -> list[float]:
         names = ", ".join(dict.fromkeys(row["variant"] for row in data["rows"]))
         raise KeyError(f"there is no variant {variant!r}; there is {names}")
     return [100 * row["accuracy"] if row["accuracy"] is not None else 0.0 for row in rows]
+
+
+def best_by_seed(data: Data, guard: str, column: str = "value") -> list[float]:
+    """Of an audit: what the attack that reads most behind a guard reads, by seed; what was told it is left out."""
+    best: dict[int, Any] = {}
+    for row in data["rows"]:
+        counts = row["guard"] == guard and row.get("secret", "images") == "images" and not row.get("ceiling")
+        if counts and (row["seed"] not in best or row["value"] > best[row["seed"]]["value"]):
+            best[row["seed"]] = row
+    return [row[column] for row in best.values()]
 
 
 def lost(data: Data, before: str, after: str, what: str, paper: float | None = None) -> Figure:

@@ -33,7 +33,8 @@ def _recorded(data: Any) -> Finding:
     pays = lost.ours <= MOST_LOST and gained.ours >= LEAST_GAIN
     said = (
         f"{len(seeds)} seeds: readers stay {one.ours:.3f} above the class mean, {linked.ours:.3f} over a whole training, "
-        f"for {lost.ours:.1f} points on average; but the server adds {at_home.ours:.1f} points to what clients reach with the head they share."
+        f"for {lost.ours:.1f} points on average; but the server {'adds' if at_home.ours > 0 else 'takes'} "
+        f"{abs(at_home.ours):.1f} points {'to' if at_home.ours > 0 else 'from'} what clients reach with the head they share."
     )
     return Finding(
         HOLDS if hides and pays else PARTLY if hides else DOES_NOT, said, (one, linked, lost, gained, at_home)
@@ -63,5 +64,6 @@ EXPERIMENTS = (
         _audited,
         {"audit": "audit recipes/gate.py:digits_once --attack 'Decoder(steps=150)' --images 64 --no-alone"},
         (Earlier("gate.json", _recorded),),
+        whose="goal",
     ),
 )  # fmt: skip

@@ -24,7 +24,10 @@ def _judge(data: Data) -> Finding:
         Figure(f"leak left, {best[0]}", best[1], paper=MOST_LEFT),
         Figure(f"points lost, {best[0]}", best[2], paper=MOST_LOST, points=True),
     )
-    said = f"Of {len(found)} guards {len(good)} do; the least leak within {MOST_LOST:g} points is left by {best[0]}: {best[1]:.2f}."
+    said = (
+        f"Of {len(found)} guards {len(good)} do, by the worst of pictures and labels; the least leak within {MOST_LOST:g} points "
+        f"is left by {best[0]}: {best[1]:.2f}."
+    )
     return Finding(HOLDS if good else PARTLY if fair else DOES_NOT, said, figures)
 
 
@@ -39,7 +42,8 @@ EXPERIMENTS = (
         "what their abstracts promise together",
         {"audit": "audit recipes/fashion.py:demo --guard all --budget standard --images 128 --no-alone --device cuda"},
         _audited,
-        {"audit": "audit recipes/fashion.py:demo --epochs 4 --guard all --attack 'Decoder(steps=100)' --images 64 --no-alone"},
+        {"audit": "audit recipes/fashion.py:demo --epochs 4 --guard all --attack 'Decoder(steps=100)' --attack 'FORA(steps=150, reader_steps=150)' --attack \"Linked(link='neighbours', epochs=3, steps=100)\" --images 64 --no-alone"},
         (Earlier("attacks-quick.json", _judge),),
+        whose="promised",
     ),
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """LFQ (Madill's thesis, ch. 2): a code of a few bits a sample, beside compressors whose settings were looked for."""
 
+import shlex
 from collections.abc import Mapping
 from statistics import mean
 from typing import Any
@@ -8,8 +9,12 @@ from .base import DOES_NOT, HOLDS, NOT_MEASURED, PARTLY, Data, Earlier, Experime
 
 PAPER = "Thesis ch. 2 (LFQ)"
 LFQ = "guard=LFQ(bits=8, decoder='client', freq=240)"
-SPLITFC = "guard=SplitFC(ratio={4,8,16,32}, budget={0.1,0.2,0.4,0.8})"
+# Of 1,152 numbers LFQ sends 76 to 81 bits and a header: rivals at its rate have up to 0.09 bits a number.
+SPLITFC = "guard=SplitFC(ratio={4,8,16,32,64}, budget={0.05,0.07,0.09}, ends={4,8})"
+RIVALS = {"SplitFC": 96.0, "TopK": None, "FedLite": None}  # the thesis' accuracy at a like rate
+UNTOUCHED = 3  # seeds that no setting was chosen by
 LEARNT = 20.0  # points of mIoU that an open cut has to reach; naming the background everywhere is 9
+MOST_LOST = 4.0  # points
 SLACK = 1.15  # times LFQ's bytes that another compressor may take: settings do not meet a rate exactly
 
 
@@ -26,31 +31,60 @@ def _bytes(data: Data, variant: str) -> float:
     return mean(row["bytes_up"] for row in data["rows"] if row["variant"] == variant)
 
 
+def _chosen(grid: Data) -> dict[str, str]:
+    """Of each rival the setting that validation chose among those of no more bytes than LFQ takes."""
+    most = SLACK * _bytes(grid, _code(grid))
+    return {kind: best for kind in RIVALS if (best := tuned(grid, kind, most)) is not None}
+
+
+def _code(data: Data) -> str:
+    return next(row["variant"] for row in data["rows"] if row["variant"].startswith("guard=LFQ("))
+
+
+def _untouched(results: Mapping[str, Data], budget: str) -> dict[str, str]:
+    ((name, grid),) = results.items()
+    wanted = " ".join(f"--with {shlex.quote(one)}" for one in ("plan", _code(grid), *_chosen(grid).values()))
+    plan, more = _PLANS[budget]
+    return {f"{name} untouched": f"compare {plan} {wanted} --seed 100 --seeds {UNTOUCHED} --no-alone{more}"}
+
+
 def _rates(results: Mapping[str, Data]) -> Finding:
-    """Each compressor at its best setting of no more bytes than LFQ takes, chosen on validation data."""
-    (data,) = results.values()
-    code = next(row["variant"] for row in data["rows"] if row["variant"].startswith("guard=LFQ("))
-    ours, most = accuracies(data, code), SLACK * _bytes(data, code)
+    """Each rival at the setting that was chosen, all under seeds that nothing was chosen by."""
+    (grid,) = (data for name, data in results.items() if not name.endswith("untouched"))
+    (data,) = (data for name, data in results.items() if name.endswith("untouched"))
+    code, chosen = _code(data), _chosen(grid)
     figures = [
-        over_seeds("LFQ, accuracy %", ours, 96.05, points=True),
-        over_seeds("no guard", accuracies(data, "plan"), 98.93, points=True),
+        over_seeds(_at("LFQ", data, code), accuracies(data, code), 96.05, points=True),
+        over_seeds(_at("no guard", data, "plan"), accuracies(data, "plan"), 98.93, points=True),
     ]
     leads = {}
-    for kind, told in {"SplitFC": 96.0, "TopK": None, "FedLite": None}.items():
-        if (best := tuned(data, kind, most)) is not None:
-            theirs = over_seeds(f"{best.removeprefix('guard=')}, tuned", accuracies(data, best), told, points=True)
-            figures.append(theirs)
-            leads[kind] = mean(ours) - theirs.ours
+    for kind, best in chosen.items():
+        what = _at(f"{best.removeprefix('guard=')}, tuned", data, best)
+        figures.append(over_seeds(what, accuracies(data, best), RIVALS[kind], points=True))
+        leads[kind] = figures[0].ours - figures[-1].ours
     if "SplitFC" not in leads:
         return Finding(NOT_MEASURED, "SplitFC was not tried at LFQ's rate", tuple(figures))
     cost = figures[1].ours - figures[0].ours
     ahead = [kind for kind, lead in leads.items() if lead > 1]
-    verdict = HOLDS if cost <= 4 and len(ahead) == len(leads) else PARTLY if cost <= 4 or ahead else DOES_NOT
+    verdict = (
+        HOLDS
+        if cost <= MOST_LOST and len(ahead) == len(RIVALS)
+        else PARTLY
+        if cost <= MOST_LOST or ahead
+        else DOES_NOT
+    )
+    fewer = _bytes(data, "plan") / _bytes(data, code)
+    told = [f"{kind} is {abs(lead):.1f} points {'behind' if lead > 0 else 'ahead'}" for kind, lead in leads.items()]
     why = (
-        f"At {_bytes(data, 'plan') / _bytes(data, code):.0f} times fewer bytes up LFQ loses {cost:.1f} points; SplitFC, "
-        f"tuned to the same rate, is {abs(leads['SplitFC']):.1f} points {'behind' if leads['SplitFC'] > 0 else 'ahead'}."
+        f"LFQ loses {cost:.1f} points at {fewer:.0f} times fewer bytes up than the open cut, whose zeros are packed "
+        f"(labels and headers counted), and {MOST_LOST:g} would hold; tuned to the same rate by their own settings, not by how fast "
+        f"clients learn, {', '.join(told)}."
     )
     return Finding(verdict, why, tuple(figures))
+
+
+def _at(what: str, data: Data, variant: str) -> str:
+    return f"{what}, {_bytes(data, variant):,.0f} bytes up a sample, %"
 
 
 def _rates_before(data: Any) -> Finding:
@@ -65,10 +99,10 @@ def _rates_before(data: Any) -> Finding:
     ]
     cost, lead = figures[1].ours - figures[0].ours, figures[0].ours - max(one.ours for one in figures[2:])
     why = (
-        f"On digits LFQ loses {cost:.1f} points at {code['ratio']:.0f}x and is {lead:.0f} ahead of Top-S and FedLite; "
+        f"On digits LFQ loses {cost:.1f} points at {code['ratio']:.0f}x and is at least {lead:.0f} ahead of Top-S and FedLite; "
         "SplitFC, its strongest rival, was not tuned there."
     )
-    return Finding(PARTLY if cost <= 4 and lead > 1 else DOES_NOT, why, tuple(figures))
+    return Finding(PARTLY if cost <= MOST_LOST and lead > 1 else DOES_NOT, why, tuple(figures))
 
 
 def _segmentation(results: Mapping[str, Data]) -> Finding:
@@ -85,20 +119,23 @@ def _segmentation(results: Mapping[str, Data]) -> Finding:
     verdict = HOLDS if cost <= 3 else PARTLY if cost <= 10 else DOES_NOT
     fewer = _bytes(data, "plan") / _bytes(data, "guard=LFQ(bits=13)")
     why = (
-        f"On scenes of digits, not on COCO, LFQ costs {cost:.1f} points of mIoU and sends {fewer:.1f} times fewer bytes up; the "
+        f"On scenes of digits, not on COCO, LFQ costs {cost:.1f} points of mIoU, where three would hold, and sends {fewer:.1f} times fewer bytes up; the "
         "gradient of the answer goes up uncoded."
     )
     return Finding(verdict, why, (bare, code))
 
 
-_OTHERS = f"--with \"{SPLITFC}\" --with 'guard=TopK(share={{0.0018,0.0027,0.005}})' --with 'guard=FedLite(parts={{32,64,96}}, centroids={{2,4}})'"
+_OTHERS = f"--with '{SPLITFC}' --with 'guard=TopK(share={{0.0009,0.0018,0.0027,0.005}})' --with 'guard=FedLite(parts={{32,64,96}}, centroids={{2,4}})'"
+_PLANS = {"full": ("recipes/lfq.py:mnist", " --epochs 60 --device cuda"), "quick": ("recipes/lfq.py:digits", "")}
+_DIGITS_LFQ = "guard=LFQ(bits=9, scale='client', recon=0.1)"
 EXPERIMENTS = (
     Experiment(
         "lfq-rates", PAPER, "A learned code keeps accuracy at over 400 times fewer bytes up, ahead of SplitFC, Top-S and FedLite.",
         "Table 2.4: none 98.93, LFQ 96.05 % at 439x, SplitFC 96 % at 320x",
-        {"mnist": f"compare recipes/lfq.py:mnist --epochs 60 --with plan --with \"{LFQ}\" {_OTHERS} --seeds 3 --no-alone --device cuda"},
+        {"mnist": f"compare recipes/lfq.py:mnist --with plan --with \"{LFQ}\" {_OTHERS} --no-alone --epochs 60 --device cuda"},
         _rates,
-        {"digits": f"compare recipes/lfq.py:digits --epochs 4 --with plan --with 'guard=LFQ(bits=9)' {_OTHERS} --no-alone"},
+        {"digits": f"compare recipes/lfq.py:digits --with plan --with \"{_DIGITS_LFQ}\" {_OTHERS} --no-alone"},
+        after=_untouched,
         earlier=(Earlier("lfq.json", _rates_before),),
     ),
     Experiment(

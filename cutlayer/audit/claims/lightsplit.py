@@ -1,6 +1,6 @@
 """LightSplit: what a random projection costs, and what attackers read behind it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
@@ -20,7 +20,6 @@ from .base import (
     over_seeds,
     read_by,
     surely,
-    within,
 )
 
 PAPER = "LightSplit"
@@ -48,24 +47,47 @@ _SMALL_GUARDS = " ".join(f"--with '{guard}'" for guard in (_f(8), _f(32), _f(8, 
 
 
 def _utility(results: Mapping[str, Data]) -> Finding:
-    """F at 8 is the headline: 3.7 points on CIFAR-10, 0.6 on Fashion-MNIST (Table IX, L2H-SCH, IID)."""
-    paper = {"cifar10": 3.74, "fashion_mnist": 0.56, "fashion": None}
-    figures = [lost(data, "plan", _f(8), f"points lost at 8x, {name}", paper[name]) for name, data in results.items()]
-    more = [
-        lost(data, "plan", _f(ratio), f"points lost at {ratio}x, {name}")
-        for name, data in results.items()
-        for ratio in RATIOS[1:]
-    ]
-    grows = all(mean(accuracies(data, _f(8))) >= mean(accuracies(data, _f(32))) - 0.5 for data in results.values())
-    told = [one for one in figures if one.paper is not None]
-    near = [one for one in told if within(one, one.paper or 0.0, 1.0)]
-    small = all(one.ours <= 5 for one in figures)
-    verdict = HOLDS if small and len(near) == len(told) else PARTLY if small or near else DOES_NOT
-    worst = max(figures, key=lambda one: one.ours)
-    why = f"At an eighth of the width {worst.ours:.1f} points are lost at most" + (
-        ", and more at a thirty-second." if grows else "; a narrower cut is not always worse."
+    """Table IX, L2H-SCH, IID, F and L at every ratio. Judged at 8, by the rule of `_few_points`, of each data set."""
+    clothes = (0.56, 0.46)  # of all of Fashion-MNIST, of which `Fashion` is a part
+    paper = {"cifar10": (3.74, 3.82), "fashion_mnist": clothes, "fashion": clothes}
+    judged, figures = [], []
+    for name, data in results.items():
+        bare = over_seeds(f"no guard, {name}, %", accuracies(data, "plan"), points=True)
+        if bare.ours < LEARNT:
+            return Finding(NOT_MEASURED, f"The open cut of {name} itself reaches {bare.ours:.0f} %.", (bare,))
+        figures.append(bare)
+        for ratio in RATIOS:
+            for place, (kind, variant) in enumerate(_methods(data, ratio)):
+                told = paper.get(name, (None, None))[place] if ratio == 8 else None
+                figures.append(lost(data, "plan", variant, f"points lost by {kind} at {ratio}x, {name}", told))
+                judged += [figures[-1]] if ratio == 8 else []
+    verdict = (
+        HOLDS
+        if all(surely(one, FEW) for one in judged)
+        else PARTLY
+        if all(one.ours <= FEW for one in judged)
+        else DOES_NOT
     )
-    return Finding(verdict, why, (*figures, *more))
+    told_all = ", ".join(
+        f"{one.what.partition('lost by ')[2]} {one.ours:.1f}"
+        + (f" where the paper loses {one.paper:.1f}" if one.paper else "")
+        for one in judged
+    )
+    narrow = max(one.ours for one in figures if " at 32x" in one.what)
+    return Finding(
+        verdict,
+        f"Points lost: {told_all}; {FEW:g} would be few. At a thirty-second of the width up to {narrow:.1f}.",
+        tuple(figures),
+    )
+
+
+def _methods(data: Data, ratio: int) -> list[tuple[str, str]]:
+    """F and L: the fixed projection, and the one with a learned lift."""
+    lifted = f"guard=LightSplit(ratio={ratio}, hidden="
+    return [
+        ("F", _f(ratio)),
+        ("L", next(row["variant"] for row in data["rows"] if row["variant"].startswith(lifted))),
+    ]
 
 
 def _few_points(results: Mapping[str, Data]) -> Finding:
@@ -82,17 +104,34 @@ def _few_points(results: Mapping[str, Data]) -> Finding:
         )
     fixed = figures[0]
     verdict = HOLDS if surely(fixed, FEW) else PARTLY if fixed.ours <= FEW else DOES_NOT
-    why = f"At an eighth of the width {fixed.ours:.1f} points of {bare.ours:.1f} are lost, at a thirty-second {figures[1].ours:.1f}."
+    high = fixed.ours if fixed.high is None else fixed.high
+    why = (
+        f"At an eighth of the width {fixed.ours:.1f} points of {bare.ours:.1f} are lost, {high:.1f} at worst, where {FEW:g} would "
+        f"be few; at a thirty-second {figures[1].ours:.1f}."
+    )
     return Finding(verdict, why, (bare, *figures))
 
 
 def _utility_before(data: Any) -> Finding:
-    before, after = (mean(guard_accuracy(data, name)) for name in ("none", "LightSplit(ratio=8)"))
-    figure = over_seeds("points lost at 8x, cifar10", [before - after], 3.74, points=True)
-    verdict = HOLDS if within(figure, 3.74, 1.0) else PARTLY if figure.ours <= 5 else DOES_NOT
-    return Finding(
-        verdict, f"One seed of a short training loses {figure.ours:.1f} points where the paper loses 3.7.", (figure,)
+    """One seed of a short training can say no more than partly."""
+    before = mean(guard_accuracy(data, "none"))
+    guards = {
+        "F at 8x": "LightSplit(ratio=8)",
+        "L at 8x": "LightSplit(ratio=8, hidden=512)",
+        "F at 32x": "LightSplit(ratio=32)",
+    }
+    paper = {"F at 8x": 3.74, "L at 8x": 3.82}
+    figures = [
+        over_seeds(f"points lost by {what}, cifar10", [before - mean(guard_accuracy(data, guard))], paper.get(what), points=True)
+        for what, guard in guards.items()
+    ]  # fmt: skip
+    fixed, learnt, narrow = (one.ours for one in figures)
+    verdict = PARTLY if max(fixed, learnt) <= FEW else DOES_NOT
+    why = (
+        f"One seed of a short training: {fixed:.1f} points are lost by F and {learnt:.1f} by L, where the paper loses 3.7 and "
+        f"3.8; the learned lift buys nothing here, and a thirty-second of the width costs {narrow:.1f}."
     )
+    return Finding(verdict, why, tuple(figures))
 
 
 def _against(*attacks: str) -> Any:
@@ -118,6 +157,7 @@ def _forms(data: Data, attacks: Sequence[str]) -> Finding:
         blind._replace(what="not knowing the projection"),
         knowing._replace(what="knowing it"),
         best._replace(what=f"strongest: {best.what}"),
+        *_narrower(data, attacks, guard),
     )
     stops = blind.ours < 0.5 * bare.ours
     returns = knowing.ours - blind.ours > 0.1
@@ -130,11 +170,21 @@ def _forms(data: Data, attacks: Sequence[str]) -> Finding:
     return Finding(DOES_NOT if returns or best.ours > 0.7 * bare.ours else HOLDS, why, figures)
 
 
-def _bars(name: str, *attacks: str) -> Any:
-    def judge(data: Any) -> Finding:
-        return _forms({"rows": [_formed(row) for row in data[name]["rows"]]}, attacks)
+def _narrower(data: Data, attacks: Sequence[str], guard: str) -> tuple[Figure, ...]:
+    """At other ratios: what is read without and with knowing the projection, and by the strongest."""
+    others = dict.fromkeys(row["guard"] for row in data["rows"] if row["guard"] not in ("none", guard))
+    found = []
+    for other in others:
+        blind, best = read_by(data, other, *attacks, form="oblivious"), read_by(data, other, ceiling=False)
+        knowing = read_by(data, other, *attacks, form="matched")
+        found += [] if blind is None else [blind._replace(what=f"not knowing {other}")]
+        found += [] if knowing is None else [knowing._replace(what="knowing it")]
+        found += [] if best is None else [best._replace(what=f"strongest: {best.what}")]
+    return tuple(found)
 
-    return judge
+
+def _bars(*attacks: str) -> Any:
+    return lambda data: _forms({"rows": [_formed(row) for row in data["rows"]]}, attacks)
 
 
 def _formed(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +216,7 @@ def _backdoor(results: Mapping[str, Data]) -> Finding:
     ]
     if not told:
         return Finding(NOT_MEASURED, "no detector was tried on a training with a backdoor")
-    f1 = over_seeds("F1 of 3 sigma", [one[0] for one in told], 0.89)
+    f1 = _f1(one[0] for one in told)
     alarmed = sum(one[0] for one in honest) / max(1, sum(one[1] or 0 for one in honest))
     share = over_seeds("share of honest rounds with an alarm", [alarmed])
     verdict = HOLDS if f1.ours >= 0.8 and alarmed <= 0.05 else PARTLY if f1.ours >= 0.8 else DOES_NOT
@@ -175,12 +225,22 @@ def _backdoor(results: Mapping[str, Data]) -> Finding:
     )
 
 
+def _f1(values: Iterable[float]) -> Figure:
+    """Its interval ends at 1, as F1 does."""
+    found = over_seeds("F1 of 3 sigma", values, 0.89)
+    return found if found.high is None else found._replace(high=min(1.0, found.high))
+
+
+def _at_defaults(data: Any) -> Any:
+    """The runs at the paper's setting, poisoned and honest."""
+    wanted = ("defaults", "malicious=0.0")
+    runs = [one for one in data["runs"] if one["setting"] in wanted and one["guard"].startswith("LightSplit")]
+    return {"runs": runs}
+
+
 def _backdoor_before(data: Any) -> Finding:
-    rows = [one for one in data["runs"] if one["setting"] == "defaults" and one["guard"].startswith("LightSplit")]
-    honest = [
-        one for one in data["runs"] if one["setting"] == "malicious=0.0" and one["guard"].startswith("LightSplit")
-    ]
-    f1 = over_seeds("F1 of 3 sigma", [one["watch"]["output, 3 sigma"]["f1"] for one in rows], 0.89)
+    rows, honest = ([one for one in data["runs"] if one["setting"] == name] for name in ("defaults", "malicious=0.0"))
+    f1 = _f1(one["watch"]["output, 3 sigma"]["f1"] for one in rows)
     works = median(one["poison"]["success_rate"] for one in rows)
     alarms = [one["honest"]["output, 3 sigma"] for one in honest if "output, 3 sigma" in one.get("honest", {})]
     false, rounds = (sum(one.get(name, 0) for one in alarms) for name in ("alarms", "rounds"))
@@ -202,7 +262,11 @@ def _clients(results: Mapping[str, Data]) -> Finding:
     )
     verdict = HOLDS if surely(fall, 2) else PARTLY if fall.ours <= 5 else DOES_NOT
     said = [f"{abs(one.ours):.1f} points {'lower' if one.ours > 0 else 'higher'}" for one in (fall, bare)]
-    why = f"With ten times the clients accuracy is {said[0]} behind the projection and {said[1]} without it."
+    why = f"With ten times the clients accuracy is {said[0]} behind the projection and {said[1]} without it" + (
+        "."
+        if verdict == HOLDS or fall.high is None
+        else f"; {fall.high:.1f} may be lost at worst, where two would hold."
+    )
     return Finding(verdict, why, (fall, bare))
 
 
@@ -237,7 +301,7 @@ EXPERIMENTS = (
         {"audit": f"audit --net 'MobileNet(level=2)' --data CIFAR10 --epochs 20 --batch-size 64 --aux-samples 5000 --attack 'FORA(steps=10000)' --attack 'Decoder(steps=1500, width=128)' {_ATTACK} --device cuda"},
         _against("FORA"),
         {"audit": f"audit recipes/fashion.py:demo --net MnistNet --attack 'FORA(steps=300, reader_steps=300)' --attack 'Decoder(steps=150)' --images 64 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
-        (Earlier("attacks-bars.json", _bars("fora_lightsplit", "FORA")), Earlier("attacks-quick.json", _quick("FORA"))),
+        (Earlier("attacks-bars.json", _bars("FORA"), lambda data: data["fora_lightsplit"]), Earlier("attacks-quick.json", _quick("FORA"))),
     ),
     Experiment(
         "lightsplit-sdar", PAPER, "SDAR is blunted by the projection.", "Table IV, level 4: SSIM 0.832 raw, 0.524 behind it",
@@ -249,9 +313,9 @@ EXPERIMENTS = (
     Experiment(
         "lightsplit-unsplit", PAPER, "UnSplit's pictures behind the projection are black at every ratio.",
         "Table VI: MSE 0.132 raw, 0.166 behind it, the same to four digits at every ratio",
-        {"audit": f"audit recipes/lightsplit.py:unsplit_cut2 --aux-samples 5000 --attack UnSplit --attack 'Decoder(steps=1500, width=128)' --images 16 {_ATTACK} --device cuda"},
+        {"audit": "audit recipes/lightsplit.py:unsplit_cut2 --aux-samples 5000 --attack UnSplit --attack 'Decoder(steps=1500, width=128)' --images 16 --guard 'LightSplit(ratio={8,16,32})' --seeds 3 --no-alone --device cuda"},
         _against("UnSplit"),
-        {"audit": f"audit recipes/fashion.py:demo --net MnistNet --attack 'UnSplit(most_images=8, rounds=20)' --attack 'Decoder(steps=150)' --images 16 {_ATTACK}".replace("--seeds 3", "--seeds 1")},
+        {"audit": "audit recipes/fashion.py:demo --net MnistNet --epochs 4 --guard 'LightSplit(ratio={8,16,32})' --attack 'UnSplit(most_images=8, rounds=20)' --attack 'Decoder(steps=150)' --images 16 --no-alone"},
         (Earlier("attacks-quick.json", _quick("UnSplit")),),
     ),
     Experiment(
@@ -260,7 +324,7 @@ EXPERIMENTS = (
         {"audit": "audit --net 'ResNet18(depth=2)' --data CIFAR10 --clients 10 --guard 'LightSplit(ratio=16)' --epochs 60 --batch-size 64 --poison 'BadNets(clients=1)' --server-detectors 'ConsensusCosine()' --server-detectors 'ConsensusCosine(leave_one_out=False, sides=2, threshold=3.0)' --attack 'Decoder(steps=100)' --seeds 3 --no-alone --device cuda"},
         _backdoor,
         {"audit": "audit --net LeNet --data 'Digits(limit=1000)' --clients 10 --guard 'LightSplit(ratio=16)' --epochs 10 --batch-size 32 --poison 'BadNets(clients=1)' --server-detectors 'ConsensusCosine(leave_one_out=False, sides=2, threshold=3.0)' --attack \"Decoder(readers=('ridge',))\" --no-alone"},
-        (Earlier("backdoor-cifar10.json", _backdoor_before), Earlier("backdoor.json", _backdoor_before)),
+        (Earlier("backdoor-cifar10.json", _backdoor_before, _at_defaults), Earlier("backdoor.json", _backdoor_before, _at_defaults)),
     ),
     Experiment(
         "lightsplit-clients", PAPER, "The projection scales from ten clients to a hundred.", "Table VIII, n = 10 to 100",

@@ -1,14 +1,15 @@
 """EVIDENCE.md from committed JSON: claim, the paper's figure, ours, a verdict and why. Nothing on it is typed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ...core.files import write_bytes, write_text
 from . import EXPERIMENTS
 from .base import HOLDS, NOT_MEASURED, NOT_TESTABLE, VERDICTS, Experiment, Finding
-from .size import size
-from .summary import Mark, figure, marks
+from .size import size, sizes
+from .summary import PAPERS, Drawn, figure, summary
 
 PAGE = "EVIDENCE.md"
 EVIDENCE = Path("docs/evidence")
@@ -25,48 +26,51 @@ class Judged(NamedTuple):
     about: str = ""  # how it was made
     size: str = ""  # data, network, clients, epochs
     small: bool = False  # by the budget of two cores, not by the paper's
-    beside: "Judged | None" = None  # a small measurement of what something larger judges
+    beside: "tuple[Judged, ...]" = ()  # what other files have of the same claim
 
 
 def judged(one: Experiment, root: Path) -> Judged:
-    """From the experiment's own file; else from evidence of before it had a name; else it is not measured. Where the own
-    file is the small budget's and there is other evidence, that comes first and the small one beside it."""
+    """From all files that measured it, the best first: what was measured before what was not, the paper's size before the
+    small budget, the experiment's own file before those of before it had a name."""
     if one.not_testable:
         return Judged(one, Finding(NOT_TESTABLE, one.not_testable), None)
-    own, before = _own(one, root), _before(one, root)
-    if own and before and own.small:
-        return before._replace(beside=own)
-    return own or before or Judged(one, Finding(NOT_MEASURED, f"Run: cutlayer reproduce {one.name}"), None)
+    found = sorted([*_own(one, root), *_before(one, root)], key=_rank)
+    if not found:
+        return Judged(one, Finding(NOT_MEASURED, f"Run: cutlayer reproduce {one.name}"), None)
+    return found[0]._replace(beside=tuple(found[1:]))
 
 
-def _own(one: Experiment, root: Path) -> Judged | None:
+def _rank(one: Judged) -> tuple[bool, bool]:
+    return one.finding.verdict == NOT_MEASURED, one.small
+
+
+def _own(one: Experiment, root: Path) -> Iterator[Judged]:
     path = root / CLAIMS / f"{one.name}.json"
-    if not path.exists():
-        return None
-    data, source = json.loads(path.read_text()), str(path.relative_to(root))
-    about = f"{data['budget']} budget, commit {data['commit']}"
-    if why := data.get("not_measured") or data.get("unfinished"):
-        return Judged(one, Finding(NOT_MEASURED, why), source, about)
-    known = size(data["results"], len(data.get("seeds", ())))
-    return Judged(one, one.judge(data["results"]), source, about, known, data["budget"] == "quick")
+    if path.exists():
+        data, source = json.loads(path.read_text()), str(path.relative_to(root))
+        about = f"{data['budget']} budget, commit {data['commit']}"
+        if why := data.get("not_measured") or data.get("unfinished"):
+            yield Judged(one, Finding(NOT_MEASURED, why), source, about)
+        else:
+            results = data["results"]
+            yield Judged(one, one.judge(results), source, about, sizes(results), data["budget"] == "quick")
 
 
-def _before(one: Experiment, root: Path) -> Judged | None:
+def _before(one: Experiment, root: Path) -> Iterator[Judged]:
     for earlier in one.earlier:
         path = root / EVIDENCE / earlier.file
         if path.exists():
             data = json.loads(path.read_text())
-            small = "--budget quick" in data.get("command", "")
+            part, small = earlier.part(data), "--budget quick" in data.get("command", "")
             source = str(path.relative_to(root))
-            return Judged(one, earlier.judge(data), source, "recorded before", size(data, before=True), small)
-    return None
+            yield Judged(one, earlier.judge(part), source, "recorded before", size(part, before=True), small)
 
 
 def every(root: Path) -> list[Judged]:
     return [judged(one, root) for one in EXPERIMENTS.values()]
 
 
-def text(found: Sequence[Judged], drawn: Sequence[Mark]) -> str:
+def text(found: Sequence[Judged], drawn: Drawn) -> str:
     """The page."""
     count = {word: sum(one.finding.verdict == word for one in found) for word in VERDICTS}
     told = ", ".join(f"{word}: {many}" for word, many in count.items() if many)
@@ -77,21 +81,23 @@ def text(found: Sequence[Judged], drawn: Sequence[Mark]) -> str:
         "Made by `make evidence` from the JSON in [docs/evidence](docs/evidence/README.md); a test says when it is stale.",
         "`cutlayer reproduce NAME` runs an experiment again; `cutlayer reproduce --list` names them.",
         "",
-        f"{len(found)} headlines; {told}. Intervals are 95 %: over seeds where there are several, else over images.",
+        f"{len(found)} headlines; {told}. Intervals are 95 %: over seeds where there are several, else over images; of alarms by how many were counted.",
         f"{small} verdicts are marked *small*: measured by the budget of two cores (`--budget quick`), minutes in place of the "
         "paper's hours, on the data and the network named beside them; they say how it is there and no more.",
         "Verdicts are computed from the figures by the rule beside each claim in `cutlayer/audit/claims`.",
         "",
         f"![leakage against accuracy]({SUMMARY})",
         "",
-        "Leakage against accuracy on digits: hollow marks are what attackers find that do not know the guard, as in the papers;",
-        "full ones the strongest attacker there is.",
+        f"Measured on {drawn.size} ([{Path(drawn.source).name}]({drawn.source})). Hollow circles are what the papers' attackers find",
+        f"({', '.join(PAPERS)}, which do not know the guard), full squares the strongest attacker there is. A leak of 1 is what the",
+        "open cut gives away to the same attackers, 0 what the class alone tells. Good is a mark in both shaded parts: at most a tenth of the leak, at most two points.",
+        "The leak drawn is that of pictures, by their mean SSIM; verdicts take the worst of that, of the best-read tenth and of labels.",
         "",
-        "| guard | accuracy | leak left, attacker that does not know the guard | leak left, strongest attacker | which |",
-        "|---|---|---|---|---|",
+        "| guard | accuracy | points lost | leak left, papers' attackers | leak left, strongest attacker | which |",
+        "|---|---|---|---|---|---|",
         *(
-            f"| `{one.guard}` | {one.accuracy:.3f} | {one.paper:.2f} | {one.strongest:.2f} | `{one.attack}` |"
-            for one in drawn
+            f"| `{one.guard}` | {one.accuracy:.3f} | {one.lost:.1f} | {one.paper:.2f} | {one.strongest:.2f} | `{one.attack}` |"
+            for one in drawn.marks
         ),
     ]
     for paper in dict.fromkeys(one.experiment.paper for one in found):
@@ -104,12 +110,16 @@ def text(found: Sequence[Judged], drawn: Sequence[Mark]) -> str:
         ]
         for one in found:
             if one.experiment.paper == paper:
-                lines += [_row(one)] + ([_row(one.beside, "The same, measured small.")] if one.beside else [])
+                lines += [_row(one), *(_row(other, _again(other)) for other in one.beside)]
     return "\n".join(lines) + "\n"
 
 
+def _again(one: Judged) -> str:
+    return "The same, measured small." if one.small else "The same, from another file."
+
+
 def _row(one: Judged, claim: str = "") -> str:
-    ours = "; ".join(figure.shown() for figure in one.finding.figures) or "-"
+    ours = "; ".join(figure.shown(one.experiment.whose) for figure in one.finding.figures) or "-"
     word = one.finding.verdict if one.finding.verdict == HOLDS else f"**{one.finding.verdict}**"
     word += ", *small*" if one.small else ""
     source = f"[{Path(one.source).name}]({one.source}), {one.about}" if one.source else f"`{one.experiment.name}`"
@@ -127,7 +137,7 @@ def _row(one: Judged, claim: str = "") -> str:
 
 def write(root: Path) -> list[Judged]:
     """The page and its figure, anew."""
-    found, drawn = every(root), marks(root)
-    (root / PAGE).write_text(text(found, drawn))
-    (root / SUMMARY).write_bytes(figure(drawn))
+    found, drawn = every(root), summary(root)
+    write_text(root / PAGE, text(found, drawn))
+    write_bytes(root / SUMMARY, figure(drawn.marks))
     return found

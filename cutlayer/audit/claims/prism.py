@@ -59,7 +59,7 @@ def _table(data: Data, guard: str, lost_there: float, adversary: float, ssim: fl
     something = True
     figures = [lost, *([] if read is None else [read._replace(paper=ssim)])]
     hides = read is not None and bare is not None and read.ours <= 0.6 * bare.ours
-    said = f"Routing costs {lost.ours:.1f} points" + (
+    said = f"Routing costs {lost.ours:.1f} points{'' if lost.ours <= 2 else ', more than two,'}" + (
         f" and leaves SSIM {read.ours:.2f} of {bare.ours:.2f}" if read is not None and bare is not None else ""
     )
     if known and before:

@@ -6,29 +6,33 @@ the functions behind `cutlayer compare` and `cutlayer audit`, and needs torch an
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from ...attacks import suite, usual
+from ...core.errors import DiskFull
+from ...core.files import write_text
 from ...core.spec import spec
 from ...data.auxiliary import Auxiliary
 from ...data.base import MissingData
+from ...engines.taken import LOCK, FolderLock
 from ...guards import every
 from ...training.batches import task_of
 from ...training.plan.fields import FIELDS, option
 from ...training.plan.plan import Plan
 from ...training.plan.plan_text import change, read_guards, read_plan
-from ..compare.run import Shelf, compare
+from ..compare.run import Shelf, check, compare
 from ..compare.variant_text import Variant, variants
+from ..jobs import failed
 from ..matrix import audit
 from ..spec import AuditSpec, Resources
+from ..store import ResultStore
 from ..verdicts import guards_of, verdict
 from .base import Data, Experiment, trimmed
 
@@ -92,17 +96,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class Lost(RuntimeError):
+    """A piece that is not whole is none."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """What is made at once: a variant under a seed, or an audit under a seed."""
 
     run: str
     what: str
+    asked: str  # the plan and what is tried on it: another budget in the same folder takes nothing of this one
     make: Callable[[], list[Any]]
 
     @property
     def file(self) -> str:
-        return f"{sha256(f'{self.run} {self.what}'.encode()).hexdigest()[:16]}.json"
+        return f"{sha256(f'{self.run} {self.what} {self.asked}'.encode()).hexdigest()[:16]}.json"
 
 
 def pieces(run: str, typed: Typed, data_dir: Path | None) -> list[Piece]:
@@ -111,14 +120,23 @@ def pieces(run: str, typed: Typed, data_dir: Path | None) -> list[Piece]:
     for seed in typed.seeds:
         if typed.command == "compare":
             for one in typed.variants:
-                found.append(Piece(run, f"{one.name}, seed {seed}", _training(one, seed, data_dir, typed.device)))
+                make = _training(one, seed, data_dir, typed.device)
+                found.append(Piece(run, f"{one.name}, seed {seed}", repr(one.plan), make))
         else:
-            found.append(Piece(run, f"seed {seed}", _audit(typed, seed, shelf, data_dir)))
+            asked = repr(replace(typed, seeds=(), device=""))
+            found.append(Piece(run, f"seed {seed}", asked, _audit(typed, seed, shelf, data_dir)))
     return found
 
 
 def _training(one: Variant, seed: int, data_dir: Path | None, device: str) -> Callable[[], list[Any]]:
-    return lambda: compare([one], seeds=(seed,), data_dir=data_dir, device=device)
+    def make() -> list[Any]:
+        cells = ResultStore()
+        rows = compare([one], seeds=(seed,), data_dir=data_dir, device=device, cells=cells)
+        if cells.lost:
+            raise Lost(rows[0]["failed"])
+        return rows
+
+    return make
 
 
 def _audit(typed: Typed, seed: int, shelf: Shelf, data_dir: Path | None) -> Callable[[], list[Any]]:
@@ -135,7 +153,10 @@ def _audit(typed: Typed, seed: int, shelf: Shelf, data_dir: Path | None) -> Call
         more = suite(typed.budget, task, typed.plan.protocol.labels_stay_home) if typed.budget else []
         if not wanted.attacks and not more:
             more = usual([*wanted.guards, *wanted.optional_guards], task)
-        return [audit(replace(wanted, optional_attacks=more), loaded, Resources(typed.device)).as_dict()]
+        found = audit(replace(wanted, optional_attacks=more), loaded, Resources(typed.device)).as_dict()
+        if found["failed"]:
+            raise Lost(f"{'; '.join(found['failed'])} failed")
+        return [found]
 
     return make
 
@@ -168,6 +189,8 @@ class Share:
 
     @classmethod
     def parse(cls, text: str | None, minutes: float | None = None) -> "Share":
+        if minutes is not None and not minutes > 0:
+            raise ValueError(f"--minutes is above 0, or left out for as long as it takes; got {minutes:g}")
         ends = None if minutes is None else time.monotonic() + 60 * minutes
         if text is None:
             return cls(ends=ends)
@@ -190,10 +213,21 @@ def reproduce(
 ) -> dict[str, Any]:  # fmt: skip
     """Make this process's share of what is missing; the verdict, once all is there."""
     folder.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Any] = {"name": one.name, "budget": budget, "commit": commit(), "commands": {}, "results": {}}
-    lacks = _stage(one.commands(budget), folder, share, told, data_dir, device, say)
-    if lacks is None and one.after is not None:
-        lacks = _stage(one.after(told["results"], budget), folder, share, told, data_dir, device, say)
+    told: dict[str, Any] = {
+        "name": one.name,
+        "budget": budget,
+        "commit": commit(),
+        "commands": {},
+        "results": {},
+        "failed": [],
+    }
+    lock = FolderLock(folder, f"{LOCK}-{share.number}-of-{share.of}")  # who makes other pieces may do so beside us
+    try:
+        lacks = _stage(one.commands(budget), folder, share, told, data_dir, device, say)
+        if lacks is None and one.after is not None:
+            lacks = _stage(one.after(told["results"], budget), folder, share, told, data_dir, device, say)
+    finally:
+        lock.release()
     told["seeds"] = sorted({row["seed"] for data in told["results"].values() for row in data["rows"]})
     if lacks is None:
         finding = one.judge(told["results"])
@@ -204,7 +238,7 @@ def reproduce(
         }
     else:
         told |= lacks
-    _write(folder / f"{one.name}.json", told)
+    write_text(folder / f"{one.name}.json", json.dumps(told, indent=1))
     return told
 
 
@@ -218,6 +252,12 @@ def _stage(
     if device is not None:
         typed = {run: replace(one, device=device) for run, one in typed.items()}
     every_piece = [piece for run, one in typed.items() for piece in pieces(run, one, data_dir)]
+    try:
+        _refuse_what_cannot_be(
+            typed, {piece.run for piece in every_piece if not (folder / piece.file).exists()}, data_dir
+        )
+    except MissingData as error:
+        return {"not_measured": str(error)}
     for place, piece in enumerate(every_piece):
         path = folder / piece.file
         if path.exists() or place % share.of != share.number - 1:
@@ -226,9 +266,14 @@ def _stage(
             break
         say(f"{place + 1} of {len(every_piece)}: {piece.run}, {piece.what}")
         try:
-            _write(path, piece.make())
+            write_text(path, json.dumps(piece.make(), indent=1))
         except MissingData as error:
             return {"not_measured": str(error)}
+        except DiskFull:
+            raise
+        except Exception as error:
+            told["failed"].append(f"{piece.run}, {piece.what}: {failed(error)}")
+            say(told["failed"][-1])
     for run, one in typed.items():
         own = [folder / piece.file for piece in every_piece if piece.run == run]
         if all(path.exists() for path in own):
@@ -237,11 +282,16 @@ def _stage(
     return {"unfinished": f"{missing} of {len(every_piece)} pieces are not made yet"} if missing else None
 
 
-def _write(path: Path, data: Any) -> None:
-    """Whole or not there: other processes look."""
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(data, indent=1))
-    beside.replace(path)
+def _refuse_what_cannot_be(typed: Mapping[str, Typed], runs: Collection[str], data_dir: Path | None) -> None:
+    """A file that is not there, or a variant that cannot be built, is said before anything is trained."""
+    for run in runs:
+        one = typed[run]
+        if one.command == "compare":
+            check(one.variants, one.seeds, data_dir)
+        else:
+            one.plan.data.load(data_dir)
+        if one.aux_data:
+            spec(one.aux_data, "data").load(data_dir)
 
 
 def commit() -> str:
@@ -250,7 +300,7 @@ def commit() -> str:
     return told.stdout.strip() or "unknown"
 
 
-def shown(data: Data) -> list[str]:
+def shown(data: Data, whose: str = "paper") -> list[str]:
     """What a reader is told at the end."""
     if "not_measured" in data:
         return [f"not measured: {data['not_measured']}"]
@@ -258,4 +308,4 @@ def shown(data: Data) -> list[str]:
         return [data["unfinished"]]
     from .base import Figure
 
-    return [*(f"  {Figure(*one).shown()}" for one in data["figures"]), f"{data['verdict']}: {data['why']}"]
+    return [*(f"  {Figure(*one).shown(whose)}" for one in data["figures"]), f"{data['verdict']}: {data['why']}"]

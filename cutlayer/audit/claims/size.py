@@ -2,7 +2,7 @@
 cores as if it were the paper's."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...training.plan.plan import Plan
@@ -11,21 +11,41 @@ FIELDS = ("data", "net", "clients", "partition", "epochs")
 MOST = 2  # values of a field that are named one by one
 
 
-def size(data: Any, seeds: int = 0, before: bool = False) -> str:
-    """Data, network, clients and epochs of the plans in a file, and how many seeds; empty where there is no plan. A plan
-    of `before` that names no data had the digits."""
+def sizes(results: Mapping[str, Any]) -> str:
+    """Of an experiment's commands: once where all are of one size, else each by name."""
+    found: dict[str, list[str]] = {}
+    for name, data in results.items():
+        found.setdefault(size(data), []).append(name)
+    if len(found) < 2:
+        return next(iter(found), "")
+    return "; ".join(f"{' and '.join(names)}: {text}" for text, names in found.items())
+
+
+def size(data: Any, before: bool = False) -> str:
+    """Data, network, clients and epochs of the plans in a file, and how many seeds; where there is no plan what the file
+    says of itself. A plan of `before` that names no data had the digits."""
     usual = {name: repr(getattr(Plan(), name)) for name in FIELDS}
     usual |= {"data": "Digits()"} if before else {}
     told = [{**usual, **fields} for fields in plans(data)]
+    seeds = len(_seeds(data))
+    many = [] if not seeds else ["one seed" if seeds == 1 else f"{seeds} seeds"]
     if not told:
-        return ""
+        return ", ".join([data["what"], *many]) if isinstance(data, dict) and data.get("what") else ""
     said = [_values(told, "data"), _values(told, "net")]
     if (clients := _values(told, "clients")) != "1":
         said += [f"{clients} clients", _values(told, "partition")]
-    said.append(f"{_values(told, 'epochs')} epochs")
-    if seeds:
-        said.append("one seed" if seeds == 1 else f"{seeds} seeds")
-    return ", ".join(word for word in said if word)
+    return ", ".join(word for word in (*said, f"{_values(told, 'epochs')} epochs", *many) if word)
+
+
+def _seeds(data: Any) -> set[int]:
+    """What the rows, or else the file, were made with."""
+    if isinstance(data, list):
+        return set().union(*map(_seeds, data))
+    if not isinstance(data, dict):
+        return set()
+    own = {data["seed"]} if isinstance(data.get("seed"), int) else set()
+    found = own.union(*map(_seeds, data.values()))
+    return found or (set(data["seeds"]) if isinstance(data.get("seeds"), list) else set())
 
 
 def plans(data: Any) -> Iterator[dict[str, str]]:

@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any
 
 from ...attacks import Decoder
+from ...core.files import write_text
 from ...data import Digits
 from ...guards import DCT, SEAL, KAnonymous, LightSplit, NoGuard, Subset
 from ...nets import MnistNet
@@ -77,4 +78,4 @@ def bands(seeds: range) -> dict[str, Any]:
 
 
 def write(root: Path) -> None:
-    (root / BANDS).write_text(json.dumps(bands(range(5)), indent=1) + "\n")
+    write_text(root / BANDS, json.dumps(bands(range(5)), indent=1) + "\n")

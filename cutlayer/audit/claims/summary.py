@@ -1,4 +1,4 @@
-"""One figure for all guards: leakage against accuracy, by an attacker that does not know the guard and by the strongest."""
+"""One figure for all guards: the leak that is left and the accuracy that it costs, for the papers' attackers and the strongest."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,41 +7,63 @@ from typing import Any, NamedTuple
 
 from ..leak import leak_share
 from ..report.plots import INK, SOFT, png, pyplot
+from .base import guard_accuracy
+from .guards import MOST_LEFT, MOST_LOST
+from .size import size
 
-# An audit with every attack in every form of knowledge: the newer one, once it is there.
-SOURCES = ("claims/all-guards.json", "attacks-quick.json")
-TENTH = 0.1  # of the leak: what papers promise to leave at most
-_PLAIN = ("FORA", "SDAR", "PCAT", "UnSplit", "FeatureSniffer")  # the papers' attackers
+# Audits with every attack in every form of knowledge, the newer one first; one without the papers' attackers draws nothing.
+SOURCES = ("docs/evidence/claims/all-guards.json", "docs/evidence/attacks-quick.json")
+PAPERS = ("FORA", "SDAR", "PCAT", "UnSplit", "FeatureSniffer")
+GOOD = "#dcefe3"
 
 
 class Mark(NamedTuple):
-    """One guard: what is left of the leak, by either attacker, and the accuracy that is left."""
+    """One guard: what is left of the leak, by either attacker, the accuracy that is left, and the points it costs."""
 
     guard: str
     accuracy: float
     paper: float
     strongest: float
     attack: str  # the strongest
+    lost: float = 0.0
 
 
-def marks(root: Path) -> list[Mark]:
-    path = next(path for name in SOURCES if (path := root / "docs/evidence" / name).exists())
-    data = json.loads(path.read_text())
-    data = data["results"]["audit"] if "results" in data else data
+class Drawn(NamedTuple):
+    """All guards of an audit."""
+
+    marks: tuple[Mark, ...] = ()
+    source: str = SOURCES[-1]
+    size: str = ""
+
+
+def summary(root: Path) -> Drawn:
+    """Of the first source that has the papers' attackers."""
+    for source in SOURCES:
+        if (root / source).exists():
+            data = json.loads((root / source).read_text())
+            own = "results" in data
+            data = data["results"].get("audit") if own else data
+            if data is not None and (found := marks(data)):
+                return Drawn(tuple(found), source, size(data, before=not own))
+    return Drawn()
+
+
+def marks(data: Mapping[str, Any]) -> list[Mark]:
+    """Guards that both kinds of attackers were tried against, the leakiest first."""
     rows = [row for row in data["rows"] if row.get("secret", "images") == "images" and row["valid"]]
     rows = [row for row in rows if not row.get("ceiling")]
-    floor = data["floors"]["class_mean"]["ssim"]
+    floor, bare = data["floors"]["class_mean"]["ssim"], guard_accuracy(data, "none")
     open_cut = [row for row in rows if row["guard"] == "none"]
     found = []
     for guard in dict.fromkeys(row["guard"] for row in rows):
         own = [row for row in rows if row["guard"] == guard]
-        blind = [row for row in own if row["attack"].startswith(_PLAIN) and row.get("form") in ("oblivious", "")]
-        if not blind:
-            continue
-        best, shown = (max(those, key=lambda row: row["value"]) for those in (own, blind))
-        unknowing, knowing = _share(shown, open_cut, floor, _PLAIN), _share(best, open_cut, floor)
-        found.append(Mark(guard, best["accuracy"], unknowing, knowing, best["attack"]))
-    return found
+        blind = [row for row in own if row["attack"].startswith(PAPERS) and row.get("form") in ("oblivious", "")]
+        if blind:
+            best, shown = (max(those, key=lambda row: row["value"]) for those in (own, blind))
+            unknowing, knowing = _share(shown, open_cut, floor, PAPERS), _share(best, open_cut, floor)
+            lost = [one - other for one, other in zip(bare, guard_accuracy(data, guard), strict=True)]
+            found.append(Mark(guard, best["accuracy"], unknowing, knowing, best["attack"], sum(lost) / len(lost)))
+    return sorted(found, key=lambda one: (one.guard != "none", -one.strongest, -one.paper))
 
 
 def _share(row: Mapping[str, Any], open_cut: Sequence[Mapping[str, Any]], floor: float, names: Any = "") -> float:
@@ -50,62 +72,76 @@ def _share(row: Mapping[str, Any], open_cut: Sequence[Mapping[str, Any]], floor:
     return min(1.0, leak_share(row["value"], control, floor))
 
 
+# ------------------------------------------------------------------ the figure
 def figure(found: Sequence[Mark]) -> bytes:
-    """For a slide: every guard is a line from what the papers' attackers find to what the strongest finds, with its name."""
+    """For a slide: a guard is a line of two panels, the leak that either attacker finds and the points of accuracy lost.
+    Marks differ in form and filling, so that grey is enough."""
     plt = pyplot()
-    with plt.rc_context({"font.size": 13}):
-        canvas, axes = plt.subplots(figsize=(11.5, 6.2))
-        for number, one in enumerate(found):
-            _draw(axes, one, plt.cm.tab10(number % 10))
-        _names(axes, found, [plt.cm.tab10(number % 10) for number in range(len(found))])
-        axes.scatter(
-            [], [], s=110, facecolor="white", edgecolor=INK, lw=2.2, label="attackers that do not know the guard"
-        )
-        axes.scatter([], [], s=120, color=INK, label="the strongest attacker, which knows it")
-        axes.set_xlabel("test accuracy (right is better)")
-        axes.set_ylabel("share of the leak that is left (down is better)")
-        axes.set_ylim(-0.04, 1.06)
-        axes.grid(color="#eef2f6")
-        axes.set_axisbelow(True)
-        axes.axhline(TENTH, color=SOFT, lw=1.2, ls=(0, (4, 4)))
-        axes.text(0.01, TENTH + 0.015, "a tenth of the leak", color=SOFT, transform=axes.get_yaxis_transform())
-        axes.legend(loc="upper left", frameon=False)
+    with plt.rc_context({"font.size": 14}):
+        canvas, (leak, cost) = plt.subplots(
+            1, 2, sharey=True, figsize=(12.8, 2.6 + 0.56 * max(1, len(found))), layout="constrained",
+            gridspec_kw={"width_ratios": (1.7, 1)},
+        )  # fmt: skip
+        _leaks(leak, found)
+        _costs(cost, found)
+        leak.set_yticks(range(len(found)), [_name(one.guard) for one in found])
+        leak.set_ylim(len(found) - 0.45, -0.55)
+        for axes in (leak, cost):
+            axes.tick_params(axis="y", length=0)
+            axes.grid(axis="x", color="#e7ecf1")
+            axes.set_axisbelow(True)
+        canvas.suptitle(_headline(found), fontsize=17, x=0.012, ha="left")
+        marks_, words = leak.get_legend_handles_labels()
+        canvas.legend(
+            marks_[::-1], words[::-1], loc="outside lower left", ncols=3, frameon=False, columnspacing=1.4,
+            handletextpad=0.5,
+        )  # fmt: skip
         return png(canvas, plt)
 
 
-def _draw(axes: Any, one: Mark, colour: Any) -> None:
-    axes.plot([one.accuracy] * 2, [one.paper, one.strongest], color=colour, lw=2.4, alpha=0.55, zorder=2)
-    axes.scatter(one.accuracy, one.paper, s=110, facecolor="white", edgecolor=colour, lw=2.2, zorder=3)
-    axes.scatter(one.accuracy, one.strongest, s=120, color=colour, zorder=4)
+def _leaks(axes: Any, found: Sequence[Mark]) -> None:
+    places = range(len(found))
+    axes.axvspan(-0.04, MOST_LEFT, color=GOOD, zorder=0, label="good: at most a tenth left, at most two points")
+    axes.axvline(MOST_LEFT, color=SOFT, lw=1.2, ls=(0, (4, 3)), zorder=1)
+    axes.hlines(
+        places, [one.paper for one in found], [one.strongest for one in found], color=SOFT, lw=3, alpha=0.6, zorder=2
+    )
+    axes.scatter(
+        [one.strongest for one in found],
+        places,
+        s=130,
+        marker="s",
+        color=INK,
+        zorder=3,
+        label="the strongest attacker",
+    )
+    # Where both find as much, the circle lies on the square: white inside, so that both are seen.
+    axes.scatter(
+        [one.paper for one in found], places, s=95, facecolor="white", edgecolor=INK, lw=2.2, zorder=4,
+        label="the papers' attackers, which do not know the guard",
+    )  # fmt: skip
+    axes.set_xlim(-0.04, 1.05)
+    axes.set_xlabel("share of the leak that is left (less is better)")
 
 
-def _names(axes: Any, found: Sequence[Mark], colours: Sequence[Any]) -> None:
-    """Beside the full mark in the left half, which is empty; in the right one at the edge, with a thin line."""
-    low, high = min(one.accuracy for one in found), max(one.accuracy for one in found)
-    width = max(high - low, 0.05)
-    axes.set_xlim(low - 0.06 * width, high + 0.42 * width)
-    axes.set_xticks([tick for tick in axes.get_xticks() if low - 0.06 * width <= tick <= 1.0])
-    left = [one.accuracy < high - width / 2 for one in found]
-    order = sorted((place for place in range(len(found)) if not left[place]), key=lambda one: -found[one].strongest)
-    heights = dict(zip(order, _spread([found[place].strongest for place in order]), strict=True))
+def _costs(axes: Any, found: Sequence[Mark]) -> None:
+    most = max((one.lost for one in found), default=1.0)
+    low = min(0.0, *(one.lost for one in found), -0.02 * most)
+    axes.axvspan(low, MOST_LOST, color=GOOD, zorder=0)
+    axes.axvline(MOST_LOST, color=SOFT, lw=1.2, ls=(0, (4, 3)), zorder=1)
+    axes.barh(range(len(found)), [one.lost for one in found], height=0.5, color=SOFT, zorder=2)
     for place, one in enumerate(found):
-        edge, height = high + 0.07 * width, heights.get(place, one.strongest)
-        if left[place]:
-            edge = one.accuracy + 0.02 * width
-        else:
-            axes.plot(
-                [one.accuracy, edge], [one.strongest, height], color=colours[place], lw=0.8, alpha=0.5, zorder=1
-            )
-        axes.text(edge, height, f" {_name(one.guard)}", color=colours[place], va="center", fontsize=12)
+        edge = max(one.lost, MOST_LOST) + 0.03 * most  # right of the dashed line too
+        axes.text(edge, place, f"{one.lost:.1f}".replace("-", "\N{MINUS SIGN}"), va="center", zorder=3)
+    axes.set_xlim(low, 1.2 * most)
+    axes.set_xlabel("points of accuracy lost (less is better)")
 
 
-def _spread(heights: Sequence[float], gap: float = 0.062) -> list[float]:
-    """From the highest down, none nearer to the next than a line of text; the highest may rise above its mark."""
-    told: list[float] = []
-    for height in heights:
-        told.append(min(height, told[-1] - gap) if told else height)
-    lift = max(0.0, -min(told, default=0.0))
-    return [height + lift for height in told]
+def _headline(found: Sequence[Mark]) -> str:
+    guards = [one for one in found if one.guard != "none"]
+    good = sum(one.strongest <= MOST_LEFT and one.lost <= MOST_LOST for one in guards)
+    seem = sum(one.paper <= MOST_LEFT and one.lost <= MOST_LOST for one in guards)
+    return f"{seem} of {len(guards)} guards are good by the papers' attackers, {good} by the strongest"
 
 
 def _name(guard: str) -> str:

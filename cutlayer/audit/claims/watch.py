@@ -1,44 +1,51 @@
 """Detectors in long trainings: what honest servers and clients are accused of, and what a watch costs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .base import DOES_NOT, HOLDS, PARTLY, Data, Earlier, Experiment, Finding, lost, over_seeds
+from ...core.spec import spec
+from .base import DOES_NOT, HOLDS, PARTLY, Data, Earlier, Experiment, Figure, Finding, lost
 
 PAPER = "Gradients Scrutinizer, SplitGuard (in FORA and SEAL)"
 
 
-def _quiet(results: Mapping[str, Data]) -> Finding:
-    """False alarms a thousand steps of honest training, over all detectors and seeds."""
-    told: dict[str, list[float]] = {}
-    for row in results["honest"]["rows"]:
-        for one in row.get("detectors_honest", ()):
-            told.setdefault(one["detector"], []).append(one["false_alarms_per_1000"])
-    figures = [over_seeds(f"{name}: false alarms a 1,000 steps", rates, 0.0) for name, rates in told.items()]
-    loud = [one.what.partition(":")[0] for one in figures if one.ours > 0]
-    if "cost" in results:
-        figures.append(lost(results["cost"], "plan", "client_detectors=SplitGuard()", "points that SplitGuard costs"))
+def _alarms(runs: Iterable[Any], column: str) -> dict[str, list[int]]:
+    """By detector the false alarms and the steps watched, over all runs; one that stops watching counts until then."""
+    told: dict[str, list[int]] = {}
+    for run in runs:
+        for one in run.get(column, ()):
+            found = told.setdefault(one["detector"], [0, 0])
+            found[0] += one["false_alarms"]
+            found[1] += min(one["steps"], getattr(spec(one["detector"], "detectors"), "until", one["steps"]))
+    return told
+
+
+def _rate(name: str, alarms: int, steps: int) -> Figure:
+    """Alarms a thousand steps. Of none the upper end is that of the rule of three: three in so many steps."""
+    high = 3 if alarms == 0 else alarms + 2 * alarms**0.5
+    low = max(0.0, alarms - 2 * alarms**0.5)
+    rate, low, high = (1000 * one / steps for one in (alarms, low, high))
+    return Figure(f"{name}: false alarms a 1,000 steps, of {steps:,} watched", rate, low, high, paper=0.0)
+
+
+def _quiet(runs: Sequence[Any], column: str, cost: Data | None = None) -> Finding:
+    told = _alarms(runs, column)
+    figures = [_rate(name, *counted) for name, counted in told.items()]
+    loud = [name for name, (alarms, _) in told.items() if alarms]
+    if cost is not None:
+        figures.append(lost(cost, "plan", "client_detectors=SplitGuard()", "points that SplitGuard costs"))
     verdict = HOLDS if not loud else PARTLY if len(loud) < len(told) else DOES_NOT
     why = f"{len(told) - len(loud)} of {len(told)} detectors accuse no honest server" + (
         f"; {' and '.join(loud)} do." if loud else "."
     )
+    if brief := [name for name in told if hasattr(spec(name, "detectors"), "until")]:
+        why += f" {' and '.join(brief)} {'watches' if len(brief) == 1 else 'watch'} the first batches alone."
     return Finding(verdict, why, tuple(figures))
 
 
-def _quiet_before(data: Any) -> Finding:
-    told: dict[str, list[float]] = {}
-    for name, runs in data.items():
-        if name != "command" and not name.startswith("disguised"):
-            for run in runs:
-                for one in run.get("honest", ()):
-                    told.setdefault(one["detector"], []).append(one["false_alarms_per_1000"])
-    figures = [over_seeds(f"{name}: false alarms a 1,000 steps", rates, 0.0) for name, rates in told.items()]
-    loud = [one.what.partition(":")[0] for one in figures if one.ours > 0]
-    verdict = HOLDS if not loud else PARTLY if len(loud) < len(told) else DOES_NOT
-    why = f"On digits {len(told) - len(loud)} of {len(told)} detectors accuse no honest server" + (
-        f"; {' and '.join(loud)} do." if loud else "."
-    )
-    return Finding(verdict, why, tuple(figures))
+def _honest(data: Any) -> Any:
+    """The runs under an honest server, whatever else the file has."""
+    return {name: runs for name, runs in data.items() if name != "command" and not name.startswith("disguised")}
 
 
 _DETECTORS = "--client-detectors 'GradientScrutinizer()' --client-detectors 'SplitGuard()' --client-detectors 'OutlierGradients()'"
@@ -51,8 +58,8 @@ EXPERIMENTS = (
             "honest": f"audit {_NET} --aux-samples 5000 {_DETECTORS} --attack 'Decoder(steps=100)' --seeds 3 --no-alone --device cuda",
             "cost": f"compare {_NET} --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone --device cuda",
         },
-        _quiet,
+        lambda results: _quiet(results["honest"]["rows"], "detectors_honest", results.get("cost")),
         {"honest": f"audit --data Fashion --protocol Vanilla --epochs 40 {_DETECTORS} --attack \"Decoder(readers=('ridge',))\" --images 32 --seeds 2 --no-alone", "cost": "compare --data Fashion --protocol Vanilla --epochs 10 --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone"},
-        earlier=(Earlier("watchdogs.json", _quiet_before),),
+        earlier=(Earlier("watchdogs.json", lambda data: _quiet([run for runs in data.values() for run in runs], "honest"), _honest),),
     ),
 )  # fmt: skip

@@ -50,9 +50,8 @@ def as_data(
 
 
 def write(data: dict[str, Any], chosen: Sequence[Variant], folder: Path) -> None:
-    """All files of `as_data` at once: they are made beside the folder and moved in when the last one is whole."""
+    """All files of `as_data` at once: none takes its name before the last one is whole."""
     rows = data["rows"]
-    folder.parent.mkdir(parents=True, exist_ok=True)
     pictures = {"convergence.png": convergence(rows)}
     if (drawn := sensitivity(chosen, rows)) is not None:
         pictures["sensitivity.png"] = drawn

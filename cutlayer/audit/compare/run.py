@@ -1,5 +1,6 @@
 """Several variants of one plan, trained with the same seeds: how each converges, at what cost, and for whom."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from ...core.batch import Task
-from ...core.errors import NonFinite
+from ...core.errors import DiskFull, NonFinite
 from ...core.message import Kind
 from ...core.seeds import derive
 from ...data.base import Loaded, parts
@@ -21,7 +22,7 @@ from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
 from ..alone import ALONE, baselines
 from ..facts import commonest
-from ..jobs import Failed, Job, Shown
+from ..jobs import Failed, Job, Shown, failed
 from ..jobs import run as run_jobs
 from ..parallel import Where, workers
 from ..progress import Cells
@@ -50,8 +51,8 @@ def _task(loaded: Loaded) -> Task:
     return task_of(loaded.train, len(loaded.classes))
 
 
-def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None) -> None:
-    """Build every variant and share out its data with every seed: what cannot work says so now."""
+def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None) -> dict[str, Loaded]:
+    """Build every variant and share out its data with every seed: what cannot work says so now. The data, by name."""
     shelf = Shelf(data_dir)
     for one in chosen:
         try:
@@ -61,6 +62,7 @@ def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None
                 _share_out(replace(one.plan, seed=seed), loaded)
         except ValueError as error:
             raise ValueError(f"{one.name}: {error}") from error
+    return shelf.loaded
 
 
 def _share_out(plan: Plan, loaded: Loaded) -> None:
@@ -74,13 +76,13 @@ class Shelf:
 
     def __init__(self, data_dir: Path | None):
         self._folder = data_dir
-        self._loaded: dict[str, Loaded] = {}
+        self.loaded: dict[str, Loaded] = {}
 
     def __call__(self, plan: Plan) -> Loaded:
         key = repr(plan.data)
-        if key not in self._loaded:
-            self._loaded[key] = plan.data.load(self._folder)
-        return self._loaded[key]
+        if key not in self.loaded:
+            self.loaded[key] = plan.data.load(self._folder)
+        return self.loaded[key]
 
 
 def _ready(plan: Plan, loaded: Loaded, seed: int, device: str) -> LocalRun:
@@ -114,10 +116,17 @@ def compare(
                 half = _half(cells, name)
                 cells.open()
                 run = _ready(one.plan, shelf(one.plan), seed, device)
-                with progress.making("training", what):
-                    cells.put(name, _train(run, half, lambda share, what=what: progress(what, share)))  # type: ignore[misc]
-                if half is not None:
-                    half.unlink(missing_ok=True)
+                try:
+                    with progress.making("training", what):
+                        made = _train(run, half, lambda share, what=what: progress(what, share))  # type: ignore[misc]
+                except DiskFull:  # of which the others would fail, too
+                    raise
+                except Exception as error:
+                    cells.remember(name, _lost(one.plan, shelf(one.plan), seed, failed(error)))
+                else:
+                    cells.put(name, made)
+                    if half is not None:
+                        half.unlink(missing_ok=True)
                 cell = cells.get(name)
             assert cell is not None
             # With the names of now: a folder may be resumed with variants typed in another way.
@@ -166,18 +175,23 @@ def spread(
         for job, made in run_jobs(list(jobs.values()), there, show):
             plan, seed = job.given
             if isinstance(made, Failed):
-                bare = _ready(plan, work.loaded[repr(plan.data)], seed, "cpu")
-                lost = {"accuracy": None, "accuracy_last": None, "failed": f"it failed: {made.why}"}
-                cells.remember(names[job.name], {**run_facts(bare), **lost})
+                cells.remember(names[job.name], _lost(plan, work.loaded[repr(plan.data)], seed, made))
                 continue
             cells.put(names[job.name], made)
             if (half := _half(cells, names[job.name])) is not None:
                 half.unlink(missing_ok=True)
 
 
+def _lost(plan: Plan, loaded: Loaded, seed: int, why: Failed) -> dict[str, Any]:
+    """The row of a run that an error has ended."""
+    bare = _ready(plan, loaded, seed, "cpu")
+    return {**run_facts(bare), "accuracy": None, "accuracy_last": None, "failed": str(why)}
+
+
 def _train(run: LocalRun, half: Path | None, show: Callable[[float], None]) -> dict[str, Any]:
     if half is not None and half.exists():
-        run.restore(*checkpoint.load(half))
+        with contextlib.suppress(checkpoint.CorruptCheckpoint):  # then from the beginning
+            run.restore(*checkpoint.load(half))
 
     def keep() -> None:
         row = run.progress.history[-1]

@@ -66,6 +66,16 @@ class Budget:
             return None
         return sum(value / self._worth(name) for name, value in zip(weighed, known, strict=True))
 
+    def rule(self) -> str:
+        """The same in words."""
+        match [name for name in WHOLE if getattr(self, name) is not None]:
+            case [limit]:
+                least = next(name for name in WHOLE if name != limit)
+                return f"the least {least} within {option(limit)}"
+            case [_, _]:
+                return "the smallest shares of --leak and --loss, added up"
+        return "the least leak and loss, where all that the open cut leaks is worth 100 points"
+
     def _worth(self, name: str) -> float:
         limit = getattr(self, name)
         return WHOLE[name] if limit is None else max(limit, SMALLEST[name])

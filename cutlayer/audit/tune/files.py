@@ -3,16 +3,18 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ... import __version__
+from ...core.files import write_together
 from ...guards import Guard
 from ...training.plan.plan import Plan
 from ..report.plots import INK, SOFT, png_and_svg, pyplot
 from .budget import Budget, option
-from .front import Checked, chosen, front, meets, what_binds
+from .front import Checked, chosen, front, meets, what_binds, why_chosen
 from .run import Search
 from .trial import Tried
 
@@ -35,6 +37,7 @@ def as_data(
         "seeds": seeds,
         "open_cut": {name: getattr(found.open_cut, name) for name in ("accuracy", "bytes", "floors")},
         "tried": [one._asdict() for one in found.tried],
+        "failed": [one.guard for one in found.tried if one.failed],
         "front": [one.guard for one in front(found.tried)],
         "chosen": kept[0].guard if kept else None,
         "checked": [one.as_dict() for one in checked],
@@ -55,14 +58,49 @@ def _why_none(
 
 
 def write(data: dict[str, Any], plan: Plan, guard: Guard | None, found: Search, budget: Budget, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tune.json").write_text(json.dumps(data, indent=1))
-    (folder / "tune.csv").write_bytes(table(found.tried, budget))
     drawn, vector = figure(found, budget, data["chosen"])
-    (folder / "tune.png").write_bytes(drawn)
-    (folder / "tune.svg").write_bytes(vector)
+    files = {
+        "tune.json": json.dumps(data, indent=1).encode(),
+        "tune.csv": table(found.tried, budget),
+        "tune.png": drawn,
+        "tune.svg": vector,
+    }
     if guard is not None:
-        (folder / PLAN).write_text(recipe(plan.with_guard(guard), data))
+        files[PLAN] = recipe(plan.with_guard(guard), data).encode()
+    write_together(folder, files)
+
+
+def summary(data: dict[str, Any], found: Search, budget: Budget) -> list[str]:
+    """What a person reads at the end: how far the guards came, what the last word found, what was chosen and why."""
+    counts = Counter(_END[one.stage] for one in found.tried)
+    came = ", ".join(f"{counts[end]} {end}" for end in _END.values() if counts[end])
+    said = [f"{len(found.tried)} guards: {came}; {len(data['front'])} on the front"]
+    seeds = ", ".join(map(str, data["seeds"]["check"]))
+    for one in data["checked"]:
+        limits = [_against(name, one[name], limit) for name, limit in budget.limits().items()]
+        rest = [_against(name, one[name], None) for name in ("leak", "loss", "bytes") if name not in budget.limits()]
+        kept = "keeps to the budget" if not one["missed"] else f"misses {', '.join(map(option, one['missed']))}"
+        said.append(f"{one['guard']} {kept} under every attack and seeds {seeds}: {', '.join([*limits, *rest])}")
+    said += [f"{one.guard}: {one.why}" for one in found.tried if one.failed]
+    if data["chosen"] is not None:
+        pick = next(one for one in found.tried if one.guard == data["chosen"])
+        said.append(f"chosen: {pick.guard}; {why_chosen(pick, found.tried, budget)}")
+    return said + list(data["binds"])
+
+
+_END = {
+    "fit": "do not fit",
+    "cost": "cost too much",
+    "training": "ruled out by their training",
+    "reader": "read by cheap readers alone",
+    "attack": "read by the full attack",
+}  # by the last stage that a guard reached
+
+
+def _against(name: str, value: float | None, limit: float | None) -> str:
+    figure = {"leak": ".2f", "bytes": ",.1f", "loss": ".1f"}.get(name, ",")
+    shown = "unknown" if value is None else format(value, figure)
+    return f"{name.replace('_', ' ')} {shown}" + ("" if limit is None else f" of {limit:,g}")
 
 
 def table(tried: Sequence[Tried], budget: Budget) -> bytes:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from math import hypot
 from statistics import mean
 from typing import Any
 
 from ..leak import secret_of
-from ..matrix import Audit
+from ..result import Audit
 from ..rows import Row
 from ..verdicts import verdict
 from .budget import NAMES, Budget, option
@@ -43,6 +44,21 @@ def chosen(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
     return _ranked((one for one in tried if meets(one, budget)), budget)
 
 
+def why_chosen(pick: Tried, tried: Sequence[Tried], budget: Budget) -> str:
+    """By which rule, out of how many, and whether the next one is really behind it."""
+    keeping = chosen(tried, budget)
+    if len(keeping) < 2:
+        return "no other that the full attack has read keeps to the budget in the search"
+    said = f"of {len(keeping)} that keep to the budget in the search it has {budget.rule()}"
+    after = next((one for one in keeping[keeping.index(pick) + 1 :]), None)
+    if after is None:
+        return f"{said}, but for those that the last word refused"
+    apart = (budget.used(after._asdict()) or 0.0) - (budget.used(pick._asdict()) or 0.0)
+    doubt = budget.used({"leak": 0.0, "loss": hypot(pick.doubt or 0.0, after.doubt or 0.0)}) or 0.0
+    close = ", and other trainings could turn that round" if apart < doubt else ""
+    return f"{said}; next is {after.guard}{close}"
+
+
 def waiting(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
     """Those that no cheap reader ruled out and the full attack has not read, the most promising first: those that
     none of them beats in leak, loss and bytes, and then the others."""
@@ -65,6 +81,24 @@ def beaten(one: Tried, tried: Sequence[Tried]) -> bool:
     """To cheap readers it leaks as much as another to the full attack, and it loses and sends no less: it can be on
     no front."""
     return any(other.whole and _no_worse(other, one) for other in tried)
+
+
+def told(one: Tried) -> str:
+    """A line: what was found of it, and why it went no further."""
+    least = "" if one.whole else "at least "
+    found = [
+        "" if one.leak is None else f"{least}{one.leak:.2f} of the leak left",
+        "" if one.loss is None else f"{'at least ' if one.ended_early else ''}{_points(one)}",
+        "" if one.bytes is None else f"{one.bytes:,.1f} bytes",
+    ]
+    out = "" if one.why is None else f"; out: {one.why}"
+    return f"{one.guard}: {', '.join(figure for figure in found if figure)}{out}"
+
+
+def _points(one: Tried) -> str:
+    assert one.loss is not None
+    doubt = "" if one.doubt is None else f" ± {one.doubt:.1f}"
+    return f"{abs(one.loss):.1f}{doubt} points {'lost' if one.loss >= 0 else 'gained'}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +155,9 @@ def what_binds(tried: Sequence[Tried], budget: Budget) -> list[str]:
         if not left:
             continue
         best = min(left, key=lambda one: getattr(one, name))
-        value, least = _shown(name, getattr(best, name)), "" if best.whole or name != "leak" else "at least "
+        value = _shown(name, getattr(best, name))
+        unknown = (name == "leak" and not best.whole) or (name == "loss" and best.ended_early)
+        least = "at least " if unknown else ""
         said.append(f"{option(name)} binds: {rest} the least that was found is {least}{value} ({best.guard})")
     if said:
         return said

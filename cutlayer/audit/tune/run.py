@@ -8,20 +8,24 @@ from typing import Any
 from ...attacks import Attack
 from ...core.spec import spec as read_spec
 from ...data.base import Loaded
-from ...guards import Guard
+from ...guards import Guard, NoGuard
 from ...training.plan.plan import Plan
-from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, run
-from ..matrix import Audit, audit
+from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, failed, run
+from ..matrix import audit
 from ..parallel import Where, spread, workers
+from ..result import Audit
 from ..spec import AuditSpec, Resources
 from ..store import ResultStore
-from .budget import Budget, refuse_contradiction
-from .front import Checked, beaten, chosen, judged, meets, waiting
+from .budget import Budget
+from .front import Checked, beaten, chosen, judged, meets, told, waiting
 from .study import Study
-from .trial import Reference, Tried, TuneWork, attempt, finish, reference
+from .trial import Reference, Tried, TuneWork, again, attempt, finish, over_seeds, reference
 
 MOST_ASKED = 12  # times the trials: draws that cost nothing, because they do not fit or were tried before
 TRIALS_A_FINALIST = 6  # one of so many that were trained meets the full attack, and two at least
+LEADERS = 2  # are trained under other seeds, and whoever leads then, until those who lead were
+ROUNDS = 3  # of that, at most
+OTHER_SEEDS = (1001, 1002)  # further on than the one of the search; those of the last word are near to it
 REFERENCE = "the unguarded cut"
 
 
@@ -45,9 +49,15 @@ class Here:
         self._waiting.append((job, given))
 
     def finished(self, seconds: float) -> list[Finished]:
-        done = [Finished(job.name, job.work(self._shared, *given)) for job, given in self._waiting]
+        done = [Finished(job.name, self._made(job, given)) for job, given in self._waiting]
         self._waiting = []
         return done
+
+    def _made(self, job: Job, given: Sequence[Any]) -> Any:
+        try:
+            return job.work(self._shared, *given)
+        except Exception as error:
+            return failed(error)
 
     def running(self) -> list[str]:
         return [job.name for job, _ in self._waiting]
@@ -63,11 +73,15 @@ def at_work(work: TuneWork, where: Where | None) -> Iterator[Workers]:
 
 
 def search(
-    work: TuneWork, study: Study, store: ResultStore, there: Workers, trials: int, show: Callable[[Shown], None]
-) -> Search:
-    """Until so many guards were trained. What the store has is told to the study, and not tried again."""
+    work: TuneWork, study: Study, store: ResultStore, there: Workers, trials: int, show: Callable[[Shown], None],
+    note: Callable[[str], None] = lambda line: None,
+) -> Search:  # fmt: skip
+    """Until so many guards were trained. What the store has is told to the study, and not tried again.
+
+    `note` is given a line for whatever was found, `show` how far it has come.
+    """
     open_cut = _open_cut(work, store, there, show)
-    refuse_contradiction(work.budget, open_cut.accuracy, len(work.loaded.classes))
+    note(f"the unguarded cut: accuracy {open_cut.accuracy:.3f}, {open_cut.bytes:,.0f} bytes a sample")
     before = _kept(store)
     known: dict[str, Tried] = {}
     for settings, found in before:
@@ -92,66 +106,107 @@ def search(
         show(Shown(ended, trials, there.running()))
         for name, made in there.finished(POLL):
             number, guard = begun.pop(name)
-            found = Tried(name, "training", f"it failed: {made.why}") if isinstance(made, Failed) else made
+            found = Tried(name, "training", str(made)) if isinstance(made, Failed) else made
             _tell(study, store, number, found)
             known[name] = found
             ended += _counts(found)
+            note(f"{ended} of {trials}  {told(found)}")
         show(Shown(ended, trials, there.running()))
-    finals = _Finals(work, store, there, open_cut, max(2, trials // TRIALS_A_FINALIST))
-    return Search(open_cut, finals.read(known, show))
+    finals = _Finals(work, store, there, open_cut, max(2, trials // TRIALS_A_FINALIST), known, show, note)
+    finals.confirm(waiting)
+    finals.read()
+    finals.confirm(chosen)
+    return Search(open_cut, list(known.values()))
 
 
 @dataclass
 class _Finals:
-    """The full attack, on those that promise most to cheap readers, until enough of them keep to the budget."""
+    """Those that promise most to cheap readers: under other seeds, and by the full attack. What is found of them
+    replaces what is `known`."""
 
     work: TuneWork
     store: ResultStore
     there: Workers
     open_cut: Reference
     enough: int
+    known: dict[str, Tried]
+    show: Callable[[Shown], None]
+    note: Callable[[str], None]
 
-    def read(self, known: dict[str, Tried], show: Callable[[Shown], None]) -> list[Tried]:
-        """Side by side only as many as are wanted in any case, so what is read does not hang on who computes."""
-        read = sum(one.whole for one in known.values())
-        while read < 2 * self.enough and (wanted := self.enough - self._kept(known)) > 0:
-            left = waiting(list(known.values()), self.work.budget)[: min(wanted, 2 * self.enough - read)]
+    def confirm(self, ranked: Callable[[Sequence[Tried], Budget], list[Tried]]) -> None:
+        """The best of many that were trained once is the luckiest: whoever leads is trained under other seeds."""
+        for _ in range(ROUNDS):
+            leading = ranked(list(self.known.values()), self.work.budget)[:LEADERS]
+            if not (once := [one for one in leading if one.trainings == 1]):
+                return
+            self.note(f"under {len(OTHER_SEEDS)} other seeds as well: {' and '.join(one.guard for one in once)}")
+            self._again(once)
+
+    def read(self) -> None:
+        """Until enough keep to the budget. Side by side only as many as are wanted in any case, so what is read does
+        not hang on who computes."""
+        read = sum(one.whole for one in self.known.values())
+        while read < 2 * self.enough and (wanted := self.enough - self._kept()) > 0:
+            left = waiting(list(self.known.values()), self.work.budget)[: min(wanted, 2 * self.enough - read)]
             if not left:
                 break
             for one in left:
-                known[one.guard] = self._out(one) if beaten(one, list(known.values())) else one
-            those = [one for one in left if known[one.guard].waits]
-            known.update(self._made(those, show))
+                self.known[one.guard] = self._out(one) if beaten(one, list(self.known.values())) else one
+            those = [one for one in left if self.known[one.guard].waits]
+            self._finish(those)
             read += len(those)
-        return list(known.values())
 
-    def _kept(self, known: dict[str, Tried]) -> int:
-        return sum(meets(one, self.work.budget) for one in known.values())
+    def _kept(self) -> int:
+        return sum(meets(one, self.work.budget) for one in self.known.values())
 
     def _out(self, one: Tried) -> Tried:
         return one._replace(why="another leaks, loses and sends no more than this by cheap readers")
 
-    def _made(self, those: Sequence[Tried], show: Callable[[Shown], None]) -> dict[str, Tried]:
-        """Those that the store does not have are made, each kept as it comes."""
-        made: dict[str, Tried] = {}
+    def _again(self, those: Sequence[Tried]) -> None:
+        seeds = [self.work.seed + further for further in OTHER_SEEDS]
+        guards = [NoGuard(), *(_read(one.guard) for one in those)]  # the unguarded cut first: some are fitted to it
+        jobs = [Job(_under(repr(guard), seed), again, (guard, seed)) for seed in seeds for guard in guards]
+        reached = self._made(jobs)
+        open_cuts = [reached[_under(repr(NoGuard()), seed)] for seed in seeds]
         for one in those:
-            if (cell := self.store.get(_final(one.guard))) is not None:
-                made[one.guard] = Tried(**cell[0])
-        todo = {one.guard: one for one in those if one.guard not in made}
-        jobs = [Job(name, finish, (_read(name), self.open_cut, one)) for name, one in todo.items()]
-        for job, value in run(jobs, self.there, show):
-            failed = isinstance(value, Failed)
-            made[job.name] = todo[job.name]._replace(why=f"it failed: {value.why}") if failed else value
-            self.store.put(_final(job.name), made[job.name]._asdict())
+            own = [reached[_under(one.guard, seed)] for seed in seeds]
+            if all(isinstance(accuracy, float) for accuracy in (*open_cuts, *own)):
+                found = over_seeds(one, self.work.budget, open_cuts, own)
+            else:
+                found = one._replace(why="it does not train under other seeds")
+            self.known[one.guard] = found
+            self.note(f"  {told(found)}")
+
+    def _finish(self, those: Sequence[Tried]) -> None:
+        jobs = [
+            Job(f"the full attack on {one.guard}", finish, (_read(one.guard), self.open_cut, one)) for one in those
+        ]
+        made = self._made(jobs)
+        for one, job in zip(those, jobs, strict=True):
+            value = made[job.name]
+            self.known[one.guard] = one._replace(why=str(value)) if isinstance(value, Failed) else Tried(*value)
+            self.note(f"{job.name}\n  {told(self.known[one.guard])}")
+
+    def _made(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """Those that the store does not have are made, each kept as it comes."""
+        made = {job.name: cell[0] for job in jobs if (cell := self.store.get(job.name)) is not None}
+        for job, value in run([job for job in jobs if job.name not in made], self.there, self.show):
+            made[job.name] = value
+            if not isinstance(value, Failed):
+                self.store.put(job.name, value)
         return made
+
+
+def _full(one: Tried) -> str:
+    return f"the full attack on {one.guard}"
+
+
+def _under(guard: str, seed: int) -> str:
+    return f"{guard} under seed {seed}"
 
 
 def _read(guard: str) -> Guard:
     return read_spec(guard, "guards", imports=False)  # type: ignore[no-any-return]
-
-
-def _final(guard: str) -> str:
-    return f"the full attack on {guard}"
 
 
 def _counts(found: Tried) -> bool:
@@ -202,12 +257,13 @@ class Check:
 
 def last_word(
     plan: Plan, loaded: Loaded, budget: Budget, tried: Sequence[Tried], check: Check, resources: Resources,
-    where: Where | None, show: Callable[[Shown], None],
+    where: Where | None, show: Callable[[Shown], None], note: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[Checked, Audit]]:  # fmt: skip
     """Audit what was chosen; where it does not keep to its budgets, the next, until one does or enough were asked."""
     found: list[tuple[Checked, Audit]] = []
     for one in chosen(tried, budget)[: check.candidates]:
         guard = _read(one.guard)
+        note(f"the last word on {one.guard}: every attack, seeds {', '.join(map(str, check.seeds))}")
         wanted = AuditSpec(
             plan, [guard], (), optional_attacks=check.attacks, seeds=check.seeds, images=check.images, alone=False
         )

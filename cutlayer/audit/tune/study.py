@@ -1,7 +1,8 @@
 """Which guard is tried next: Optuna's sampler over leak, loss and bytes at once, with budgets as its constraints.
 
 The only place with Optuna. Every other guard is drawn for the front, those between by the rule that chooses in the
-end (`Budget.used`): a front is wide, and what was asked for is one place on it. What was tried lies in a
+end (`Budget.used`): a front is wide, and what was asked for is one place on it. Every third is of the kind that was
+tried least, for one unlucky training of its usual setting says little of a kind. What was tried lies in a
 `ResultStore`, and the studies are made of it anew: the next draw hangs on the seed and on what was tried, so a tune
 that was killed goes on as if it had not been.
 """
@@ -18,6 +19,7 @@ from .space import Kind, draw, firsts
 from .trial import Tried
 
 OBJECTIVES = ("leak", "loss", "bytes")
+SELDOM = 3  # one draw of so many is of the kind that was tried least
 UNFIT = 10.0  # how much two guards that do not go together violate: more than anything that was measured
 
 
@@ -32,15 +34,23 @@ class Study:
         self._front = self.optuna.create_study(directions=["minimize"] * len(OBJECTIVES))
         self._rule = self.optuna.create_study(direction="minimize")
         self._running: dict[int, Any] = {}
+        self._missed: dict[str, list[float]] = {kind.name: [] for kind in kinds if kind.space or chains}
         self.count = 0  # asked so far
 
     def ask(self) -> tuple[int, Guard | str]:
         """A number and the guard to try; a sentence where what was drawn cannot be built."""
-        number = self._asked(self.first[self.count] if self.count < len(self.first) else None)
+        number = self._asked(self.first[self.count] if self.count < len(self.first) else self._seldom())
         try:
             return number, draw(self._running[number], self.kinds, self.chains)
         except ValueError as error:
             return number, str(error)
+
+    def _seldom(self) -> dict[str, Any] | None:
+        """Of the kinds tried least the one that came nearest to the budget; None: draw whatever promises most."""
+        fitting = {name: missed for name, missed in self._missed.items() if not missed or min(missed) < UNFIT}
+        if (self.count - len(self.first)) % SELDOM or not fitting:
+            return None
+        return {"guard": min(fitting, key=lambda name: (len(fitting[name]), min(fitting[name], default=0.0)))}
 
     def settings(self, number: int) -> dict[str, Any]:
         return dict(self._running[number].params)
@@ -48,6 +58,8 @@ class Study:
     def tell(self, number: int, found: Tried) -> None:
         """Both studies learn of it, whichever asked."""
         trial = self._running.pop(number)
+        if (kind := trial.params.get("guard")) in self._missed:
+            self._missed[kind].append(sum(self._over(found)))
         for study in (self._front, self._rule):
             own = trial if study is self._of(number) else self._twin(study, trial.params)
             own.set_user_attr("over", self._over(found))

@@ -8,27 +8,33 @@ training of a small network: it is left to those that promise most once all were
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import log, sqrt
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from ...attacks import Attack, Decoder
 from ...core.errors import NonFinite
 from ...data.base import Loaded
+from ...engines.local.run import LocalRun
 from ...guards import Guard, NoGuard
 from ...metrics.lpips import LPIPS
 from ...training.batches import task_of
 from ..compare.run import validated
 from ..detector_trial import on_trial
-from ..matrix import Matrix, why_unfit
+from ..fit import why_unfit
+from ..jobs import FAILED
+from ..matrix import Matrix
 from ..rows import Floors, Row, shown
 from ..scene import Scene, SceneContext
 from ..spec import AuditSpec, Resources
 from ..verdicts import total_bytes, verdict
-from .budget import Budget, cost
+from .budget import Budget, cost, refuse_contradiction
 
 CHEAP = Decoder(readers=("ridge",))
 ONE = ("mlp",)  # of a decoder's readers the one that reads messages of any shape
 MOST_KEPT = 16  # trained networks that wait for the full attack where they were trained; more are trained again
 FAR = 1.5  # times the budget: an untrained network's message may shrink with training, but not by so much
+LEAST_EPOCHS = 3  # of a training before its end is foreseen
 NOISE = 1.0  # point of accuracy: one seed tells no finer
 
 
@@ -40,6 +46,7 @@ class Reference(NamedTuple):
     bytes: float
     floors: Floors
     rows: list[Row]  # of the cheap reader and of the full attack
+    curve: Sequence[float] = ()  # validation accuracy by epoch
 
 
 class Tried(NamedTuple):
@@ -56,15 +63,35 @@ class Tried(NamedTuple):
     bytes_total: float | None = None
     ssim: float | None = None
     seconds: float = 0.0
+    trainings: int = 1  # under as many seeds; loss and accuracy are their means
+    doubt: float | None = None  # standard error of that loss, in points
 
     @property
     def whole(self) -> bool:
         return self.stage == "attack"
 
     @property
+    def failed(self) -> bool:
+        """By an error, which says nothing about it."""
+        return self.why is not None and self.why.startswith(FAILED)
+
+    @property
     def waits(self) -> bool:
         """No cheap reader ruled it out, and the full attack has not read it."""
         return self.stage == "reader" and self.why is None
+
+    @property
+    def ended_early(self) -> bool:
+        """Its training was: `loss` is what it would have lost at least."""
+        return self.stage == "training" and self.accuracy is None
+
+
+class Hopeless(Exception):
+    """A training that its limits rule out before its end."""
+
+    def __init__(self, best: float, epoch: int, epochs: int):
+        super().__init__(f"over loss after {epoch} of {epochs} epochs")
+        self.best = best
 
 
 def readings(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
@@ -91,8 +118,19 @@ class TuneWork:
     def seed(self) -> int:
         return self.spec.seeds[0]
 
+    @property
+    def validating(self) -> int:
+        """Samples that tell how accurate a network is."""
+        return len(self.context.data.val) or len(self.context.data.test)
+
     def matrix(self, guard: Guard) -> Matrix:
         return Matrix(replace(self.spec, guards=(guard,)), self.loaded, Resources(self.device, self.lpips))
+
+    def under(self, seed: int) -> "TuneWork":
+        """The same under another seed."""
+        if seed not in self._others:
+            self._others[seed] = replace(self, spec=replace(self.spec, seeds=(seed,)))
+        return self._others[seed]
 
     def scene(self, guard: Guard) -> Scene:
         """Trained here, or to be trained: a network that was forgotten is the same, bit for bit, once more."""
@@ -110,6 +148,10 @@ class TuneWork:
         return {}
 
     @cached_property
+    def _others(self) -> "dict[int, TuneWork]":
+        return {}
+
+    @cached_property
     def context(self) -> SceneContext:
         return self.matrix(NoGuard()).context(self.seed)
 
@@ -122,10 +164,11 @@ class TuneWork:
 def reference(work: TuneWork) -> Reference:
     """The unguarded cut, read by the cheap reader and by the full attack."""
     matrix, scene = work.matrix(NoGuard()), work.open_cut
+    refuse_contradiction(work.budget, _accuracy(scene), len(work.loaded.classes))  # before it is attacked
     marks = matrix.marks(scene)
     rows = [row for one in matrix.forms[NoGuard()] if (row := _row(matrix, scene, one, marks, None)) is not None]
     facts = scene.facts
-    return Reference(_accuracy(scene), facts["accuracy_chance"], message_bytes(facts), marks, rows)
+    return Reference(_accuracy(scene), facts["accuracy_chance"], message_bytes(facts), marks, rows, _curve(scene.run))
 
 
 @on_trial()
@@ -152,6 +195,31 @@ def finish(work: TuneWork, guard: Guard, open_cut: Reference, found: Tried) -> T
     return found._replace(stage="attack")
 
 
+@on_trial()
+def again(work: TuneWork, guard: Guard, seed: int) -> float | None:
+    """Its accuracy under another seed: other weights, other private samples. None: it does not train."""
+    other = work.under(seed)
+    try:
+        return _accuracy(other.open_cut if guard == NoGuard() else other.scene(guard))
+    except NonFinite:
+        return None
+    finally:
+        other.forget(guard)
+
+
+def over_seeds(found: Tried, budget: Budget, open_cuts: Sequence[float], own: Sequence[float]) -> Tried:
+    """With the mean of what it lost under this seed and others, where accuracies of the unguarded cut and its own are
+    these. It is out where the mean is over the limit by more than its standard error."""
+    assert found.loss is not None and found.accuracy is not None
+    losses = [found.loss, *(100 * (bare - guarded) for bare, guarded in zip(open_cuts, own, strict=True))]
+    doubt = stdev(losses) / sqrt(len(losses))
+    missed = budget.over({"loss": mean(losses) - doubt})
+    return found._replace(
+        loss=mean(losses), accuracy=mean([found.accuracy, *own]), trainings=len(losses), doubt=doubt,
+        why=_missed(missed, "under other seeds") if missed else found.why,
+    )  # fmt: skip
+
+
 def _costed(work: TuneWork, guard: Guard) -> Tried:
     task = task_of(work.loaded.train, len(work.loaded.classes))
     if (why := why_unfit(work.spec.plan, task, guard, work.loaded.train.y)) is not None:
@@ -164,17 +232,59 @@ def _costed(work: TuneWork, guard: Guard) -> Tried:
 
 def _trained(work: TuneWork, guard: Guard, open_cut: Reference, found: Tried) -> Tried:
     scene = work.scene(guard)
+    allowed = _allowed(work, open_cut)
+    if allowed is not None:
+        scene.after_epoch = partial(_end_if_hopeless, open_cut, allowed)
     try:
         facts = scene.facts
     except NonFinite as error:
         return found._replace(why=str(error), stage="training")
+    except Hopeless as error:
+        return found._replace(why=str(error), stage="training", loss=100 * (open_cut.accuracy - error.best))
     accuracy, size = _accuracy(scene), message_bytes(facts)
     loss = 100 * (open_cut.accuracy - accuracy)
-    missed = work.budget.over({"loss": loss - NOISE, "bytes": size})
+    missed = work.budget.over({"bytes": size})
+    if allowed is not None and loss > allowed:
+        missed |= work.budget.over({"loss": loss})
     return found._replace(
         stage="training", accuracy=accuracy, loss=loss, bytes=size, bytes_total=total_bytes(facts),  # type: ignore[arg-type]
         seconds=facts["train_seconds"], why=_missed(missed, "after training") if missed else None,
     )  # fmt: skip
+
+
+def _allowed(work: TuneWork, open_cut: Reference) -> float | None:
+    """Points that a training may lose and stay: the limit, and what so few samples cannot tell apart."""
+    if work.budget.loss is None:
+        return None
+    return work.budget.loss + noise(open_cut.accuracy, work.validating)
+
+
+def noise(accuracy: float, samples: int) -> float:
+    """Points: a standard error of the difference of two such accuracies (binomial), and one at least."""
+    return max(NOISE, 100 * sqrt(2 * accuracy * (1 - accuracy) / max(1, samples)))
+
+
+def _end_if_hopeless(open_cut: Reference, allowed: float, run: LocalRun) -> None:
+    curve = _curve(run)
+    best = foreseen(curve, run.plan.epochs, open_cut.curve)
+    if best is not None and 100 * (open_cut.accuracy - best) > allowed:
+        raise Hopeless(best, len(curve), run.plan.epochs)
+
+
+def foreseen(curve: Sequence[float], epochs: int, open_curve: Sequence[float]) -> float | None:
+    """The most that a training can be expected to reach: curves flatten, so twice the epochs bring less than they
+    did the last time they were doubled; or as much as the unguarded cut still gained from there, if that is more
+    (rates may fall towards the end). None: too early to say."""
+    done = len(curve)
+    if done < LEAST_EPOCHS or done >= min(epochs, len(open_curve)):
+        return None
+    half = done // 2
+    lately = (max(curve) - max(curve[:half])) * log(epochs / done) / log(done / half)
+    return max(curve) + max(lately, max(open_curve) - max(open_curve[:done]))
+
+
+def _curve(run: LocalRun) -> list[float]:
+    return [row["val"] for row in run.progress.history if "val" in row]
 
 
 def _read(work: TuneWork, guard: Guard, open_cut: Reference, found: Tried, wanted: Callable[[Attack], bool]) -> Tried:

@@ -19,7 +19,7 @@ from typing import Any
 from ... import __version__
 from ...core.batch import Task
 from ...core.errors import Interrupted
-from ...core.files import WRITING, tidy
+from ...core.files import tidy
 from ...core.message import Watcher
 from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
@@ -29,8 +29,9 @@ from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
-from ..folder import LOCK, SCALE, SECRET, FolderLock, keep_scale, keep_words, known_scale, known_secret
+from ..folder import SCALE, SECRET, keep_scale, keep_words, known_scale, known_secret
 from ..halt import refuse_halted
+from ..taken import FolderLock, is_nothing
 from . import certs
 from .admission import Admission, Limits
 from .audit_log import AuditLog
@@ -288,7 +289,7 @@ def _begin(folder: Path, plan: Plan) -> FolderLock:
     """A new folder, or one that was left by the same plan; it is this process's now."""
     plan.refuse_nameless()
     path = folder / "plan.json"
-    if not path.exists() and folder.exists() and any(not _is_nothing(one) for one in folder.iterdir()):
+    if not path.exists() and folder.exists() and any(not is_nothing(one) for one in folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
     if path.exists():
         before = _begun(path)
@@ -301,11 +302,6 @@ def _begin(folder: Path, plan: Plan) -> FolderLock:
     facts = {"version": __version__, "plan": repr(plan), "fingerprint": plan.fingerprint(), "code": plan.code()}
     checkpoint.write_text(path, json.dumps(facts, indent=1))
     return lock
-
-
-def _is_nothing(path: Path) -> bool:
-    """What a process leaves in a folder that it could not begin."""
-    return path.name == LOCK or path.name.endswith(WRITING)
 
 
 def _locked(folder: Path) -> FolderLock:

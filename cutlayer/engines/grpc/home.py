@@ -18,7 +18,7 @@ from ...training.plan.plan import Plan
 from ...training.suspicion import Suspicion, without_last
 from ...wire.ledger import Ledger
 from ..books import Books
-from ..folder import FolderLock
+from ..taken import FolderLock
 from .pulse import Pulse
 
 log = logging.getLogger("cutlayer.join")

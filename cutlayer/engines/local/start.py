@@ -14,7 +14,6 @@ model.safetensors    the whole network at the end, where there is one for all cl
 """
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import torch
 from ...core.errors import Halt, Interrupted
 from ...core.message import Watcher
 from ...data.base import Loaded, parts
+from ...data.fingerprint import fingerprint
 from ...data.scaling import Scale
 from ...training import checkpoint, loop
 from ...training.evaluation import figures
@@ -46,8 +46,8 @@ from ..folder import (
     keep_scale,
     keep_words,
     known_scale,
-    new_folder,
     refuse_finished,
+    refuse_other_data,
     scale_in_words,
     typable,
     write_plan,
@@ -55,6 +55,7 @@ from ..folder import (
 from ..halt import lay_down, refuse_halted
 from ..poison_report import watched
 from ..result import Result
+from ..taken import LOCK, taken
 from .room import sentence
 from .run import LocalRun
 
@@ -87,14 +88,25 @@ def train(
     faster: Faster = AS_ALWAYS,
 ) -> dict[str, Any]:
     """Run `plan` in the folder `out` (None: a new one under runs/), or `resume` what was left there; the result."""
-    follow = follow or Following()
+    if resume and out is None:
+        raise ValueError("resume=True goes on in a folder: name it as out")
+    own = Path(out) if out is not None else None
+    with taken(None if resume else own, "train", own if resume else None) as folder:
+        return train_in(
+            folder, plan, data_dir=data_dir, device=device, resume=resume, follow=follow or Following(), faster=faster
+        )
+
+
+def train_in(
+    folder: Path, plan: Plan, *, data_dir: Path | None, device: str, resume: bool, follow: Following, faster: Faster
+) -> dict[str, Any]:
+    """As `train`, in a folder that is this process's already."""
     if follow.elsewhere is not None and (follow.record or follow.link is not None):
         raise ValueError(
             "--record and --link listen to a server in this process: leave out either them or --engine ray"
         )
     if follow.elsewhere is not None and str(faster):
         raise ValueError(f"{faster}: faster ways are those of one process: leave out either them or --engine ray")
-    folder = Path(out) if resume and out is not None else new_folder(Path(out) if out is not None else None, "train")
     if (link := follow.link) is not None:
         refuse_side_by_side(plan)
     if resume:
@@ -104,8 +116,9 @@ def train(
     watchers: list[Watcher] = [*([recorder] if recorder is not None else []), *([watch] if link is not None else [])]
     run = ready(plan, data_dir, device, watchers, known_scale(folder) if resume else None, faster=faster)
     if resume:
+        refuse_other_data(folder, run.plan, data := _data_of(run))
         run.restore(*checkpoint.load_or_older(folder / LAST))
-        write_plan(run.plan, folder)
+        write_plan(run.plan, folder, data)
         if recorder is not None and (folder / TRANSCRIPT).exists():
             recorder.load(folder / TRANSCRIPT)
     else:
@@ -197,21 +210,26 @@ def ready(
 
 def _begin(run: LocalRun, folder: Path) -> None:
     """Its first checkpoint is the last of what a run needs to go on: where that is not there, nothing was begun."""
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         _write_first(run, folder)
-    except OSError:
-        shutil.rmtree(folder)  # it was new or empty, and would be neither for the next command
+    except BaseException:
+        for path in folder.iterdir():  # it was new or empty, and would be neither for the next command
+            if path.name != LOCK:
+                path.unlink()
         raise
 
 
 def _write_first(run: LocalRun, folder: Path) -> None:
-    write_plan(run.plan, folder)
+    write_plan(run.plan, folder, _data_of(run))
     keep_scale(folder, run.parts.scale)
     keep_words(folder, run.parts.private.tokenizer)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)
     _save(run, folder)
+
+
+def _data_of(run: LocalRun) -> str:
+    return fingerprint(run.parts.private, run.parts.test)
 
 
 def _save(run: LocalRun, folder: Path) -> None:

@@ -21,8 +21,9 @@ def sides(plan: Plan, task: Task) -> dict[str, Any]:
     server = build_server(plan, task)
     client = build_client(plan, task, 0, server.handle)
     cut = cut_shapes(plan, task)
-    # As many samples as the guard needs at once; the figures are those of one.
-    count = max(plan.guard.least_batch, plan.guard.fan_out)
+    # As many samples as the guard and what packs its answers need at once; the figures are those of one.
+    packs = plan.guard.least_rows(cut.shared), plan.compression.answers.least_rows(cut.u)
+    count = max(plan.guard.least_batch, plan.guard.fan_out, *packs)
     batch = Batch(made_up(task, count, generator(0)), torch.zeros(count, dtype=torch.long))
     sent: list[Message] = []
 

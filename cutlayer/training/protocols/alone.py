@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Alone(Protocol):
     """No server: each client has a small network of its own in place of the body, and nothing leaves (a baseline)."""
 
-    width: int = 64  # of the local network: channels, or numbers where the cut is a vector
+    width: int = 64  # of the local network: channels, or numbers where the cut is a vector or tokens
     crosses: ClassVar[bool] = False
     has_body: ClassVar[bool] = False
     learns_together: ClassVar[bool] = False
-    keeps_places: ClassVar[bool] = False  # the local network takes the places of a text for channels
+    keeps_places: ClassVar[bool] = False  # the local network reads the mean of a text's places
 
     def __post_init__(self) -> None:
         if type(self.width) is not int or not 1 <= self.width <= MOST_WIDTH:
@@ -32,7 +32,7 @@ class Alone(Protocol):
 
     def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
         assert tail is not None
-        return AloneNetwork(head, tail, guard, local=local_network(cut.z, cut.u, self.width))
+        return AloneNetwork(head, tail, guard, local=local_network(cut.z, cut.u, self.width, cut.tokens))
 
     def refuse_unfit_plan(self, plan: "Plan") -> None:
         super().refuse_unfit_plan(plan)
@@ -54,4 +54,4 @@ class AloneNetwork(Split):
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         guarded, beside = self.guarded(batch)
-        return Output(self.tail(self.local(guarded.seen), **beside), guarded.penalty)
+        return Output(self.tail(self.local(guarded.seen, **beside), **beside), guarded.penalty)

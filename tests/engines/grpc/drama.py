@@ -17,8 +17,8 @@ from rehearsal import FAULTED, NAMES, refuse_other_crossings, refuse_other_tenso
 
 from cutlayer.core.errors import DiskFull
 from cutlayer.core.message import Handler, Message
-from cutlayer.engines.folder import LOCK
 from cutlayer.engines.local.run import LocalRun
+from cutlayer.engines.taken import LOCK
 from cutlayer.training import checkpoint
 from cutlayer.training.checkpoint import Snapshots
 from cutlayer.training.step import export

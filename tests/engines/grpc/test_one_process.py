@@ -1,15 +1,16 @@
 """One identity, one process: folders are locked, and who is superseded goes for good."""
 
+import os
 import time
 
 import pytest
 from rehearsal import Rehearsal, open_site, rehearse
 from toys import tiny_plan
 
-from cutlayer.engines.folder import FolderLock
 from cutlayer.engines.grpc import deploy
 from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.session import Refused
+from cutlayer.engines.taken import FolderLock
 
 PLAN = tiny_plan(clients=2, batch_size=8, epochs=8)
 NAMES = ("ward-a", "ward-b")
@@ -17,7 +18,7 @@ NAMES = ("ward-a", "ward-b")
 
 def test_a_folder_is_one_process_s(tmp_path):
     lock = FolderLock(tmp_path)
-    with pytest.raises(BlockingIOError, match=f"another process goes on in {tmp_path}: wait"):
+    with pytest.raises(BlockingIOError, match=rf"another process \({os.getpid()}\) goes on in {tmp_path}: wait"):
         FolderLock(tmp_path)
     lock.release()
     FolderLock(tmp_path).release()

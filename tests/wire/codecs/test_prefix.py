@@ -122,3 +122,17 @@ def test_zeros_at_ends_are_all_counted_unless_they_are_sure_to_be_too_few(length
     for needed in (0, ends - 1, ends):
         assert prefix.zeros_at_ends(rows.numpy(), needed) == ends
     assert prefix.zeros_at_ends(rows.numpy(), ends + 1) <= ends
+
+
+@pytest.mark.parametrize("length", [1, 2, 6, 40])
+@pytest.mark.parametrize("count", [0, 2, 3, 50])
+def test_zeros_before_values_are_never_more_than_those_that_are_no_ends(length, count):
+    rows = torch.rand(count, length, generator=generator(length)).round().int()
+    elsewhere = sum(
+        sum(not word for word in row)
+        - (length - max((place + 1 for place, word in enumerate(row) if word), default=0))
+        for row in rows.tolist()
+    )
+    found = prefix.zeros_before_values(rows.numpy().reshape(-1) != 0, length)
+    assert 0 <= found <= elsewhere
+    assert found or count < 50 or length == 1
