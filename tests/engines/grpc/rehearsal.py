@@ -1,14 +1,14 @@
 """A deployment rehearsed in one process: a server and its clients as threads, over real sockets of the loopback."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from toys import TASK, LinearNet, TinyNet, tiny_parts, tiny_plan
 
-from cutlayer.core.message import Watcher
+from cutlayer.core.message import Message, Watcher
 from cutlayer.core.seeds import derive
 from cutlayer.data.base import Parts
 from cutlayer.engines.grpc.admission import Limits
@@ -24,7 +24,7 @@ from cutlayer.training.batches import task_of
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen, SendOnce
-from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Turn, Wave
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, Vanilla
 
@@ -90,6 +90,24 @@ def undisturbed(plan: Plan, parts: Parts | None = None, watchers: Sequence[Watch
     run = LocalRun(plan, parts or tiny_parts(), classes=TASK.classes, at_server=watchers)
     assert run.train()
     run.use_best()
+    return run
+
+
+def undisturbed_but_for(plan: Plan, skipped: Collection[tuple[int, int, int]]) -> LocalRun:
+    """The plan in one process, but these turns (client, epoch, first batch) never happen. Unlike a plan in which a
+    client has no data, it keeps its place in whatever is drawn over all of them."""
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    ask_all = run.carrier.ask_all
+
+    def ask_those_there(turns: Sequence[Turn]) -> list[Message | None]:
+        epoch = run.progress.epoch
+        there = [one for one in turns if one.first == one.last or (one.client, epoch, one.first) not in skipped]
+        found = zip(there, ask_all(there), strict=True) if there else ()
+        brought = {turn.client: done for turn, done in found}
+        return [brought.get(turn.client) for turn in turns]
+
+    run.carrier.ask_all = ask_those_there  # type: ignore[method-assign]
+    assert run.train()
     return run
 
 

@@ -54,7 +54,7 @@ def test_first_weights_that_are_not_the_plans_send_that_client_away_and_no_other
         return Message(answer.kind, answer.client, answer.step, dict(sorted(spoilt(answer.tensors, how).items())))
 
     monkeypatch.setattr(Client, "handle", wrong)
-    run = Rehearsal(PLANS[name], tmp_path, limits=Limits(every=3, deadline=2.0))
+    run = Rehearsal(PLANS[name], tmp_path, limits=Limits(every=3, deadline=1.0))
     for one in run.names:
         run.join(one)
     run.serve()
