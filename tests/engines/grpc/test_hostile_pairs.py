@@ -21,6 +21,7 @@ from cutlayer.engines.grpc.attendance import Attendance
 from cutlayer.engines.grpc.channel import GaveUp
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.rules import FedAdam, Median, Scaffold
+from cutlayer.training.coordinator import Coordinator
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Federated, Vanilla
@@ -146,17 +147,26 @@ def refuse_harm_to_others(plan, result, host):
 
 
 @pytest.fixture
-def eager(monkeypatch):
-    """Clients that try again soon, a server that soon has enough, and skipped turns that say which they were."""
-    skip = Attendance.skip
+def came(monkeypatch):
+    """Clients that try again soon, a server that soon has enough, and skipped turns that say which they were.
+
+    In the set: the turns (client, epoch, first batch) whose answers came, whatever became of them later.
+    """
+    skip, received, found = Attendance.skip, Coordinator.received, set()
+
+    def noted(coordinator, turn, done):
+        found.add((turn.client, coordinator.progress.epoch, turn.first))
+        return received(coordinator, turn, done)
 
     def skipped(attendance, turn, epoch):
         skip(attendance, turn, epoch)
         attendance.skipped[-1]["first"] = turn.first
 
+    monkeypatch.setattr(Coordinator, "received", noted)
     monkeypatch.setattr(Attendance, "skip", skipped)
     monkeypatch.setattr(admission, "LOSSES", 2)
     monkeypatch.setattr(uplink, "RETRY", 0.1)
+    return found
 
 
 @pytest.fixture
@@ -181,7 +191,7 @@ random.Random(20).shuffle(CASES)
 
 @pytest.mark.one_in(40)
 @pytest.mark.parametrize(("name", "how"), CASES, ids=[f"{name}, {how}" for name, how in CASES])
-def test_whatever_one_client_does_the_others_end_with_numbers(name, how, tmp_path, eager, otherwise):
+def test_whatever_one_client_does_the_others_end_with_numbers(name, how, tmp_path, came, otherwise):
     plan, draw = PLANS[name], random.Random(f"{name}/{how}")
     a_turn = 3 if plan.protocol.crosses else 1  # messages in which a client tells of a batch: it may do some well
     run = Rehearsal(plan, tmp_path, limits=LIMITS)
@@ -198,7 +208,8 @@ def test_whatever_one_client_does_the_others_end_with_numbers(name, how, tmp_pat
         beside.join(10.0)
     host, tensors = run.host, run.host.coordinator.tensors()
     refuse_harm_to_others(plan, result, host)
+    skipped = {(NAMES.index(row["client"]), row["epoch"], row["first"]) for row in result["skipped"]}
+    assert skipped & came or not otherwise, f"{otherwise[:3]} would be others the second time, and no turn was undone"
     merged_without_it = any(one["client"] is not None for one in host.coordinator.rejected)  # test_left_out.py's
     if not merged_without_it and not otherwise:
-        turns = {(NAMES.index(row["client"]), row["epoch"], row["first"]) for row in result["skipped"]}
-        refuse_other_tensors(undisturbed_but_for(plan, turns).coordinator.tensors(), tensors)
+        refuse_other_tensors(undisturbed_but_for(plan, skipped).coordinator.tensors(), tensors)
