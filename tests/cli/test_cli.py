@@ -59,6 +59,11 @@ def test_audit_writes_a_report(command, tmp_path):
     )
 
 
+def test_the_help_of_list_names_every_kind(command):
+    _, out, _ = command("list", "--help")
+    assert all(re.search(rf"\b{kind}\b", out) for kind in [*HOMES, "bench"])
+
+
 @pytest.mark.parametrize("kind", [*HOMES, "bench"])
 def test_list_as_json(command, kind):
     code, out, _ = command("list", kind, "--json")
