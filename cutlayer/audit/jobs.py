@@ -53,7 +53,8 @@ def failed(error: Exception) -> Failed:
         pickle.loads(pickle.dumps(error))
     except Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
-    return Failed(f"{type(error).__name__}: {error}", error)
+    words = " ".join(str(error).split())  # a table and a list have one line for it
+    return Failed(f"{type(error).__name__}: {words}", error)
 
 
 class Finished(NamedTuple):

@@ -78,6 +78,10 @@ def attack_recording(
     There is no unguarded run beside it, so no control: an attack that fails here may simply be weak. An audit tells.
     """
     plan = load_plan(folder)
+    if not (folder / TRANSCRIPT).exists():
+        raise FileNotFoundError(
+            f"there is no recording in {folder}: train with --record 64 --aux-samples 1000, and attack that folder"
+        )
     run = ready(plan, data_dir, device, prepared=lambda loaded: with_secret_columns(loaded, attacks))
     run.restore(*checkpoint.load(folder / "last.safetensors"))
     victim = Recorded(run, read(folder / TRANSCRIPT), images)

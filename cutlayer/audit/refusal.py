@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from ..attacks import Attack
-
-NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # as torch puts it on a CPU or GPU
+from ..core.errors import lacks_memory
 
 
 class NotTried(ValueError):
@@ -24,15 +21,9 @@ def refusals(attack: Attack, *kinds: type[Exception]) -> Iterator[None]:
     except kinds as error:
         raise NotTried(str(error)) from error
     except (MemoryError, RuntimeError) as error:
-        if not _lacks_memory(error):
+        if not lacks_memory(error):
             raise
         raise NotTried(
             f"{attack} needs more memory than there is here: give it a narrower network, smaller batches or fewer "
             "auxiliary images, or a larger machine"
         ) from error
-
-
-def _lacks_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return any(words in str(error).lower() for words in NO_MEMORY)

@@ -106,7 +106,7 @@ class Scene:
         trial.finish()
         self.watched, self.server_watched, self.words = trial.honest(), honest(run), words.facts()
         if shared.link is not None:
-            per_epoch = run.timetable.steps // run.plan.epochs
+            per_epoch = run.timetable.steps // max(1, run.plan.epochs)
             self.told = forecast(
                 shared.link,
                 run.ledger,

@@ -22,6 +22,7 @@ from . import train as cli_train
 from . import tune as cli_tune
 from .extras import extra_of
 from .options import AsJson, refuse_old_options
+from .panels import in_panels
 from .terminal import say, warn
 
 INTERRUPTED = 130
@@ -66,8 +67,8 @@ def list_things(
     kind: Annotated[
         str,
         typer.Argument(
-            help="guards, attacks, nets, data, partitions, optimizers, protocols, rounds, rules, roles, codecs, "
-            "detectors, poisons, projections or bench"
+            help="guards, projections, attacks, codecs, rules, rounds, detectors, poisons, roles, nets, data, "
+            "partitions, optimizers, schedules, protocols, starts, compressions, adapters, plans or bench"
         ),
     ],
     as_json: AsJson = False,
@@ -163,10 +164,14 @@ def data_check(
         raise SystemExit(1)
 
 
+in_panels(app)
+
+
 def main() -> None:
     """Every error a user can mend is one sentence on standard error; anything else is a bug and shows its trace."""
-    from ..core.errors import USER_ERRORS, Halt
+    from ..core.errors import USER_ERRORS, Halt, lacks_memory
     from ..core.files import is_full, no_room
+    from ..core.outside.files import from_named, where
 
     try:
         refuse_old_options(sys.argv[1:])
@@ -187,10 +192,16 @@ def main() -> None:
         (warn if isinstance(told, Halt) else say)(f"error: {told}")
         sys.exit(getattr(told, "exit_code", 1))
     except Exception as error:
-        if not hasattr(error, "format_message"):
+        if hasattr(error, "format_message"):
+            _tell_usage(error)
+            sys.exit(2)
+        if lacks_memory(error):
+            say("error: this needs more memory than is here: lower --batch-size or --images, or narrow the network")
+        elif from_named(error):
+            say(f"error: {where(error)}")  # a guard's or a network's own line
+        else:
             raise
-        _tell_usage(error)
-        sys.exit(2)
+        sys.exit(1)
 
 
 # What other programs call what is called otherwise here.

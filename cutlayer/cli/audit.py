@@ -57,7 +57,7 @@ def demo(
 ) -> None:
     """Train a small split model with and without guards, attack each, and write a report. About two minutes.
 
-    Needs no data and no network: it uses 5,000 MNIST digits that come inside an installed package. Ctrl-C keeps
+    Needs no data and no network: it uses 5,000 pictures of clothes that come with the package. Ctrl-C keeps
     finished cells, and --resume FOLDER goes on.
     """
     from ..audit.spec import AuditSpec

@@ -347,6 +347,8 @@ def predict(
         raise ValueError("--stream sends one sample at a time: leave out --batch-size")
     if link is not None and server is not None:
         raise ValueError("--link imagines a link, and with --server there is a real one: leave one of them out")
+    if out is not None and out.is_dir():
+        raise ValueError(f"{out} is a folder, and --out is a CSV file: name one, such as {out / 'predictions.csv'}")
     if masks is not None:
         refuse_masks(masks)
     imagined = Link.parse(link) if link is not None else None

@@ -96,6 +96,8 @@ def costs(
     [bold]cutlayer costs --net 'ResNet18(depth=4)' --data CIFAR10 --guard 'LFQ(groups=1, bits=13)'[/bold]
     The model is Table 2.1 of Madill's thesis (2025). Nothing is trained. Writes costs.json and costs.png.
     """
+    if any(k < 1 for k in steps or ()):
+        raise ValueError(f"--steps is a whole number from 1 up, or several; got {', '.join(map(str, steps or ()))}")
     from ..engines.taken import taken
     from ..training.facts.schemes import table
 

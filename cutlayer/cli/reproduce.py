@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..training.device import prepare
-from .options import AsJson, DataDir, Out, Threads
+from .options import AsJson, DataDir, Threads
 from .terminal import end_if_failed, say
 
 Name = Annotated[str | None, typer.Argument(help="An experiment; see --list.")]
@@ -20,6 +20,11 @@ Only = Annotated[
 ]
 Minutes = Annotated[float | None, typer.Option(help="Begin no piece after so long.")]
 DeviceOr = Annotated[str | None, typer.Option(help="cpu or cuda. Default: what the budget's commands say.")]
+
+Kept = Annotated[
+    Path | None,
+    typer.Option("--out", help="A new folder, or the one to go on in. Default: runs/reproduce-<name>-<budget>."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +40,7 @@ def reproduce(
     data_dir: DataDir = None,
     device: DeviceOr = None,
     threads: Threads = None,
-    out: Out = None,
+    out: Kept = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a headline of one of the papers again, and say whether it holds.

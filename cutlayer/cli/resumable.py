@@ -6,6 +6,7 @@ one that is typed again must be the same, but for those that no figure hangs on.
 
 import inspect
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -131,15 +132,39 @@ def _refuse_other_options(folder: Path, begun: Mapping[str, Any], now: Mapping[s
 
 def _refuse_to_import(folder: Path, begun: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """A folder causes no import: whoever goes on types again what names code outside the package."""
+    outside = {name: texts for name, texts in _outside(begun).items() if name not in now}
+    if outside:
+        options = " and ".join(map(spelled, outside))
+        named = "; ".join(f"{spelled(name)} {', '.join(texts)}" for name, texts in outside.items())
+        raise ValueError(
+            f"{folder} was begun with {named}, which names code outside the package, and a folder imports nothing by "
+            f"itself: type {options} again beside --resume"
+        )
+
+
+def _outside(options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The options of a command that name code outside the package, as they were typed."""
     from ..core.outside.placeholders import rewritten
 
-    for name, value in begun.items():
-        texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
-        if name not in now and name not in FREE and any(rewritten(one)[1] for one in texts):
-            raise ValueError(
-                f"{folder} was begun with {spelled(name)} {_words(value)}, which names code outside the package, and "
-                f"a folder imports nothing by itself: type {spelled(name)} again beside --resume"
-            )
+    texts = {
+        name: value if isinstance(value, list) else [value] for name, value in options.items() if name not in FREE
+    }
+    return {
+        name: list(map(str, many))
+        for name, many in texts.items()
+        if any(rewritten(one)[1] for one in many if isinstance(one, str))
+    }
+
+
+def _way_on(command: str, folder: Path) -> str:
+    """The whole command that goes on in a folder, with what has to be typed again."""
+    words = ["cutlayer", command, "--resume", str(folder)]
+    if not (folder / FILE).exists():
+        return shlex.join(words)
+    for name, texts in _outside(json.loads((folder / FILE).read_text())["options"]).items():
+        option = [spelled(name)] if name != "plan" else []
+        words += [word for text in texts for word in [*option, text]]
+    return shlex.join(words)
 
 
 def spelled(name: str) -> str:
@@ -158,10 +183,10 @@ def refuse_finished(folder: Path, command: str) -> None:
 
 
 def tried_again(command: str, folder: Path) -> str:
-    return f"what is finished is kept, and tried again is what failed by: cutlayer {command} --resume {folder}"
+    return f"what is finished is kept, and tried again is what failed by: {_way_on(command, folder)}"
 
 
 def interrupted(command: str, folder: Path) -> str:
     if not (folder / FILE).exists():
         return "interrupted before anything was finished: nothing is kept"
-    return f"interrupted; what is finished is kept, go on with: cutlayer {command} --resume {folder}"
+    return f"interrupted; what is finished is kept, go on with: {_way_on(command, folder)}"

@@ -145,8 +145,10 @@ def _chosen(plan: str | None, changes: dict[str, Any], resume: Path | None) -> A
     # Who watches the server is the client's own business: that alone may be another from here on.
     named = "client_detectors"
     others = {named: changes.pop(named)} if plan is None and named in changes else {}
-    begun = load_plan(resume, change(read_plan(plan), changes) if plan or changes else None)
-    return change(begun, others)
+    given = change(read_plan(plan), changes) if plan or changes else None  # code that is named here may be imported
+    if plan is None and changes:  # single options: all else is as it was begun
+        given = change(load_plan(resume), changes)
+    return change(load_plan(resume, given), others)
 
 
 def _tell(result: dict[str, Any]) -> None:

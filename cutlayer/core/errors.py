@@ -39,3 +39,13 @@ BUDGET_NOT_KEPT = 6
 CELLS_FAILED = 9
 
 USER_ERRORS = (ValueError, OSError, MemoryError, ProtocolError, NonFinite, Interrupted, Halt)
+
+
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # as torch puts it on a CPU or GPU
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether memory did not suffice: on a CPU torch has no class of errors for that."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in NO_MEMORY)

@@ -23,8 +23,8 @@ def any_samples(owner: Tensor, clients: int, minimum: int, random: np.random.Gen
 def of_own_labels(owner: Tensor, y: Tensor, clients: int, minimum: int, draw: torch.Generator) -> Tensor | None:
     """Samples of labels that a client holds already, and nobody gives its last one away: all hold what they held.
 
-    Who has some to spare may share no label with the client that lacks them. Then they go by way of others: each gives
-    of one label what it gets of another (a maximum flow by shortest augmenting paths, Edmonds and Karp 1972).
+    Who has some to spare may share no label with the client that lacks them. Then they go by way of others: each
+    gives of one label what it gets of another (a maximum flow by shortest augmenting paths, Edmonds and Karp 1972).
     """
     owner, labels = owner.clone(), int(y.max()) + 1
     while True:

@@ -21,8 +21,8 @@ _GRID = {2: 16, 3: 4}  # places along a side that a vector is made of, at most
 class Local(nn.Sequential):
     """Layers that read z alone, whatever is beside it."""
 
-    def forward(self, z: Tensor, **beside: Tensor) -> Tensor:
-        found: Tensor = super().forward(z)
+    def forward(self, input: Tensor, **beside: Tensor) -> Tensor:
+        found: Tensor = super().forward(input)
         return found
 
 

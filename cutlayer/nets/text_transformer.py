@@ -74,10 +74,15 @@ class TextTransformer(Net):
         return self.head_of(0, shape)
 
     def check(self, shape: Shape) -> None:
-        if len(shape) != 1 or not 1 <= shape[0] <= MOST_LENGTH:
+        if len(shape) != 1:
             raise ValueError(
-                f"{type(self).__name__} reads (length,), the token ids of a text of at most {MOST_LENGTH}; got "
-                f"{tuple(shape)}. For rows of a table take MLP, for images SimpleCNN"
+                f"{type(self).__name__} reads (length,), the token ids of a text; got {tuple(shape)}. For rows of a "
+                "table take MLP, for images SimpleCNN"
+            )
+        if not 1 <= shape[0] <= MOST_LENGTH:
+            raise ValueError(
+                f"{type(self).__name__} reads texts of at most {MOST_LENGTH} tokens, and these have {shape[0]}: give "
+                f"the data length={MOST_LENGTH} or less"
             )
 
     def check_vocabulary(self, vocabulary: int) -> None:

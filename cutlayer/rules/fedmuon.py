@@ -25,7 +25,7 @@ class FedMuon(Merging):
     weaker than the strongest. `polish` goes on to 1. `scale` multiplies a rows × cols step: 'none' as in the thesis,
     'kj' by √max(1, rows/cols), of a kernel its height and width, as its author's code has it; 'rms' by
     0.2 √max(rows, cols), which makes entries as large as Adam's. `exclude` names parts of parameter names that step
-    along v as well, e.g. ("tail.",) for the classifier; embeddings (nn.Embedding) of the network always do.
+    along v as well, e.g. ("tail.",) for the classifier; embeddings (nn.Embedding, Positions) always do.
     rest="adam" steps these, and what is no matrix, as Muon's author does: along Adam's direction, at `rest_lr`.
     """
 

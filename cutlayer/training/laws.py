@@ -105,6 +105,7 @@ def _sent(guard: Guard, shape: Shape, task: Task) -> tuple[GuardModule, Tensor, 
         made = module(z, batch)
     need(isinstance(made, Guarded), f"its module returns {type(made).__name__}: return Guarded(seen)")
     need(isinstance(made.seen, Tensor), f"what it sends is a {type(made.seen).__name__}, not a tensor")
+    need(made.seen.isfinite().all(), "what it sends of numbers from 0 to 1 holds NaN or infinity")
     return module, z, made
 
 
@@ -356,10 +357,7 @@ def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:
         except Exception as error:  # whatever a plug-in raises
             kind = kind_of(type(part)) or "specs"
             said = (str(error) if isinstance(error, AssertionError | ValueError) else where(error)).rstrip(".")
-            return (
-                f"{part!r} breaks a law of {kind}: {in_words(law)}. {said[:1].upper()}{said[1:]}. "
-                f"All laws: cutlayer check '{part!r}'"
-            )
+            return f"{part!r} breaks a law of {kind}: {in_words(law)}: {said}. All laws: cutlayer check '{part!r}'"
     return ""
 
 

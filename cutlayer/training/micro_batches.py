@@ -18,8 +18,8 @@ from ..core.batch import Batch
 from ..core.errors import NonFinite
 from ..core.message import Handler, Message
 from ..core.seeds import draw_from, drawn, seeded
-from ..core.state import drop_gradients
-from .step import NO_HOOKS, ClientNetwork, StepHooks, check_terms, exchange_lift, figures, in_training, noted
+from ..core.stepping import backward
+from .step import NO_HOOKS, ClientNetwork, StepHooks, exchange_lift, figures, in_training, looked_at, noted, take_step
 
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
 
@@ -117,9 +117,8 @@ def learn_in_micro_batches(
     def job(batch: Batch) -> dict[str, float]:
         with seeded(batch.seed, batch.x.device):
             terms = client.split.terms(batch, client.remote)
-            values = {name: float(term.detach()) for name, term in terms.items()}
-            check_terms(client, values, client.steps)
-            (reduce(torch.add, terms.values()) * (len(batch) / total)).backward()
+            values = looked_at(client, terms)
+            backward(reduce(torch.add, terms.values()) * (len(batch) / total))
         return values
 
     in_training(client)
@@ -131,11 +130,8 @@ def learn_in_micro_batches(
     except NonFinite:
         unheard.hear_the_rest()
         raise
-    if client.optimizer is not None:
-        with seeded(pieces[0].seed, pieces[0].x.device):
-            hooks.before_step()
-            client.optimizer.step()
-            drop_gradients(client.optimizer)
+    with seeded(pieces[0].seed, pieces[0].x.device):
+        take_step(client, hooks)
     client.steps += 1
     values: dict[str, float] = {}
     for batch, terms in zip(pieces, found, strict=True):

@@ -17,11 +17,12 @@ from ..core.errors import ProtocolError
 from ..core.guard import GuardModule, Shape
 from ..core.message import Handler, Kind, Message
 from ..core.seeds import derive, seeded
-from ..core.state import State, drop_gradients
+from ..core.state import State
+from ..core.stepping import backward
 from .batches import epoch_batches
 from .plan.plan import Plan
 from .plan.roles import Phase, SendOnce
-from .step import ClientNetwork, check_terms, feed, figures, in_training, noted
+from .step import ClientNetwork, feed, figures, in_training, looked_at, noted, take_step
 
 AGAIN = "again"  # the name under which a message refers to rows that were sent: epoch, batch of it, rows in all
 CARRIERS = (Kind.FORWARD, Kind.LOSS)
@@ -39,16 +40,14 @@ def learn_at_home(client: ClientNetwork, batch: Batch) -> dict[str, float]:
     split = client.split
     with seeded(batch.seed, batch.x.device):
         terms = split.guarded(batch)[0].penalty
-        values = {name: float(term.detach()) for name, term in terms.items()}
-        check_terms(client, values, client.steps)
+        values = looked_at(client, terms)
         if client.optimizer is not None:
-            reduce(torch.add, terms.values()).backward()
+            backward(reduce(torch.add, terms.values()))
             # What the guard's loss does not reach stays, but has its momentum: the state handed on keeps its form.
             for group in client.optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            client.optimizer.step()
-            drop_gradients(client.optimizer)
+            take_step(client)
     client.steps += 1
     noted(client, values)
     return values | figures(client)

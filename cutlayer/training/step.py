@@ -69,16 +69,28 @@ def learn(
         # A frozen client has nothing of its own to update, but the server is owed its gradient.
         backward(reduce(torch.add, terms.values()))
         hooks.after_backward()
-        if client.optimizer is not None:
-            if update:
-                hooks.before_step()
-                step(client.optimizer)  # under the step's seed: DP-SGD draws noise here
-            drop_gradients(client.optimizer)
+        take_step(client, hooks, update)  # under the step's seed: DP-SGD draws noise here
     client.steps += 1
     if late:
         return Awaited.of(client.split.guard.notes | terms, partial(read_late, client, list(terms), client.steps - 1))
     noted(client, values)
     return values | figures(client, told)
+
+
+def take_step(client: ClientNetwork, hooks: StepHooks = NO_HOOKS, update: bool = True) -> None:
+    """With the gradients that are there, which are gone then."""
+    if client.optimizer is not None:
+        if update:
+            hooks.before_step()
+            step(client.optimizer)
+        drop_gradients(client.optimizer)
+
+
+def looked_at(client: ClientNetwork, terms: Mapping[str, Tensor]) -> dict[str, float]:
+    """The terms of a step's loss as numbers, if they are any."""
+    values = _numbers(terms)
+    check_terms(client, values, client.steps)
+    return values
 
 
 def read_late(client: ClientNetwork, terms: Sequence[str], step: int, told: Figures) -> Figures:
@@ -103,10 +115,9 @@ def feed(client: ClientNetwork, batch: Batch) -> dict[str, float]:
     in_training(client)
     with seeded(batch.seed, batch.x.device), _frozen(client):
         terms = client.split.terms(batch, client.remote)
-        values = {name: float(term.detach()) for name, term in terms.items()}
-        check_terms(client, values, client.steps)
+        values = looked_at(client, terms)
         if terms["task"].requires_grad:
-            terms["task"].backward()
+            backward(terms["task"])
     client.steps += 1
     noted(client, values)
     return values

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -9,7 +10,10 @@ import sys
 import numpy as np
 import pytest
 
+from cutlayer import Plan
 from cutlayer.cli import app as cli
+from cutlayer.data import Fashion
+from cutlayer.engines.folder import write_plan
 
 RECIPES = {
     "syntax": "def plan(:\n",
@@ -42,6 +46,21 @@ class Bare(Guard):
 class Mute(Guard):
     def build(self, shape, public, private, task=None):
         pass
+class Sends(GuardModule):
+    def __init__(self, line):
+        super().__init__()
+        self.line, self.steps = line, 0
+    def forward(self, z, batch):
+        self.steps += 1
+        return self.line(z, self.steps)
+@dataclass(frozen=True, repr=False)
+class Endless(Guard):
+    def build(self, shape, public, private, task=None):
+        return Sends(lambda z, step: Guarded(z * float("nan")))
+@dataclass(frozen=True, repr=False)
+class Tired(Guard):
+    def build(self, shape, public, private, task=None):
+        return Sends(lambda z, step: Guarded(z) if step < 2 else {}["no more\\nsteps"])
 """,
 }
 
@@ -76,6 +95,7 @@ MISTAKES = [
     ("train --val-share 2", "in [0, 1)"),
     ("train --threads 0", "--threads is a whole number from 1 up"),
     ("train --record -1", "--record is how many MiB to keep"),
+    ("costs --steps 0", "--steps is a whole number from 1 up"),
     ("train --link fast", "written like 20mbit,40ms"),
     ("train --partition 'Dirichlet(alpha=-1)'", "alpha is how even the shares are"),
     ("train --guard 'LightSplit(ratios=8)'", "did you mean 'ratio'"),
@@ -108,6 +128,7 @@ MISTAKES = [
     ("train --net \"Own('gone.py:Net', at='0')\"", "looked in"),
     ("train --start gone.pt", "name a file that is there"),
     ("memory --net 'SimpleCNN(depth=99)'", "depth is 1 or 2"),
+    ("memory --data 'Fashion(limit=60)' --batch-size 1000000000000", "lower --batch-size"),
     # recipes
     ("train gone.py:plan", "`cutlayer new` lists"),
     ("train syntax.py:plan", "line 1: SyntaxError"),
@@ -126,8 +147,8 @@ MISTAKES = [
     ("train value", "named with its ending, value.py:FUNCTION"),
     ("train value.py:plan", "write def plan(): return Plan(...)"),
     ("train exits.py:plan", "line 3: SystemExit: 3"),
-    ("train --guard guards.py", "guards.py:Bare, guards.py:Mute"),
-    ("check guards.py", "guards.py:Bare, guards.py:Mute"),
+    ("train --guard guards.py", "guards.py:Bare, guards.py:Mute, "),
+    ("check guards.py", "guards.py:Bare, guards.py:Mute, "),
     ("layers module.py", "module.py:Small, module.py:Wide"),
     # a model, labels, series and a guard of one's own
     ("train --net module.py:Small", "Own('module.py:Small', at='LAYER', back='LAYER')"),
@@ -144,6 +165,7 @@ MISTAKES = [
     ("train --data \"Npz('series.npz')\"", "Npz(..., signals=True)"),
     ("train --data 'Fashion(limit=60)' --guard guards.py:Bare", "needs build(self, shape"),
     ("train --data 'Fashion(limit=60)' --guard guards.py:Mute", "return the client's module, a GuardModule"),
+    ("train --data 'Fashion(limit=60)' --guard guards.py:Endless", "holds NaN or infinity"),
     # what other programs call otherwise
     ("train --lr 0.01", "here it is --client-optimizer 'Adam(lr=0.001)'"),
     ("train --model ResNet18", "here it is --net"),
@@ -167,6 +189,8 @@ MISTAKES = [
     ("audit --resume full", "was not begun by `cutlayer audit`"),
     ("attack gone", "there is no folder gone (looked for"),
     ("predict gone", "name that of a run"),
+    ("predict full --out full", "--out is a CSV file: name one, such as full/predictions.csv"),
+    ("train --resume begun --epochs 5", "another plan (epochs was 0, now 5)"),
     # the machine, and what is not installed
     ("train --device gpu", "--device is cpu or cuda"),
     ("train --engine spark", "--engine is local"),
@@ -194,6 +218,9 @@ def desk(tmp_path_factory):
     (folder / "empty").mkdir()
     (folder / "full").mkdir()
     (folder / "full" / "note.txt").write_text("mine")
+    (folder / "begun").mkdir()
+    write_plan(Plan(data=Fashion(limit=60), epochs=0, private_seed=1), folder / "begun", "")
+    (folder / "begun" / "private.json").write_text('{"private_seed": 1}')
     for name, plan, typed in (("damaged", '{"plan": "Plan(', '{"command": "audit"'), ("listed", "[]", "[]")):
         (folder / name).mkdir()
         (folder / name / "plan.json").write_text(plan)
@@ -221,6 +248,13 @@ def test_a_mistake_is_one_sentence_with_the_way_out(command, desk, typed, said):
     assert err.startswith("error: ") and err.count("\n") == 1, "one sentence on one line"
     assert "allow_pickle" not in err
     assert set(os.listdir(desk)) - before <= {"__pycache__"}, "nothing is left behind"
+
+
+def test_an_error_in_a_file_of_ones_own_is_its_line(command, desk, at_desk, tmp_path):
+    typed = "train --data 'Fashion(limit=60)' --epochs 1 --batch-size 16 --guard guards.py:Tired"
+    code, _, err = command(*shlex.split(typed), "--out", tmp_path / "run")
+    assert code == 1 and "Traceback" not in err
+    assert re.search(r"^error: .*guards\.py, line \d+: KeyError: ", err, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("at_desk")

@@ -1,6 +1,7 @@
 """Work is never lost: a folder goes on with the command it was begun with, and with no other."""
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -8,10 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cutlayer import Plan
 from cutlayer.audit import matrix
 from cutlayer.audit.compare import run as compare_run
 from cutlayer.audit.store import ResultStore
 from cutlayer.cli.app import main
+from cutlayer.cli.resumable import tried_again
+from cutlayer.cli.train import _chosen
+from cutlayer.data import Fashion
+from cutlayer.engines.folder import write_plan
 
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
 ATTACKED = [*QUICK, "--guard", "LightSplit(ratio=8)", "--attack", "Decoder(steps=5)", "--images", "16"]
@@ -122,10 +128,22 @@ def test_another_commands_folder_is_refused(half, command, tmp_path):
 def test_a_folder_imports_nothing_by_itself(half, command):
     path = half / "audit" / "command.json"
     told = json.loads(path.read_text())
-    told["options"]["guard"] = ["evil.py:Guard()"]
+    told["options"] |= {"guard": ["evil.py:Guard(a='b c')", "WCC"], "attack": ["evil.py:Attack"]}
     path.write_text(json.dumps(told))
     code, _, err = command("audit", "--resume", half / "audit")
-    assert code == 1 and "a folder imports nothing by itself: type --guard again" in err
+    assert code == 1 and "a folder imports nothing by itself: type --guard and --attack again" in err
+    words = shlex.split(tried_again("audit", half / "audit").partition("cutlayer ")[2])
+    assert words[1:3] == ["--resume", str(half / "audit")], "the way on that is told is the whole of it"
+    assert words[3:] == ["--guard", "evil.py:Guard(a='b c')", "--guard", "WCC", "--attack", "evil.py:Attack"]
+
+
+def test_a_training_goes_on_with_options_that_are_those_it_was_begun_with(tmp_path):
+    begun = Plan(data=Fashion(limit=60), epochs=0, private_seed=1)
+    write_plan(begun, tmp_path, "")
+    (tmp_path / "private.json").write_text('{"private_seed": 1}')
+    assert _chosen(None, {"data": "Fashion(limit=60)"}, tmp_path) == begun
+    with pytest.raises(ValueError, match=r"another plan \(epochs was 0, now 5\)"):
+        _chosen(None, {"data": "Fashion(limit=60)", "epochs": 5}, tmp_path)
 
 
 def test_a_demo_goes_on(command, monkeypatch, tmp_path):

@@ -7,6 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from cutlayer.core.batch import Batch, Task
+from cutlayer.core.seeds import seeded
+from cutlayer.data import Digits
+from cutlayer.guards import LightSplit
 from cutlayer.metrics.readers import Before, ConvReader, Linear, MLPReader, Standardised, fit, ridge, start_at
 
 
@@ -86,6 +90,17 @@ def test_a_reader_of_dark_pictures_never_ends_in_one_blank_picture(seed):
     guess = fit(ConvReader((4, 6, 6), (1, 12, 12), 16), seen[:260], images[:260], steps=50)(seen[260:])
     assert guess.std(0).mean() > 0.05, "what it draws hangs on the message"
     assert (guess - images[260:]).square().mean() < 0.7 * (images[:260].mean(0) - images[260:]).square().mean()
+
+
+def test_behind_a_projection_of_digits_it_does_not_end_in_one_either():
+    """LightSplit(32), lifted: from half grey all three hundred digits became one black picture within forty steps."""
+    images, guard = nn.functional.avg_pool2d(Digits(limit=300).load().train.images(), 2), LightSplit(ratio=32)
+    with seeded(1):
+        z = nn.functional.max_pool2d(nn.Conv2d(1, 8, 3, padding=1)(images).relu(), 2).detach()
+        sent = guard.build((8, 7, 7), 1, 2, Task((1, 14, 14), 10))(z, Batch(images, torch.zeros(300).long())).seen
+        seen = guard.undo((8, 7, 7), 1)(sent).detach()
+        guess = fit(ConvReader((8, 7, 7), (1, 14, 14), 8), seen[:260], images[:260], steps=40)(seen[260:])
+    assert guess.std(0).mean() > 0.03, "what it draws hangs on the message"
 
 
 @pytest.mark.parametrize(

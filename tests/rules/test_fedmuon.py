@@ -8,6 +8,7 @@ from torch import nn
 
 from cutlayer.core.server import Server
 from cutlayer.nets.own import Own
+from cutlayer.nets.text_encoder import TextEncoder
 from cutlayer.rules import FedAdam, FedAvgM, FedMuon, Update
 from cutlayer.rules.fedmuon import orthogonalize
 from cutlayer.training.bodies import RoundBodies
@@ -183,6 +184,14 @@ def test_embeddings_are_known_by_their_type_and_step_along_plain_momentum(protoc
 def test_tables_in_the_body_are_named_as_the_server_names_them():
     net = Own(lambda: nn.Sequential(nn.Identity(), nn.Embedding(5, 3), nn.Linear(3, 2)), "0", "2")
     assert embeddings(net) == ("body.1.weight",) and embeddings(net, crosses=False) == ("head.1.1.weight",)
+
+
+def test_words_and_places_of_a_text_network_are_tables_and_its_blocks_are_not():
+    net = TextEncoder(layers=2, width=8, heads=2, at=1, vocabulary=9)
+    assert embeddings(net) == ("head.words.table.weight", "head.positions.weight")
+    parts = {"head": net.head((6,)), "body": net.body((6,))}
+    there = {f"{part}.{name}" for part, module in parts.items() for name, _ in module.named_parameters()}
+    assert set(embeddings(net)) < there and any("attention.query.weight" in name for name in there)
 
 
 def test_with_adam_for_the_rest_vectors_step_as_with_fedadam_and_matrices_as_before():

@@ -1,5 +1,6 @@
 """LoRA over a frozen base: split is unsplit, only adapters travel, and names that are no layer's are refused."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,22 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, LightSplit
 from cutlayer.nets.lora import AdaptedLinear, LoRA
 from cutlayer.nets.text_encoder import TextEncoder
-from cutlayer.rules import FedAvg, FedMuon, Median, Scaffold, Update
+from cutlayer.rules import (
+    DiLoCo,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMuon,
+    FedProx,
+    FedYogi,
+    Krum,
+    Median,
+    Rollback,
+    Scaffold,
+    TrimmedMean,
+    Update,
+)
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.memory import breakdown
 from cutlayer.training.plan.optimizers import Adam
@@ -107,10 +123,33 @@ marked = [
     for name, changes in SCHEDULES.items()
 ]
 
+# Every rule with every way of sharing a round; here, all of the campaign's.
+ROUNDS = (SplitFed(), SplitFed(version=2), SplitFed(fresh=True), Wave())
+OTHERS = (
+    FedAvgM(), FedAdagrad(lr=0.1), FedAdam(lr=0.1), FedYogi(lr=0.1), DiLoCo(lr=0.3), FedMuon(), FedProx(mu=0.1),
+    Median(), TrimmedMean(share=0.4), Krum(), Rollback(), Scaffold(),
+)  # fmt: skip
+paired = [
+    pytest.param(
+        {"rounds": rounds, "rule": rule, **({"client_optimizer": PLAIN} if isinstance(rule, Scaffold) else {})}
+        | role,
+        id=f"{rule}, {rounds}{', frozen clients' if role else ''}",
+        marks=pytest.mark.campaign,
+    )
+    for rule in OTHERS
+    for rounds in ROUNDS
+    for role in ({}, {"roles": Frozen(share=0.4)})
+]
 
-@pytest.mark.parametrize("changes", marked)
+
+@pytest.mark.parametrize("changes", [*marked, *paired])
 def test_only_adapters_and_the_tail_travel_and_a_resumed_run_is_the_same(changes):
-    one, heard = plan(**changes), []
+    try:
+        one, heard = plan(**changes), []
+    except ValueError as why:  # what does not go together does not without adapters either
+        with pytest.raises(ValueError, match=re.escape(str(why))):
+            plan(**changes, adapters=None)
+        return
     run = run_of(one)
     start = {name: t.clone() for name, t in run.server.body.state_dict().items()}
     note = run.ledger.note

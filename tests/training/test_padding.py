@@ -42,3 +42,10 @@ def test_a_short_text_takes_the_messages_of_a_long_one():
 def test_a_mask_tells_every_length(words):
     first = crossed("mask", words)[0]
     assert first["beside.mask"].sum(1).tolist() == [words] * 4
+
+
+def test_texts_longer_than_the_network_reads_are_refused_with_what_to_give():
+    with pytest.raises(
+        ValueError, match="at most 4096 tokens, and these have 5000: give the data length=4096 or less"
+    ):
+        TextEncoder().check((5000,))

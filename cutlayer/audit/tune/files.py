@@ -12,8 +12,8 @@ from ... import __version__
 from ...core.files import write_together
 from ...guards import Guard
 from ...training.plan.plan import Plan
-from ..report.plots import INK, SOFT, png_and_svg, pyplot
 from .budget import Budget, option
+from .figure import figure
 from .front import Checked, chosen, front, meets, what_binds, why_chosen
 from .run import Search
 from .trial import Tried
@@ -135,46 +135,3 @@ from cutlayer import Plan, spec
 def plan() -> Plan:
     return spec({repr(plan)!r}, "plans")
 '''
-
-
-def figure(found: Search, budget: Budget, pick: str | None) -> tuple[bytes, bytes]:
-    """Leak against accuracy lost, colour = bytes; hollow: out before the full attack, so it leaks at least that."""
-    plt = pyplot()
-    canvas, axes = plt.subplots(figsize=(8.6, 5.6))
-    known = [one for one in found.tried if one.leak is not None and one.loss is not None]
-    best = sorted((one for one in front(found.tried)), key=lambda one: one.loss or 0.0)
-    axes.plot([one.loss for one in best], [one.leak for one in best], color="#cfe0f3", lw=7, zorder=1, label="front")
-    scale = plt.matplotlib.colors.LogNorm(*_range(found, known))
-    colours = plt.get_cmap("viridis_r")
-    for one in known:
-        colour = colours(scale(one.bytes or 1.0))
-        axes.scatter(
-            one.loss, one.leak, s=46, facecolor=colour if one.whole else "white", edgecolor=colour, lw=1.4, zorder=3
-        )
-    for one in best:
-        axes.annotate(one.guard, (one.loss, one.leak), xytext=(5, 4), textcoords="offset points", size=7, color=INK)
-    for one in known:
-        if one.guard == pick:
-            axes.scatter(
-                one.loss, one.leak, s=190, facecolor="none", edgecolor="#c0392b", lw=2, zorder=4, label="chosen"
-            )
-    for value, line in ((budget.leak, axes.axhline), (budget.loss, axes.axvline)):
-        if value is not None:
-            line(value, color=SOFT, ls=(0, (4, 4)), lw=1)
-    axes.set_xlabel("points of accuracy lost (left is better)")
-    axes.set_ylabel("leak: share of what the unguarded cut gives away")
-    axes.set_ylim(bottom=0)
-    axes.grid(color="#eef2f6")
-    axes.set_axisbelow(True)
-    if best:
-        axes.legend(frameon=False, loc="upper right")
-    bar = canvas.colorbar(plt.cm.ScalarMappable(scale, colours), ax=axes, pad=0.02)
-    bar.outline.set_visible(False)
-    bar.set_label("bytes a sample on their way up")
-    return png_and_svg(canvas, plt)
-
-
-def _range(found: Search, known: Sequence[Tried]) -> tuple[float, float]:
-    sizes = [one.bytes for one in known if one.bytes] or [found.open_cut.bytes]
-    low, high = max(0.1, min(sizes)), max(sizes)
-    return (low, high) if high > low else (low / 2, high * 2)

@@ -91,8 +91,8 @@ def told(one: Tried) -> str:
         "" if one.loss is None else f"{'at least ' if one.ended_early else ''}{_points(one)}",
         "" if one.bytes is None else f"{one.bytes:,.1f} bytes",
     ]
-    out = "" if one.why is None else f"; out: {one.why}"
-    return f"{one.guard}: {', '.join(figure for figure in found if figure)}{out}"
+    figures = ", ".join(figure for figure in found if figure)
+    return f"{one.guard}: {'; '.join(part for part in (figures, one.why and f'out: {one.why}') if part)}"
 
 
 def _points(one: Tried) -> str:

@@ -152,7 +152,13 @@ def where(error: BaseException, path: str = "") -> str:
     mine = {path} if path else {file.path for file in named().values()}
     own = [frame for frame in frames if frame.filename in mine] or ([] if path else frames[1:])
     place = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
-    return f"{place}{type(error).__name__}: {error}"
+    return f"{place}{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def from_named(error: BaseException) -> bool:
+    """Whether it was raised, or passed on, in a file that was named."""
+    mine = {file.path for file in named().values()}
+    return any(frame.filename in mine for frame in traceback.extract_tb(error.__traceback__))
 
 
 if not any(

@@ -149,11 +149,12 @@ class Admission:
         theirs = theirs if isinstance(theirs, dict) else {}
         ours = self.plan.agreed()
         differ = [
-            f"{name} is {ours[name]} here, {theirs.get(name)} there"
+            f"{name} is {ours[name]} at the server, {theirs.get(name)} at the client"
             for name in ours
             if ours[name] != theirs.get(name)
         ]
-        raise Refused("plan", "the plans differ: " + ("; ".join(differ) or "by no name that can be told"))
+        found = "; ".join(differ) or "by no name that can be told"
+        raise Refused("plan", f"the plans differ: {found}. Type the same plan for serve and join")
 
 
 def _whole(facts: Mapping[str, Any], name: str, most: int) -> int:

@@ -302,7 +302,11 @@ class Network:
         if not operators and certs.is_operators(pem):
             raise Refused("operator", f"{names[0].decode()} is an operator, who may ask for the status and no more")
         if claimed not in ("?", names[0].decode()):
-            raise Refused("name", f"the certificate is {names[0].decode()}'s, not {claimed}'s")
+            own = names[0].decode()
+            raise Refused(
+                "name",
+                f"the certificate is {own}'s, not {claimed}'s: type --as {own}, or --certs with {claimed}'s own",
+            )
         return str(names[0].decode())
 
     def _refuse_too_often(self, name: str) -> None:

@@ -166,7 +166,7 @@ def train_in(
             watch,
             seconds=taken,
             steps=run.progress.step,
-            per_epoch=run.timetable.steps // run.plan.epochs,
+            per_epoch=run.timetable.steps // max(1, run.plan.epochs),  # none: nothing was trained
             ahead=run.timetable.ahead,
         )
     more = ({} if link is None else {"link": told}) | ({"faster": str(faster)} if str(faster) else {})

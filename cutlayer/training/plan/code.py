@@ -16,6 +16,7 @@ from ...core.spec import Spec
 from ...nets.at_layers import CutAtLayers
 from ...nets.base import Net
 from ...nets.own import Own
+from ...nets.text_blocks import Positions
 
 # A network from outside says what its parameters are called where it is given an input. Which shape that is hangs on
 # data that a server never sees, so both sides take the first of these that the network reads.
@@ -72,7 +73,7 @@ def net_parts(net: Net) -> dict[str, str]:
 
 
 def embeddings(net: Net, crosses: bool = True) -> tuple[str, ...]:
-    """The tables of embeddings among a network's parameters, as clients and server name them.
+    """The tables of words and of places among a network's parameters, as clients and server name them.
 
     Where nothing crosses, head and body are the two parts of the client's head.
     """
@@ -81,7 +82,7 @@ def embeddings(net: Net, crosses: bool = True) -> tuple[str, ...]:
         ".".join(filter(None, (names.get(part, part), name, "weight")))
         for part, module in _modules(net).items()
         for name, inner in module.named_modules()
-        if isinstance(inner, nn.Embedding | nn.EmbeddingBag)
+        if isinstance(inner, nn.Embedding | nn.EmbeddingBag | Positions)
     )
 
 

@@ -177,9 +177,12 @@ def test_the_first_client_does_not_make_the_server_build_what_it_says(tmp_path):
 
 def test_another_plan_is_refused_by_the_field_that_differs(stage):
     for changes, words in (
-        ({"guard": LightSplit(ratio=2)}, r"guard is Clip\(norm=2.0\) here, LightSplit\(ratio=2\) there"),
-        ({"batch_size": 9}, "batch_size is 8 here, 9 there"),
-        ({"seed": 5}, "seed is 0 here, 5 there"),
+        (
+            {"guard": LightSplit(ratio=2)},
+            r"guard is Clip\(norm=2.0\) at the server, LightSplit\(ratio=2\) at the client",
+        ),
+        ({"batch_size": 9}, "batch_size is 8 at the server, 9 at the client.*the same plan for serve and join"),
+        ({"seed": 5}, "seed is 0 at the server, 5 at the client"),
     ):
         with pytest.raises(Refused, match=words) as found:
             open_site(replace(PLAN, **changes), "ward-c", stage.address, stage.run.folder / "x", stage.run.parts)

@@ -75,7 +75,7 @@ def test_a_client_acts_under_its_own_name_alone(room):
         with Peer(other) as peer:
             peer.send(note(Type.HELLO, hello(PLAN, "ward-a", purpose=purpose)))
             assert peer.refusal() == "name"
-    with pytest.raises(Refused, match="the certificate is ward-b's, not ward-a's") as found:
+    with pytest.raises(Refused, match="the certificate is ward-b's, not ward-a's: type --as ward-b") as found:
         open_site(PLAN, "ward-a", other, room.folder / "y", room.parts)
     assert found.value.name == "name"
     assert finish(room)["refused"] == {"unknown client": 1, "name": 3}
