@@ -66,6 +66,8 @@ class Matrix:
             raise ValueError(
                 f"a verdict needs several images, at least 2 (and {LEAST_UNITS} for a good one); got {spec.images}"
             )
+        if spec.plan.epochs < 1:
+            raise ValueError("an audit compares trainings: give --epochs 1 or more")
         loaded = with_secret_columns(loaded, [*spec.attacks, *spec.optional_attacks])
         self.spec, self.loaded, self.resources, self.plan = spec, loaded, resources, checked(plan, loaded)
         self.task = task_of(loaded.train, len(loaded.classes))

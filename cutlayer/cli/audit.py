@@ -294,8 +294,12 @@ def _with_attacks(wanted: "AuditSpec", found: list[Any], task: Any) -> "AuditSpe
 def _say_still(loaded: Any) -> None:
     from ..audit.tables import still
 
-    for name in still(loaded):
-        say(f"the column {name!r} never changes: there is nothing to read in it, and it is left out")
+    names = [repr(name) for name in still(loaded)]
+    if len(names) == 1:
+        say(f"the column {names[0]} never changes: there is nothing to read in it, and it is left out")
+    elif names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        say(f"columns that never change hold nothing to read, and are left out: {', '.join(names[:5])}{more}")
 
 
 def _tell(result: "Audit", wanted: "AuditSpec", loaded: Any) -> None:

@@ -349,6 +349,8 @@ def predict(
         raise ValueError("--link imagines a link, and with --server there is a real one: leave one of them out")
     if out is not None and out.is_dir():
         raise ValueError(f"{out} is a folder, and --out is a CSV file: name one, such as {out / 'predictions.csv'}")
+    if out is not None and not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {out.parent} for {out.name}: make it, or name another --out")
     if masks is not None:
         refuse_masks(masks)
     imagined = Link.parse(link) if link is not None else None

@@ -88,6 +88,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 def restored(folder: Path, now: Asked, out: Path | None = None, only: frozenset[str] | None = None) -> Asked:
     """The command a folder was begun with, with what may be another of `now`; anything else is refused by name."""
+    from ..engines.taken import LOCK, FolderLock
     from ..training.checkpoint import refuse_other_version
 
     if out is not None:
@@ -97,6 +98,8 @@ def restored(folder: Path, now: Asked, out: Path | None = None, only: frozenset[
     if only is not None and not (folder / FILE).exists():
         return now  # begun from Python, where nobody typed anything
     if not (folder / FILE).exists():
+        if (folder / LOCK).exists():
+            FolderLock(folder).release()  # says so, where another process has only just begun
         raise FileNotFoundError(f"{folder} was not begun by `cutlayer {now.command}`: there is no {FILE} in it")
     try:
         told = json.loads((folder / FILE).read_text())

@@ -290,3 +290,8 @@ def test_files_that_another_machine_does_not_have_travel_along(tmp_path, monkeyp
     there = {**os.environ, "CUTLAYER_NAMED_FILES": "{}"}
     done = subprocess.run([sys.executable, script, tmp_path / "sent"], capture_output=True, text=True, env=there)
     assert done.stdout == "7\n", done.stderr
+
+
+def test_an_error_of_several_lines_stands_in_one_line_of_a_table():
+    assert str(processes.failed(KeyError("it broke"))) == "it failed: KeyError: 'it broke'"
+    assert str(processes.failed(RuntimeError("it broke,\n  later"))) == "it failed: RuntimeError: it broke, later"

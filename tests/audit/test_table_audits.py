@@ -26,6 +26,7 @@ from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.tables import edges, refuse_unfit, still, with_secret_columns, without_copies
 from cutlayer.audit.uncertainty import intervals
 from cutlayer.audit.verdicts import read_secrets, refuse_secrets, verdict
+from cutlayer.cli import audit as audit_command
 from cutlayer.core.batch import Task
 from cutlayer.core.columns import Column
 from cutlayer.core.message import Kind, Message
@@ -387,3 +388,11 @@ def write_csv(path, loaded):
         for x, y, weight in zip(part.x, part.y.tolist(), part.s["weight"].tolist(), strict=True):
             lines.append(f"{float(x[0]):.4f},{'ab'[int(x[2])]},7,{float(x[4]):.4f},{weight},{y}")
     path.write_text("\n".join(lines))
+
+
+def test_columns_that_never_change_are_one_line(monkeypatch, capsys):
+    for names, words in (([], ""), (["a"], "the column 'a' never changes"), (list("abcdefgh"), "'e' and 3 more")):
+        monkeypatch.setattr("cutlayer.audit.tables.still", lambda loaded, names=names: names)
+        audit_command._say_still(None)
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == bool(names)

@@ -70,6 +70,22 @@ def test_every_command_is_under_one_heading_of_the_help(command):
     assert places == sorted(places), "commands stand in the order of the table"
 
 
+def test_a_link_is_foretold_of_nothing_where_nothing_is_trained(command, tmp_path):
+    words = ["--data", "Fashion(limit=60)", "--epochs", "0", "--link", "20mbit,40ms", "--json"]
+    code, out, err = command("train", *words, "--out", tmp_path / "run")
+    assert code == 0 and json.loads(out)["link"] is None, err
+
+
+def test_a_batch_larger_than_the_data_is_counted_as_large_as_it_is(command, tmp_path):
+    sizes = []
+    for size in ("54", "100000000000"):  # of sixty, six are for validation
+        words = ["--data", "Fashion(limit=60)", "--epochs", "1", "--batch-size", size, "--json"]
+        code, out, err = command("train", *words, "--out", tmp_path / size)
+        assert code == 0, err
+        sizes.append(json.loads(out)["client_memory"]["active"])
+    assert sizes[0] == sizes[1]
+
+
 def test_the_help_of_list_names_every_kind(command):
     _, out, _ = command("list", "--help")
     assert all(re.search(rf"\b{kind}\b", out) for kind in [*HOMES, "bench"])

@@ -103,6 +103,7 @@ MISTAKES = [
     ("train 'Plan(epoch=3)'", "did you mean 'epochs'"),
     ("train --data Npz", "Npz takes path"),
     ("audit --images 1", "--images at least 2"),
+    ("audit --data 'Fashion(limit=60)' --epochs 0", "give --epochs 1 or more"),
     ("audit --guard 'Quantize(bits={})'", "braces with nothing in them"),
     ("sweep --guard 'Quantize(bits={1,99})'", "from 1 to 16"),
     ("layers MnistNet --input 1,x", "whole numbers with commas"),
@@ -190,6 +191,7 @@ MISTAKES = [
     ("attack gone", "there is no folder gone (looked for"),
     ("predict gone", "name that of a run"),
     ("predict full --out full", "--out is a CSV file: name one, such as full/predictions.csv"),
+    ("predict full --out gone/found.csv", "there is no folder gone for found.csv"),
     ("train --resume begun --epochs 5", "another plan (epochs was 0, now 5)"),
     # the machine, and what is not installed
     ("train --device gpu", "--device is cpu or cuda"),

@@ -18,6 +18,7 @@ from cutlayer.cli.resumable import tried_again
 from cutlayer.cli.train import _chosen
 from cutlayer.data import Fashion
 from cutlayer.engines.folder import write_plan
+from cutlayer.engines.taken import FolderLock
 
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
 ATTACKED = [*QUICK, "--guard", "LightSplit(ratio=8)", "--attack", "Decoder(steps=5)", "--images", "16"]
@@ -123,6 +124,13 @@ def test_another_commands_folder_is_refused(half, command, tmp_path):
     assert code == 1 and "begun by `cutlayer audit`: resume it with that" in err
     code, _, err = command("audit", "--resume", tmp_path)
     assert code == 1 and "there is no command.json in it" in err
+
+
+def test_a_folder_in_which_another_process_has_only_just_begun_is_its_own(command, tmp_path):
+    lock = FolderLock(tmp_path)
+    code, _, err = command("audit", "--resume", tmp_path)
+    lock.release()
+    assert code == 1 and "another process" in err and "no command.json" not in err
 
 
 def test_a_folder_imports_nothing_by_itself(half, command):

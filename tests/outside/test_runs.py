@@ -159,14 +159,14 @@ def test_a_guard_that_breaks_its_contract_is_refused_before_training(law, plugin
     ("file", "old", "new", "option", "words"),
     [
         ("half_way.py", 'f"net.{name}"', 'f"net.x{name}"', "--rule", "is gone: return every name"),
-        ("in_order.py", "* clients // len(samples)", "* 0", "--partition", "One of 2 clients has nothing"),
+        ("in_order.py", "* clients // len(samples)", "* 0", "--partition", "one of 2 clients has nothing"),
         ("two_layers.py", "nn.Linear(MIDDLE, classes)", "nn.Linear(MIDDLE, 7)", "--net", "10 classes need (10,)"),
         (
             "two_layers.py",
             "nn.Linear(self.width, MIDDLE)",
             "nn.Linear(3, MIDDLE)",
             "--net",
-            "The body cannot read (8,)",
+            "the body cannot read (8,)",
         ),
     ],
 )
@@ -185,7 +185,7 @@ def test_an_attack_with_an_unknown_need_is_refused_before_training(plugins, comm
         (plugins / "nearest.py").read_text().replace('("aux",', '("everything", "aux",')
     )
     code, _, err = command("audit", *QUICK, "--aux-samples", "60", "--attack", "nearest.py:Nearest()", "--out", "a")
-    assert code == 1 and "Needs has everything" in err and not Path("a").exists()
+    assert code == 1 and "needs has everything" in err and not Path("a").exists()
 
 
 # --------------------------------------------------------------------------- check

@@ -15,7 +15,7 @@ model.safetensors    the whole network at the end, where there is one for all cl
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +288,7 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
         "rates": rates(run.plan, run.task, run.ledger),
         "ledger": run.ledger.as_dict(),
         "sides": sides(run.plan, run.task),
-        "client_memory": by_role(run.plan, run.task),
+        "client_memory": by_role(_of_its_data(run), run.task),
         "privacy": privacy(run.plan, run.task, epochs=run.progress.epoch),
         **({"updates_held": run.coordinator.updates_held} if run.plan.rounds.merges else {}),
         **by_client(run),
@@ -300,3 +300,9 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
     checkpoint.write_text(folder / RESULT, json.dumps(result, indent=1))
     checkpoint.drop_older(folder / LAST)
     return result
+
+
+def _of_its_data(run: LocalRun) -> Plan:
+    """The plan with a batch that a client can fill: a larger one is never in its memory."""
+    most = max(len(client.samples) for client in run.clients)
+    return replace(run.plan, batch_size=max(run.plan.least_batch, min(run.plan.batch_size, most)))

@@ -212,3 +212,12 @@ def test_exit_codes(words, code, said, tmp_path, monkeypatch, capsys):
 
 def test_a_refusal_has_an_exit_code_of_its_own():
     assert (Refused("plan", "no").exit_code, GaveUp().exit_code) == (3, 4)
+
+
+def test_events_without_their_facts_are_not_said(monkeypatch, capsys):
+    """`predict` starts no logs: what went wrong is its error, and not the bare name of an event before it."""
+    for name in (None, "cutlayer"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+    for party in ("serve", "join", "grpc"):
+        logging.getLogger(f"cutlayer.{party}").error("refused", extra={"facts": {"error": "plan"}})
+    assert capsys.readouterr().err == ""
