@@ -154,7 +154,7 @@ DOOMS = {
 
 
 FIRST = "after an update"
-dooms = [pytest.param(one, id=name, marks=() if name == FIRST else pytest.mark.campaign) for name, one in DOOMS.items()]
+dooms = [pytest.param(one, id=at, marks=() if at == FIRST else pytest.mark.campaign) for at, one in DOOMS.items()]
 
 
 @pytest.mark.parametrize("doomed", dooms)
