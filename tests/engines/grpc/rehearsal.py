@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from masked import TEXTS, text_parts
 from toys import TASK, LinearNet, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.message import Message, Watcher
@@ -18,6 +19,7 @@ from cutlayer.engines.grpc.deploy import Service
 from cutlayer.engines.grpc.server import GrpcServer
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, SEAL, WCC, Chain, Gate, LightSplit, Noise
+from cutlayer.nets import TextEncoder
 from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, FedMuon, Median, Scaffold
 from cutlayer.training.batches import task_of
@@ -64,6 +66,13 @@ FAULTED = {
     "adapters of unequal ranks": tiny_plan(
         **_LONG, net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
     ),
+    "adapters of a transformer": tiny_plan(
+        **_LONG,
+        net=TextEncoder(layers=2, width=8, heads=2, at=1, vocabulary=TEXTS.vocabulary, pad="mask"),
+        adapters=LoRA(rank=2),
+        client_optimizer=Adam(),
+        server_optimizer=Adam(),
+    ),
     "sent once": tiny_plan(
         **{**_LONG, "batch_size": 8},
         guard=Gate(numbers=6, bits=2, budget=2000, hidden=8),
@@ -85,9 +94,14 @@ FAULTED = {
 }
 
 
+def parts_of(plan: Plan) -> Parts:
+    """Texts for a network that reads them, pictures for all others."""
+    return text_parts() if isinstance(plan.net, TextEncoder) else tiny_parts()
+
+
 def undisturbed(plan: Plan, parts: Parts | None = None, watchers: Sequence[Watcher] = ()) -> LocalRun:
     """The same plan in one process, at its best epoch where it keeps one."""
-    run = LocalRun(plan, parts or tiny_parts(), classes=TASK.classes, at_server=watchers)
+    run = LocalRun(plan, parts or parts_of(plan), classes=TASK.classes, at_server=watchers)
     assert run.train()
     run.use_best()
     return run
