@@ -22,6 +22,7 @@ from . import train as cli_train
 from . import tune as cli_tune
 from .extras import extra_of
 from .options import AsJson, refuse_old_options
+from .panels import in_panels
 from .terminal import say, warn
 
 INTERRUPTED = 130
@@ -161,6 +162,9 @@ def data_check(
             print(f"{mark}  {row['name']:16} {row['detail']}")
     if any(row["found"] and not row["ok"] for row in rows):
         raise SystemExit(1)
+
+
+in_panels(app)
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Writing with a causal network by split inference: the client names each next token, the server never sees words.
 
 The client keeps what its layers make of the text so far, so that a new token costs it one token's work. The server
-keeps z of the text, so that only new places cross (`training/growing_text.py`); it computes its part of all of them.
+keeps z of the text, so that only new places cross, and of a decoder's body what it made of them
+(`training/growing_text.py`).
 """
 
 import secrets

@@ -60,6 +60,11 @@ class Memory:
         self.keys, self.values = keys, values
         return keys, values
 
+    def shortened(self, places: int) -> None:
+        """Keep so many at most: what came behind comes anew."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys[:, :, :places], self.values[:, :, :places]
+
 
 class Attention(nn.Module):
     """Every token looks at all tokens, or (causal) at itself and those before it.

@@ -62,9 +62,18 @@ class DecoderHead(nn.Module):
 class DecoderBody(nn.Sequential):
     """The server's blocks, and a normalisation behind them."""
 
-    def forward(self, z: Tensor, skips: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, skips: Tensor | None = None, memories: Sequence[Memory] | None = None) -> Tensor:
+        """With `memories`, u of the places z alone, behind those that blocks keep there."""
         *blocks, norm = self
-        return norm(behind(blocks, z, skips=skips))
+        if memories is None:
+            return norm(behind(blocks, z, skips=skips))
+        for block, memory in zip(blocks, memories, strict=True):
+            z = block(z, memory=memory)
+        return norm(z)
+
+    def empty(self) -> list[Memory]:
+        """For a text that begins."""
+        return [Memory() for _ in list(self)[:-1]]
 
 
 class NextToken(nn.Module):

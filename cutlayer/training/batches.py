@@ -1,6 +1,5 @@
 """How samples are cut into steps."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,14 +7,10 @@ import torch
 from torch import Tensor
 
 from ..core.batch import Batch, Task
-from ..core.compressor import Compressor
-from ..core.guard import Shape
 from ..core.seeds import derive, generator
 from ..data.augment import augmented
 from ..data.base import Samples
-from ..guards import Guard
 from .plan.plan import Plan
-from .plan.shapes import cut_shapes
 
 
 def epoch_batches(count: int, size: int, seed: int, least: int = 2) -> list[Tensor]:
@@ -64,40 +59,6 @@ def on(samples: Samples, device: torch.device) -> Samples:
         return samples
     moved: dict[str, Any] = {name: values.to(device) for name, values in samples.s.items()}
     return replace(samples, x=samples.x.to(device), y=samples.y.to(device), s=moved)
-
-
-def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
-    """A guard that needs several samples at a time must find them in every set; a client may not be empty then."""
-    least = plan.guard.least_batch
-    for whose, count in counts.items():
-        if 0 < count < least or (count == 0 and whose.startswith("client") and least > 1):
-            raise ValueError(
-                f"{whose} has {count} samples, {plan.guard} needs {least} at a time: "
-                "fewer clients, more data, or a smaller k"
-            )
-
-
-def refuse_small_batches(plan: Plan, task: Task, counts: Mapping[str, int]) -> None:
-    """No batch of an epoch, the last one either, may be smaller than what packs it can work on."""
-    cut = cut_shapes(plan, task)
-    answers, gradients = plan.compression.answers, plan.compression.gradients
-    readers: list[tuple[Guard | Compressor, Shape]] = [
-        (plan.guard, cut.shared), (answers, cut.u), (gradients, cut.u), (gradients, cut.sent),
-    ]  # fmt: skip
-    for whose, count in counts.items():
-        rows = _smallest_batch(plan, count)
-        for reader, shape in readers:
-            if 0 < rows < (least := reader.least_rows(shape)):
-                raise ValueError(
-                    f"{whose} has {count} samples, so with --batch-size {plan.batch_size} one message has {rows} of "
-                    f"them, and {reader} needs {least}: another batch size, or a setting that leaves more bits"
-                )
-
-
-def _smallest_batch(plan: Plan, count: int) -> int:
-    """Rows of the smallest message about `count` samples."""
-    index = in_batches(torch.arange(count), plan.batch_size, plan.least_batch)
-    return min(len(piece) for batch in index for piece in micro_batches(plan, batch))
 
 
 def micro_batches(plan: Plan, index: Tensor) -> tuple[Tensor, ...]:

@@ -45,7 +45,7 @@ def build_server(plan: Plan, task: Task, device: torch.device | str = "cpu") -> 
             *([LiftExchange(whole.lift, guard.exchange)] if guard.exchange else []),
             *keeping(plan),
             *compressing(plan.seed, plan.compression),
-            *keeping_texts(plan, task),
+            *keeping_texts(plan, task, whole),
             *bodies.watchers(),
         ],
     )

@@ -1,7 +1,8 @@
 """A text that grows token by token: places that are new cross alone, both ways, and the server keeps the others.
 
-The server puts what comes into the text it has, computes its part of the whole and answers for the new places. It
-keeps one text of each client; a client that finds its own gone sends the same rows again.
+The server puts what comes into the text it has and answers for the new places. It keeps one text of each client, in
+memory alone; a client that finds its own gone sends the same rows again. Where its body is a decoder's, it keeps keys
+and values of the text as well, and computes new places alone; of all others it computes the whole.
 """
 
 import secrets
@@ -9,11 +10,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.batch import Task
+from ..core.features import Unchanged
 from ..core.guard import Shape
 from ..core.message import Handler, Kind, Message
+from ..nets.server_network import ServerNetwork
+from ..nets.text_blocks import Memory
+from ..nets.text_decoder import DecoderBody
 from .labels import label_shape
 from .plan.plan import Plan
 from .plan.shapes import cut_shapes
@@ -29,10 +34,14 @@ def grows(plan: Plan, task: Task) -> bool:
     return not cut.beside and len(cut.sent) == 2 and cut.sent[0] == cut.u[0] == task.shape[0]
 
 
-def keeping_texts(plan: Plan, task: Task) -> "Iterator[KeepsTexts]":
+def keeping_texts(plan: Plan, task: Task, network: ServerNetwork) -> "Iterator[KeepsTexts]":
     """The server's half, where there is one."""
     if grows(plan, task):
-        yield KeepsTexts(cut_shapes(plan, task).sent)
+        body = network.body
+        # A lift or what fills up for channels at home may look at all places.
+        as_it_comes = type(network.lift) is type(network.fill) is nn.Identity and isinstance(network.tail, Unchanged)
+        remembered = Remembered(body) if as_it_comes and isinstance(body, DecoderBody) else None
+        yield KeepsTexts(cut_shapes(plan, task).sent, remembered)
 
 
 class _Text(NamedTuple):
@@ -41,11 +50,36 @@ class _Text(NamedTuple):
     z: Tensor
 
 
-class KeepsTexts:
-    """A watcher at the server."""
+class Remembered:
+    """What the server's blocks made of the places of each client's text: keys and values, as many numbers as twice z
+    in each block. Weights that have changed since have other ones, and the text is computed again."""
 
-    def __init__(self, sent: Shape):
-        self._sent = sent
+    def __init__(self, body: DecoderBody):
+        self._body = body
+        self._kept: dict[int, tuple[int, int, list[Memory]]] = {}  # by client: places, the weights' version, memories
+
+    @torch.no_grad()
+    def __call__(self, client: int, z: Tensor, first: int, last: int, begins: bool) -> Tensor:
+        """u of the places from `first` to `last`; `z` is the whole text, of which those before may be known."""
+        self._body.eval()
+        # Every change of a tensor in place counts its version up.
+        version = sum(tensor._version for tensor in self._body.state_dict(keep_vars=True).values())
+        places, of_version, memories = self._kept.pop(client, (0, version, []))
+        if begins or of_version != version or not memories:
+            places, memories = 0, self._body.empty()
+        places = min(places, first)
+        for memory in memories:
+            memory.shortened(places)
+        u: Tensor = self._body(z[:, places:last], memories=memories)
+        self._kept[client] = last, version, memories
+        return u[:, first - places :]
+
+
+class KeepsTexts:
+    """A watcher at the server; `remembered` computes new places alone, without it all are computed."""
+
+    def __init__(self, sent: Shape, remembered: Remembered | None = None):
+        self._sent, self._remembered = sent, remembered
         self._texts: dict[int, _Text] = {}  # by client, the one it is at
 
     def __call__(self, message: Message, answer: Handler) -> Message:
@@ -61,6 +95,8 @@ class KeepsTexts:
             before = known.z
         z, last = _put(before, first, new), first + new.shape[1]
         self._texts[message.client] = _Text(name, number, z)
+        if self._remembered is not None:
+            return message.reply(u=self._remembered(message.client, z, first, last, begins=not number))
         u = answer(Message(message.kind, message.client, message.step, {"z": z}))["u"]
         return message.reply(u=u[:, first:last])
 

@@ -23,9 +23,10 @@ from cutlayer.attacks import (
     suite,
 )
 from cutlayer.attacks.base import FORMS
+from cutlayer.audit.fit import forms as forms_of
 from cutlayer.audit.judge import Substituting, judge
 from cutlayer.audit.knowledge import after_training
-from cutlayer.audit.matrix import _forms, audit
+from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.verdicts import by_form, verdict
@@ -134,7 +135,7 @@ def test_a_quick_audit_meets_a_guard_with_the_strongest_form_it_leaves_room_for(
 )
 def test_where_a_guard_leaves_no_way_back_a_quick_audit_does_nothing_twice(guard, forms):
     own = [attack for attack in suite("quick", TASK, True) if isinstance(attack, SDAR)]
-    assert [form.knows for form in _forms(own, tiny_plan(), guard, SHAPE)] == forms
+    assert [form.knows for form in forms_of(own, tiny_plan(), guard, SHAPE)] == forms
 
 
 def _shared(loaded):

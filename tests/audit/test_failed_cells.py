@@ -151,7 +151,7 @@ def test_a_piece_of_an_experiment_that_fails_is_none_and_its_share_is_one_proces
             claims.reproduce(experiment, "quick", tmp_path, claims.Share(2, 2), say=made.append)
             raise KeyError("a bug")
 
-        return [Piece(run, "bad", bad), Piece(run, "good", lambda: [1])]
+        return [Piece(run, "bad", "", bad), Piece(run, "good", "", lambda: [1])]
 
     class Small:
         name, after = "small", None
@@ -162,6 +162,7 @@ def test_a_piece_of_an_experiment_that_fails_is_none_and_its_share_is_one_proces
     experiment = Small()
     monkeypatch.setattr(claims, "pieces", pieces)
     monkeypatch.setattr(claims, "read", lambda command: None)
+    monkeypatch.setattr(claims, "_refuse_what_cannot_be", lambda *given: None)
     told = claims.reproduce(experiment, "quick", tmp_path, claims.Share(1, 2), say=made.append)
     assert told["failed"] == ["a, bad: it failed: KeyError: 'a bug'"] and told["unfinished"].startswith("1 of 2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good.json", "small.json"]

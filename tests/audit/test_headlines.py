@@ -401,7 +401,7 @@ def test_processes_share_the_pieces_of_an_experiment_and_the_last_one_judges(tmp
 
 
 def test_another_budget_in_the_same_folder_takes_nothing_of_the_first(tmp_path, monkeypatch):
-    def trained(chosen, *, seeds, data_dir, device):
+    def trained(chosen, *, seeds, data_dir, device, cells):
         told = {"variant": chosen[0].name, "seed": seeds[0], "accuracy": chosen[0].plan.epochs / 10, "val": None}
         return [{**told, "plan": repr(chosen[0].plan)}]
 

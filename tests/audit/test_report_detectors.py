@@ -14,6 +14,7 @@ import cutlayer.audit.matrix as room
 import cutlayer.audit.scene as scene
 from cutlayer.attacks import FSHA, Decoder
 from cutlayer.audit.detector_trial import DetectorTrial
+from cutlayer.audit.fit import forms as forms_met
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.poison_trial import first_true
 from cutlayer.audit.report import files as report
@@ -177,7 +178,7 @@ def test_a_poisoned_training_is_a_cell_like_others(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ attackers in disguise
 def test_attackers_hide_only_where_somebody_watches():
     def forms(attack=HIJACKER, guard=NoGuard(), **changes):  # noqa: B008
-        return room._forms([attack], tiny_plan(**changes), guard, (4, 5, 5))
+        return forms_met([attack], tiny_plan(**changes), guard, (4, 5, 5))
 
     disguised = [HIJACKER, replace(HIJACKER, evade=0.5), replace(HIJACKER, evade=0.7, joins=6)]
     assert forms() == [HIJACKER] and forms(client_detectors=(METER,)) == [HIJACKER], "a meter is no watchdog"

@@ -12,6 +12,8 @@ import torch
 
 from cutlayer.bench import run as bench
 from cutlayer.bench.measurement import met
+from cutlayer.cli.app import app
+from cutlayer.cli.panels import PANELS
 from cutlayer.core.spec import HOMES
 
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
@@ -57,6 +59,15 @@ def test_audit_writes_a_report(command, tmp_path):
     assert re.search(
         r"about \d+ s here, estimated from its first steps; 2 trainings and 2 attacks and 2 baselines to make", err
     )
+
+
+def test_every_command_is_under_one_heading_of_the_help(command):
+    _, out, _ = command("--help")
+    there = [*app.registered_commands, *app.registered_groups]
+    names = [name for names in PANELS.values() for name in names]
+    assert len(names) == len(set(names)) == len(there)
+    places = [out.index(f"\u2502 {name} ") for name in names]
+    assert places == sorted(places), "commands stand in the order of the table"
 
 
 def test_a_link_is_foretold_of_nothing_where_nothing_is_trained(command, tmp_path):

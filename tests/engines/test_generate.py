@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 from sentences import sentences, write
+from torch import nn
 from typer.testing import CliRunner
 
 from cutlayer import Plan
 from cutlayer.cli.app import app
-from cutlayer.core.batch import PAD, Batch
+from cutlayer.core.batch import PAD, Batch, Task
 from cutlayer.core.message import Kind, Message, through
+from cutlayer.core.server import Server
 from cutlayer.data import Texts
 from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
 from cutlayer.engines.grpc.channel import Address
@@ -23,7 +25,9 @@ from cutlayer.engines.predict import Inputs, Over
 from cutlayer.engines.predict import predict as predictions
 from cutlayer.guards import NoGuard, Noise
 from cutlayer.nets import TextDecoder
-from cutlayer.training.growing_text import GROWS, KeepsTexts, SendsNewPlaces
+from cutlayer.nets.lora import LoRA
+from cutlayer.nets.server_network import ServerNetwork
+from cutlayer.training.growing_text import GROWS, KeepsTexts, SendsNewPlaces, keeping_texts
 from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.step import predict
 
@@ -124,6 +128,47 @@ def test_two_texts_of_one_client_do_not_mix():
     assert not say(2, 1, 1, 9).tensors and not say(1, 3, 3, 9).tensors, "another text, and one that lacks a place"
     say(2, 0, 0, 1)
     assert heard[-1][0, :, 0].tolist() == [1, 0, 0, 0] and not say(1, 2, 3, 8).tensors
+
+
+@pytest.mark.parametrize("adapters", [None, LoRA(rank=2)], ids=repr)
+def test_a_server_that_keeps_keys_and_values_answers_as_one_that_computes_all(run, adapters):
+    """To rounding: one place's products are summed in another order than those of all."""
+    server = start.ready(replace(run[1], adapters=adapters), None, "cpu").server
+    body, computed, draw = server.body.body, [], torch.Generator().manual_seed(0)
+    slow = through([KeepsTexts((LENGTH, 32))], Server(server.body).handle)
+    body[0].register_forward_hook(lambda block, given, made: computed.append(made.shape[1]))
+
+    def asked(client, text, number, first, places):
+        z = torch.randn(1, places, 32, generator=draw)
+        where = {"z": z, GROWS: torch.tensor([text, number, first])}
+        answers = [door(Message(Kind.PREDICT, client, 0, where)) for door in (server.handle, slow)]
+        if answers[1].tensors:
+            torch.testing.assert_close(answers[0]["u"], answers[1]["u"], rtol=1e-4, atol=1e-5)
+        assert answers[0].tensors.keys() == answers[1].tensors.keys()
+        quick = computed[0] if computed else None
+        computed.clear()
+        return quick
+
+    assert asked(0, 1, 0, 0, 3) == 3 and asked(0, 1, 1, 3, 1) == asked(0, 1, 2, 4, 1) == 1
+    assert asked(1, 1, 0, 0, 2) == 2 and asked(0, 1, 3, 5, 2) == 2, "another client's text is another"
+    assert asked(0, 1, 3, 5, 2) == 2, "asked again"
+    assert asked(0, 1, 4, 2, 2) == 2 and asked(0, 1, 5, 9, 1) == 6, "written over, and after a gap"
+    with torch.no_grad():
+        next(p for p in body.parameters() if p.requires_grad).mul_(1.5)
+    assert asked(0, 1, 6, 10, 1) == 11, "of weights that have changed all is computed again"
+    assert asked(0, 2, 1, 3, 1) is None and asked(0, 2, 0, 0, 2) == 2
+
+
+@pytest.mark.parametrize("before", [{}, {"lift": nn.Linear(32, 32)}, {"fill": nn.Linear(32, 32)}], ids=repr)
+def test_behind_a_part_that_may_look_at_all_places_a_server_computes_all(run, before):
+    body, computed = run[1].net.body((LENGTH,)), []
+    body[0].register_forward_hook(lambda block, given, made: computed.append(made.shape[1]))
+    network = ServerNetwork(body, **before)
+    door = through([*keeping_texts(run[1], Task((LENGTH,), WORDS, {}, WORDS), network)], Server(network).handle)
+    for number in (0, 1):
+        where = {"z": torch.ones(1, 1, 32), GROWS: torch.tensor([1, number, number])}
+        assert door(Message(Kind.PREDICT, 0, 0, where))["u"].shape == (1, 1, 32)
+    assert computed == ([LENGTH] * 2 if before else [1, 1])
 
 
 def padded(ids):

@@ -1,7 +1,7 @@
 """LoRA over a frozen base: split is unsplit, only adapters travel, and names that are no layer's are refused."""
 
-import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -29,6 +29,7 @@ from cutlayer.rules import (
     FedProx,
     FedYogi,
     Krum,
+    Latest,
     Median,
     Rollback,
     Scaffold,
@@ -129,27 +130,52 @@ OTHERS = (
     FedAvgM(), FedAdagrad(lr=0.1), FedAdam(lr=0.1), FedYogi(lr=0.1), DiLoCo(lr=0.3), FedMuon(), FedProx(mu=0.1),
     Median(), TrimmedMean(share=0.4), Krum(), Rollback(), Scaffold(),
 )  # fmt: skip
-paired = [
-    pytest.param(
-        {"rounds": rounds, "rule": rule, **({"client_optimizer": PLAIN} if isinstance(rule, Scaffold) else {})}
-        | role,
-        id=f"{rule}, {rounds}{', frozen clients' if role else ''}",
-        marks=pytest.mark.campaign,
-    )
-    for rule in OTHERS
-    for rounds in ROUNDS
-    for role in ({}, {"roles": Frozen(share=0.4)})
-]
+LEAST = {Median: 3, TrimmedMean: 3, Rollback: 3, Krum: 5}  # clients that learn in a round
+OWN_BODIES = (
+    "Scaffold() remembers something of every client, and clients' bodies are the server's: take "
+    "rounds=SplitFed(version=2), or protocol=Federated()"
+)
+
+
+def refused(rule, rounds, learning):
+    """The sentence that meets a rule in such rounds; none where it trains."""
+    least = LEAST.get(type(rule), 1)
+    if learning < least:
+        return f"{rule!r} needs {least} clients in a round to keep its promise; there are {learning}"
+    return OWN_BODIES if isinstance(rule, Scaffold) and rounds in (SplitFed(), SplitFed(fresh=True)) else None
+
+
+def pairs():
+    """(the plan's changes, its name, with which words it is refused); rules that count heads among more clients."""
+    for rule, rounds, frozen in product(OTHERS, ROUNDS, (False, True)):
+        for clients in (3, 5) if type(rule) in LEAST else (3,):
+            learning = {3: 2, 5: 3}[clients] if frozen else clients
+            changes = {"rule": rule, "rounds": rounds, "clients": clients, "epochs": 2 if clients == 3 else 3}
+            changes |= {"client_optimizer": PLAIN} if isinstance(rule, Scaffold) else {}
+            changes |= {"roles": Frozen(share=0.4)} if frozen else {}
+            yield changes, f"{rule}, {rounds}, {learning} of {clients}", refused(rule, rounds, learning)
+
+
+paired = [pytest.param(one, id=name, marks=pytest.mark.campaign) for one, name, words in pairs() if words is None]
+
+
+def test_rules_that_do_not_go_with_rounds_are_refused_with_adapters_as_without():
+    met = {"trained": 0, "refused": 0}
+    for changes, name, words in pairs():
+        met["refused" if words else "trained"] += 1
+        for worn in (RANK_2, None):
+            try:
+                plan(**changes, adapters=worn)
+                said = None
+            except ValueError as why:
+                said = str(why)
+            assert said == words, name
+    assert met == {"trained": 100, "refused": 28}
 
 
 @pytest.mark.parametrize("changes", [*marked, *paired])
 def test_only_adapters_and_the_tail_travel_and_a_resumed_run_is_the_same(changes):
-    try:
-        one, heard = plan(**changes), []
-    except ValueError as why:  # what does not go together does not without adapters either
-        with pytest.raises(ValueError, match=re.escape(str(why))):
-            plan(**changes, adapters=None)
-        return
+    one, heard = plan(**changes), []
     run = run_of(one)
     start = {name: t.clone() for name, t in run.server.body.state_dict().items()}
     note = run.ledger.note
@@ -168,6 +194,39 @@ def test_only_adapters_and_the_tail_travel_and_a_resumed_run_is_the_same(changes
         ended = run.server.body.state_dict()
         moved = {name for name in ended if not torch.equal(ended[name], start[name])}
         assert moved and all(name.endswith((".down", ".up")) for name in moved)
+
+
+# With one client these merges give back its own weights: SCAFFOLD's two controls are the same, and FedProx pulls to
+# where a round's one step began. A wave by rows would multiply the gradient by them and divide again, which rounds.
+ONE_S_OWN = (FedAvg(), FedAvgM(lr=1.0, momentum=0.0), DiLoCo(lr=1.0, momentum=0.0), FedProx(mu=0.1), Scaffold())
+SHARED = (SplitFed(version=2), SplitFed(), SplitFed(fresh=True), Wave(weights="even"))
+ALWAYS = (UShaped(), SplitFed(version=2))
+single = [
+    pytest.param(protocol, rule, rounds, marks=() if (protocol, rounds) == ALWAYS else pytest.mark.campaign)
+    for protocol, rule, rounds in product((UShaped(), Vanilla(), Bypass(), Federated()), ONE_S_OWN, SHARED)
+    if not protocol.crosses or refused(rule, rounds, 1) is None
+]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "rule", "rounds"), [*single, pytest.param(UShaped(), Latest(), Relay())], ids=repr
+)
+def test_one_client_s_rounds_are_unsplit_training_whatever_merges_them(protocol, rule, rounds):
+    plain = isinstance(rule, Scaffold) or rounds == SplitFed(fresh=True)
+    changes = {"protocol": protocol, "rule": rule, "rounds": rounds, "client_optimizer": PLAIN if plain else Adam()}
+    one = plan(clients=1, server_optimizer=PLAIN if plain else Adam(), **changes)
+    run = run_of(one)
+    client, server, twin, twin_server = split_and_whole(one, TEXTS)
+    start = {name: t.clone() for name, t in states(client, server).items()}
+    party = run.clients[0]
+    order = [index for epoch in range(one.epochs) for index in party.order(epoch)]
+    for batch in [party.batch(index, later) for later, index in enumerate(order)]:
+        learn_whole(twin, twin_server, batch)
+    assert run.train() and run.progress.step == len(order)
+    ours, theirs = states(run.newest(0), run.server), states(twin, twin_server)
+    same(ours, theirs)
+    moved = {name.split(".")[1] for name in ours if not torch.equal(ours[name], start[name])}
+    assert {"head", "tail"} <= moved and ("body" in moved or not protocol.crosses)
 
 
 def test_bytes_of_a_hand_on_are_those_of_what_trains():

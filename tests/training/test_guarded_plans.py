@@ -1,5 +1,6 @@
 """Guards and plans: who is guarded, what is refused before training, and guards fitted to finished networks."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from toys import TASK, samples, tiny_parts, tiny_plan
+from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit.fit import why_unfit
@@ -20,7 +21,7 @@ from cutlayer.core.seeds import derive, generator
 from cutlayer.core.spec import names
 from cutlayer.data.base import Loaded, Parts
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, NoGuard, RateBottleneck, SplitFC, every
+from cutlayer.guards import WCC, Bottleneck1x1, Chain, KAnonymous, LightSplit, NoGuard, RateBottleneck, SplitFC, every
 from cutlayer.guards.base import Guard
 from cutlayer.nets import SimpleCNN
 from cutlayer.nets.weights import load_weights
@@ -124,6 +125,21 @@ def test_a_message_too_small_for_a_budget_is_refused_before_training(private, ch
     assert BUDGET.least_rows(CUT) == 9
     with pytest.raises(ValueError, match=words):
         LocalRun(tiny_plan(**{"batch_size": 16, **changes}), tiny_parts(private), classes=TASK.classes)
+
+
+class Normalised(TinyNet):
+    """The server's network normalises what has a single place."""
+
+    def body(self, shape):
+        return nn.Sequential(super().body(shape), nn.BatchNorm1d(7))
+
+
+def test_a_message_of_one_row_is_refused_where_the_server_normalises_over_rows():
+    words = "--batch-size 5 and .* a message has a single row, .*: --batch-size 10"
+    for net in (TinyNet(), Normalised()):
+        plan = tiny_plan(net=net, guard=KAnonymous(k=5), batch_size=5)
+        with pytest.raises(ValueError, match=words) if net != TinyNet() else nullcontext():
+            LocalRun(plan, tiny_parts(20), classes=TASK.classes)
 
 
 def test_the_least_rows_are_those_that_work():

@@ -15,7 +15,8 @@ from ...data.base import Loaded, parts
 from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
-from ...training.batches import refuse_too_few, task_of
+from ...training.batches import task_of
+from ...training.enough import refuse_too_few
 from ...training.evaluation import figures
 from ...training.facts.sides import sides
 from ...training.plan.plan import Plan

@@ -50,7 +50,7 @@ class AnswerValidator:
         others = plan.rounds.merges and batches > 0
         if not others and any(t.is_floating_point() and not finite(t) for t in weights.values()):
             raise Refused("non-finite", f"{answer}: the weights hold NaN or infinity")
-        if weights and not self._coordinator.shared:
+        if weights and not self._coordinator.shared and not others:
             self._first_ones(answer, weights)
         elif weights and not plan.rounds.merges:
             self._handed_on(answer, weights, self._coordinator.shared)

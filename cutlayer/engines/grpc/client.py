@@ -16,8 +16,8 @@ from ...core.errors import DiskFull, Halt, Interrupted, NonFinite, ProtocolError
 from ...core.message import Kind, Message
 from ...data.base import Parts
 from ...training import checkpoint
-from ...training.batches import refuse_small_batches, refuse_too_few
 from ...training.client import Client
+from ...training.enough import refuse_small_batches, refuse_too_few
 from ...training.evaluation import figures
 from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED

@@ -15,10 +15,11 @@ from ...nets.lora import folded
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
 from ...training import loop
-from ...training.batches import refuse_small_batches, refuse_too_few, task_of
+from ...training.batches import task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
+from ...training.enough import refuse_small_batches, refuse_too_few
 from ...training.faster import AS_ALWAYS, Faster
 from ...training.fused_wave import Fusion
 from ...training.laws import refuse_broken_net

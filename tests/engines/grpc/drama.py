@@ -5,6 +5,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -62,22 +63,25 @@ def play(
     *,
     seed: int,
     kills: int = 0,
+    doomed: Mapping[str, tuple[str, int]] | None = None,
     faults: list[tuple[str, int]] | None = None,
     identities: Path | None = None,
     every: int = 4,
     pace: float = 0.004,
 ) -> Story:
     """Run `plan` to its end through at least `kills` troubles of processes (as many as fit in) and these faults of
-    connections, and check it."""
+    connections, and check it. Who is `doomed` is killed at the n-th passing of a point, besides."""
     draw, story, began = random.Random(seed), Story(plan, seed), time.monotonic()
-    dooms: dict[str, str] = {}  # who will die where
+    certain, dooms = dict(doomed or {}), dict[str, str]()  # who will die where
     facts: dict[str, Any] = {"plan": plan, "folder": str(folder), "pace": pace, "quiet": 1.0}
     facts |= {"limits": {"every": every, "deadline": 300.0, "quiet": 1.0}}
     facts |= {"identities": str(identities)} if identities else {}
 
-    def start(name: str) -> None:
-        doom = None
-        if sum(story.kills.values()) + len(dooms) < kills and draw.random() < 0.6:
+    def start(name: str, drawn: bool = True) -> None:
+        doom = certain.pop(name, None)
+        if doom:
+            dooms[name] = doom[0]
+        elif drawn and sum(story.kills.values()) + len(dooms) < kills and draw.random() < 0.6:
             point = draw.choice([*POINTS["server" if name == "server" else "client"], FULL, FULL])
             doom = (point, 0 if point == "result" else draw.randint(0, 60) if point == FULL else draw.randint(0, 12))
             dooms[name] = point
@@ -85,7 +89,7 @@ def play(
 
     with Relay(lambda: _port(folder), faults or ()) as relay:
         over: set[str] = set()
-        nursery.start("server", port=relay.port, **facts)
+        start("server", drawn=False)  # the others need its port
         wait_for(lambda: _port(folder), 300, "the server's port")
         for name in NAMES:
             start(name)

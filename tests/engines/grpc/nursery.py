@@ -304,8 +304,7 @@ def serve(order: dict[str, Any], folder: Path) -> int:
 
 
 def join(order: dict[str, Any], folder: Path) -> int:
-    from rehearsal import open_site
-    from toys import tiny_parts
+    from rehearsal import open_site, parts_of
 
     from cutlayer.engines.grpc import certs, deploy
     from cutlayer.engines.grpc.channel import Address
@@ -335,7 +334,7 @@ def join(order: dict[str, Any], folder: Path) -> int:
     address = Address(f"localhost:{order['port']}", identity, quiet=order.get("quiet", 20.0))
     _mortal_files(doom)
     lock = deploy._begin(folder / name, plan)  # as `deploy.join` does
-    site = open_site(plan, name, address, folder / name, tiny_parts(), give_up=order.get("give_up", 300.0))
+    site = open_site(plan, name, address, folder / name, parts_of(plan), give_up=order.get("give_up", 300.0))
     site.lock = lock
 
     def stepped(epoch: int, steps: int, terms: Any) -> None:

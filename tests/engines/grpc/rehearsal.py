@@ -1,14 +1,15 @@
 """A deployment rehearsed in one process: a server and its clients as threads, over real sockets of the loopback."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from masked import TEXTS, text_parts
 from toys import TASK, LinearNet, TinyNet, tiny_parts, tiny_plan
 
-from cutlayer.core.message import Watcher
+from cutlayer.core.message import Message, Watcher
 from cutlayer.core.seeds import derive
 from cutlayer.data.base import Parts
 from cutlayer.engines.grpc.admission import Limits
@@ -18,13 +19,14 @@ from cutlayer.engines.grpc.deploy import Service
 from cutlayer.engines.grpc.server import GrpcServer
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, SEAL, WCC, Chain, Gate, LightSplit, Noise
+from cutlayer.nets import TextEncoder
 from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, FedMuon, Median, Scaffold
 from cutlayer.training.batches import task_of
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen, SendOnce
-from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
+from cutlayer.training.plan.schedule import Relay, SplitFed, Turn, Wave
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, Vanilla
 
@@ -64,6 +66,13 @@ FAULTED = {
     "adapters of unequal ranks": tiny_plan(
         **_LONG, net=LinearNet(), adapters=LoRA(rank=(1, 3), at="query"), rounds=SplitFed(), local_steps=2
     ),
+    "adapters of a transformer": tiny_plan(
+        **_LONG,
+        net=TextEncoder(layers=2, width=8, heads=2, at=1, vocabulary=TEXTS.vocabulary, pad="mask"),
+        adapters=LoRA(rank=2),
+        client_optimizer=Adam(),
+        server_optimizer=Adam(),
+    ),
     "sent once": tiny_plan(
         **{**_LONG, "batch_size": 8},
         guard=Gate(numbers=6, bits=2, budget=2000, hidden=8),
@@ -85,11 +94,34 @@ FAULTED = {
 }
 
 
+def parts_of(plan: Plan) -> Parts:
+    """Texts for a network that reads them, pictures for all others."""
+    return text_parts() if isinstance(plan.net, TextEncoder) else tiny_parts()
+
+
 def undisturbed(plan: Plan, parts: Parts | None = None, watchers: Sequence[Watcher] = ()) -> LocalRun:
     """The same plan in one process, at its best epoch where it keeps one."""
-    run = LocalRun(plan, parts or tiny_parts(), classes=TASK.classes, at_server=watchers)
+    run = LocalRun(plan, parts or parts_of(plan), classes=TASK.classes, at_server=watchers)
     assert run.train()
     run.use_best()
+    return run
+
+
+def undisturbed_but_for(plan: Plan, skipped: Collection[tuple[int, int, int]]) -> LocalRun:
+    """The plan in one process, but these turns (client, epoch, first batch) never happen. Unlike a plan in which a
+    client has no data, it keeps its place in whatever is drawn over all of them."""
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    ask_all = run.carrier.ask_all
+
+    def ask_those_there(turns: Sequence[Turn]) -> list[Message | None]:
+        epoch = run.progress.epoch
+        there = [one for one in turns if one.first == one.last or (one.client, epoch, one.first) not in skipped]
+        found = zip(there, ask_all(there), strict=True) if there else ()
+        brought = {turn.client: done for turn, done in found}
+        return [brought.get(turn.client) for turn in turns]
+
+    run.carrier.ask_all = ask_those_there  # type: ignore[method-assign]
+    assert run.train()
     return run
 
 

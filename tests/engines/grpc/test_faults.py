@@ -11,15 +11,24 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from drama import play
+from drama import play, reference
 from nursery import FULL, audited
 from progress import Progress, commit
 from proxy import FAULTS, SIGNED, Relay, faults
-from rehearsal import FAULTED, NAMES, Rehearsal, refuse_other_counts, refuse_other_weights, undisturbed
+from rehearsal import (
+    FAULTED,
+    NAMES,
+    Rehearsal,
+    crossings,
+    refuse_other_counts,
+    refuse_other_weights,
+    undisturbed,
+)
 from toys import tiny_parts, tiny_plan
 
 from cutlayer.engines.grpc import certs
 from cutlayer.engines.grpc.admission import Limits
+from cutlayer.training.step import export
 
 RECORD = Path(__file__).parents[3] / "docs" / "evidence" / "faults.json"
 
@@ -134,6 +143,36 @@ def test_killed_parties_come_back_and_the_run_is_the_undisturbed_one(nursery, id
     )
     for story in (first, second, third, fourth):
         assert sum(story.kills.values()) >= 2 and sum(story.faults.values()) == 2, story
+
+
+DOOMS = {
+    "after an update": {"server": ("after update", 17), "ward-b": ("after step", 9)},
+    "amid a snapshot": {"server": ("half a file", 5), "ward-c": ("half a file", 4)},
+    "an order taken": {"server": ("orders", 12), "ward-a": ("orders", 6)},
+    "an answer given": {"server": ("before update", 20), "ward-a": ("answers", 8), "ward-b": ("after rename", 3)},
+}
+
+
+FIRST = "after an update"
+dooms = [pytest.param(one, id=at, marks=() if at == FIRST else pytest.mark.campaign) for at, one in DOOMS.items()]
+
+
+@pytest.mark.parametrize("doomed", dooms)
+def test_adapters_of_a_transformer_survive_a_client_and_the_server(doomed, nursery, tmp_path):
+    """And what goes from hand to hand, counted once however often it was sent, is what trains and no base."""
+    plan = "adapters of a transformer"
+    story = play(nursery, plan, tmp_path, seed=0, doomed=doomed, pace=0.0)
+    assert story.kills == Counter(f"{who if who == 'server' else 'client'}, {at}" for who, (at, _) in doomed.items())
+    assert story.returns
+    network = reference(plan)[0].networks[0]
+    handed = export(network, optimizer=True)
+    learnt = {name for name, p in network.split.named_parameters() if p.requires_grad}
+    assert {name.removeprefix("net.") for name in handed if name.startswith("net.")} == learnt
+    numbers = sum(4 * tensor.numel() for tensor in handed.values())
+    result = json.loads((tmp_path / "server" / "result.json").read_text())
+    messages, size = crossings(result["ledger"])["WEIGHTS", "up"]
+    # A frame names its tensors and pads them; how much that takes hangs on how many there are, not on the base.
+    assert numbers < size / messages < numbers + 110 * (len(handed) + 1)
 
 
 def test_the_audit_of_the_step_table_finds_what_is_lost_or_doubled(tmp_path):

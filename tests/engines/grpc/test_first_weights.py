@@ -3,12 +3,13 @@
 import pytest
 import torch
 from peers import hello
-from rehearsal import FAULTED, NAMES, Rehearsal
+from rehearsal import FAULTED, NAMES, Rehearsal, parts_of
 from toys import ALL_GUARDS, TASK, tiny_plan
 
 from cutlayer.core.message import Message
 from cutlayer.engines.grpc.admission import Admission, Limits
 from cutlayer.engines.grpc.session import Refused
+from cutlayer.training.batches import task_of
 from cutlayer.training.build import build_client
 from cutlayer.training.client import Client
 from cutlayer.training.first_weights import FirstWeights, lengths, too_long
@@ -54,7 +55,7 @@ def test_first_weights_that_are_not_the_plans_send_that_client_away_and_no_other
         return Message(answer.kind, answer.client, answer.step, dict(sorted(spoilt(answer.tensors, how).items())))
 
     monkeypatch.setattr(Client, "handle", wrong)
-    run = Rehearsal(PLANS[name], tmp_path, limits=Limits(every=3, deadline=2.0))
+    run = Rehearsal(PLANS[name], tmp_path, limits=Limits(every=3, deadline=1.0))
     for one in run.names:
         run.join(one)
     run.serve()
@@ -67,9 +68,9 @@ def test_first_weights_that_are_not_the_plans_send_that_client_away_and_no_other
     assert all(torch.isfinite(t).all() for t in run.host.coordinator.tensors().values() if t.is_floating_point())
 
 
-def brought(plan, client):
+def brought(plan, client, task=TASK):
     """The first weights of an honest client, with an optimizer that has made a step."""
-    network = build_client(plan, TASK, client, lambda message: message)
+    network = build_client(plan, task, client, lambda message: message)
     if network.optimizer is not None:
         for group in network.optimizer.param_groups:
             for parameter in group["params"]:
@@ -83,9 +84,10 @@ HANDED_ON = {name: plan for name, plan in FAULTED.items() if plan.hands_on and "
 
 @pytest.mark.parametrize("plan", HANDED_ON.values(), ids=HANDED_ON)
 def test_honest_first_weights_are_what_the_server_expects(plan):
-    first = FirstWeights(plan.public(), TASK)
+    task = task_of(parts_of(plan).private, TASK.classes)
+    first = FirstWeights(plan.public(), task)
     for client in range(plan.clients):
-        weights = brought(plan, client)
+        weights = brought(plan, client, task)
         assert first.why_not(client, weights, sealed=False) == ""
         assert "seal" in first.why_not(client, weights, sealed=True)
 

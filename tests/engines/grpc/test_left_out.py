@@ -135,7 +135,7 @@ def test_first_weights_without_numbers_send_that_client_away_and_no_other(tmp_pa
         return Message(answer.kind, answer.client, answer.step, weights)
 
     monkeypatch.setattr(Client, "handle", spoilt)
-    run = Rehearsal(plan(rounds=SplitFed()), tmp_path, limits=Limits(every=3, deadline=2.0))
+    run = Rehearsal(plan(rounds=SplitFed()), tmp_path, limits=Limits(every=3, deadline=1.0))
     for name in NAMES:
         run.join(name)
     run.serve()

@@ -12,7 +12,7 @@ from cutlayer.engines.grpc.admission import Limits
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.taken import FolderLock
 
-PLAN = tiny_plan(clients=2, batch_size=8, epochs=8)
+PLAN = tiny_plan(clients=2, batch_size=8, epochs=5)
 NAMES = ("ward-a", "ward-b")
 
 

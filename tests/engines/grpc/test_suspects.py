@@ -82,6 +82,7 @@ def test_a_rewind_leads_to_what_the_client_has_seen_itself(server):
 def test_a_swapped_head_is_refused_where_rounds_are_merged(server, way):
     counts = server.host.coordinator.counts
     start = weights_in(server.turn(0, 0, 0, 0, 0, batches=counts))
+    server.host.coordinator.shared = dict(start)
     for client in (0, 1):
         brought = weights_in(server.turn(client, 0, 0, 1, 0, batches=counts, **start))
     error = refused(server, ways(server, swapped(brought), 1)[way], client=1)
