@@ -100,8 +100,10 @@ class _Slot:
 
     def end(self) -> str:
         """How its process ended, in words."""
-        self._process.join(5)
-        code = self._process.exitcode
+        until = time.monotonic() + 5
+        # The pool's own thread waits for it, too: whoever comes second hears nothing until the first has written it.
+        while (code := self._process.exitcode) is None and time.monotonic() < until:
+            time.sleep(0.01)
         return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 
     def close(self) -> None:
