@@ -292,7 +292,12 @@ def test_ctrl_c_before_anything_runs_is_a_sentence(command, monkeypatch, where):
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(where, interrupted)
-    code, _, err = command("list", "guards")
+    # Tests that run in the background of a shell begin with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, _, err = command("list", "guards")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert code == cli.INTERRUPTED and "interrupted" in err and "Traceback" not in err
 
 
