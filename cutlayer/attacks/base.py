@@ -191,7 +191,8 @@ class Attack(Spec):
     # () where it has only one.
     forms: ClassVar[tuple[str, ...]] = ()
     # Of these forms, those of a quick audit: that of the papers and the strongest, or what may be it by the guard.
-    quick_forms: ClassVar[tuple[str, ...]] = (FORMS[0], FORMS[-1])
+    # None named: the first and the last.
+    quick_forms: ClassVar[tuple[str, ...]] = ()
     # It sorts samples into groups and cannot know what the groups are called: the judge names them as fits best.
     clusters: ClassVar[bool] = False
     # It was told which samples stand behind every row, and answers for each of them where they share one.
@@ -211,14 +212,18 @@ class Attack(Spec):
         """What of this attack belongs into an audit at this budget; nothing, where it has nothing to find.
 
         A quick one has no active attacks and few forms of knowledge: that of the papers, and the strongest that the
-        guard leaves room for. Forms that come to the same behind a guard are run once.
+        guard leaves room for. Forms that come to the same behind a guard are run once. Where inputs are of another
+        kind nobody misses an attack on texts; those on images are named there, with the reason.
         """
+        if task.kind not in cls.inputs and "images" not in cls.inputs:
+            return []
         sized = cls.sized(budget)
         if budget != "quick":
             return [sized]
         if cls.active:
             return []
-        return [replace(sized, **{"knows": form}) for form in cls.quick_forms] if cls.forms else [sized]
+        quick = cls.quick_forms or dict.fromkeys(cls.forms[:1] + cls.forms[-1:])
+        return [replace(sized, **{"knows": form}) for form in quick] or [sized]
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         """Prepare the attack from what it knows. Runs under its own seed."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from ..core.batch import Task
 from ..core.guard import Shape
 from ..core.message import Kind, Message
 from ..guards.base import Guard
@@ -67,10 +66,6 @@ class BiSR(Keyed):
         if budget == "paper":
             return cls(steps=4000, input_steps=600, width=128, hidden=2048)
         return cls(steps=150, input_steps=100, most_images=32) if budget == "quick" else cls()
-
-    @classmethod
-    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
-        return super().suite(budget, task, labels_stay_home) if task.kind == "texts" else []
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -7,7 +7,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Task
 from ..core.message import Message
 from .base import Attack, Attacker, Knowledge, smashed
 from .parts.cipher_key import read_symbols, symbols, words_of
@@ -39,10 +38,6 @@ class Cipher(Attack):
     @classmethod
     def sized(cls, budget: str) -> Self:
         return cls(words=1000, anchors=200) if budget == "quick" else cls()
-
-    @classmethod
-    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
-        return [cls.sized(budget)] if task.kind == "texts" else []
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return _Deciphering(self, knowledge)

@@ -7,10 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Task
 from ..core.message import Message
 from ..metrics.text_readers import evened
-from .base import Attack, Attacker, Knowledge, smashed
+from .base import Attacker, Knowledge, smashed
 from .parts.in_context import best_in_context
 from .parts.keyed import Keyed, made
 from .parts.other_words import ids_of
@@ -37,10 +36,6 @@ class Dictionary(Keyed):
         super().__post_init__()
         if not isinstance(self.rounds, int) or self.rounds < 0:
             raise ValueError(f"{self}: rounds is a whole number from 0 up")
-
-    @classmethod
-    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
-        return super().suite(budget, task, labels_stay_home) if task.kind == "texts" else []
 
     @property
     def white_box(self) -> bool:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, one_hot
 
-from ..core.batch import PAD, Task
+from ..core.batch import PAD
 from ..core.message import Kind, Message
 from ..core.stepping import adam
-from .base import EVERY, Attack, Attacker, Knowledge, Turn
+from .base import EVERY, Attacker, Knowledge, Turn
 from .parts.moved_rows import HEAD, gradients_told
 from .parts.view import View
 from .parts.viewing import Viewing
@@ -40,7 +40,6 @@ class GradientMatching(Viewing):
     inputs: ClassVar[tuple[str, ...]] = ("texts",)
     needs: ClassVar[tuple[str, ...]] = ("task", "aux", "head", "guard", "turns")
     forms: ClassVar[tuple[str, ...]] = ("oblivious", "matched")  # a lift is of messages, and these are not read
-    strongest: ClassVar[str] = "matched"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,10 +51,6 @@ class GradientMatching(Viewing):
     @classmethod
     def sized(cls, budget: str) -> Self:
         return cls(steps=400, most_images=32) if budget == "quick" else cls()
-
-    @classmethod
-    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
-        return super().suite(budget, task, labels_stay_home) if task.kind == "texts" else []
 
     def attacker(self, knowledge: Knowledge, seed: int) -> Attacker:
         return _Matching(self, knowledge, seed)

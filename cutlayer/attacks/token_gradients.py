@@ -28,10 +28,6 @@ class TokenGradients(Attack):
     needs: ClassVar[tuple[str, ...]] = ("aux", "body", "tail")
     whole_steps: ClassVar[bool] = True
 
-    @classmethod
-    def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
-        return [cls()] if task.kind == "texts" else []
-
     def why_not(self, task: Task, labels_stay_home: bool) -> str | None:
         if (why := super().why_not(task, labels_stay_home)) is not None:
             return why

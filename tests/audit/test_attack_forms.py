@@ -9,6 +9,7 @@ from verdict_rows import FLOORS, pictured
 
 import cutlayer.audit.scene as scene
 from cutlayer.attacks import (
+    BUDGETS,
     FORA,
     FSHA,
     PCAT,
@@ -16,7 +17,9 @@ from cutlayer.attacks import (
     Attack,
     AttributeInference,
     Decoder,
+    Dictionary,
     FeatureSniffer,
+    GradientMatching,
     LabelClustering,
     Membership,
     UnSplit,
@@ -31,6 +34,7 @@ from cutlayer.audit.report import files as report
 from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.verdicts import by_form, verdict
 from cutlayer.audit.victim import Victim
+from cutlayer.core.batch import Task
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import spec
 from cutlayer.data.auxiliary import Auxiliary
@@ -154,6 +158,33 @@ def test_a_quick_audit_has_the_form_of_the_papers_and_the_strongest_and_others_h
         whole = suite(budget, TASK, True)
         assert sum(isinstance(attack, FSHA) for attack in whole) == 1
         assert all(getattr(attack, "knows", "") == getattr(attack, "key", "") == "" for attack in whole)
+
+
+TASKS = {
+    "images": (TASK, SHAPE),
+    "series": (Task((3, 32), 2), (4, 16)),
+    "records": (Task((12,), 2), (8,)),
+    "texts": (Task((8,), 2, {"long": 2}, vocabulary=30), (8, 4)),
+    "next words": (Task((8,), 30, vocabulary=30), (8, 4)),
+}
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("inputs", TASKS)
+@pytest.mark.parametrize("labels_stay_home", [True, False])
+def test_the_suite_of_every_budget_can_be_built_typed_and_met_by_every_guard(budget, inputs, labels_stay_home):
+    """Attack x its forms x budget x kind of input: whatever a suite has works behind any guard that there is."""
+    task, shape = TASKS[inputs]
+    found = suite(budget, task, labels_stay_home)
+    assert found and all(spec(repr(attack), "attacks") == attack for attack in found)
+    fitting = [attack for attack in found if attack.why_not(task, labels_stay_home) is None]
+    assert fitting
+    for guard in (NoGuard(), Noise(), Chain(LightSplit(ratio=2), Quantize(bits=4))):
+        for attack in fitting:
+            forms = [form.knows for form in attack.against(guard, shape) if attack.forms]
+            assert set(forms) <= {"", *attack.forms} and len(set(forms)) == len(forms), attack
+    of_texts = {type(attack) for attack in found if attack.inputs == ("texts",)}
+    assert {GradientMatching, Dictionary} <= of_texts if task.kind == "texts" else not of_texts
 
 
 # ------------------------------------------------------------------ refused before any training

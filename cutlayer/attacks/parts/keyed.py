@@ -55,7 +55,7 @@ class Keyed(Attack):
 
     @classmethod
     def suite(cls, budget: str, task: Task, labels_stay_home: bool) -> list[Attack]:
-        return [cls.sized(budget).within(budget)]
+        return [one.within(budget) for one in super().suite(budget, task, labels_stay_home)]  # type: ignore[attr-defined]
 
     def within(self, budget: str) -> Self:
         """Every key, or where time is short the best that a server finds by itself."""
