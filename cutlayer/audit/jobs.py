@@ -8,11 +8,14 @@ here (`Workers`): processes of this machine (`processes.py`) or a Ray cluster (`
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ..core.errors import DiskFull
 
 log = logging.getLogger("cutlayer.audit")
 
 FAILED = "it failed: "  # before the reason, wherever that is told
+Made = TypeVar("Made")
 
 
 class Result(NamedTuple):
@@ -55,6 +58,18 @@ def failed(error: Exception) -> Failed:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     words = " ".join(str(error).split())  # a table and a list have one line for it
     return Failed(f"{type(error).__name__}: {words}", error)
+
+
+def made_or_failed(make: Callable[[], Made], *through: type[Exception]) -> Made | Failed:
+    """What it makes, or how it failed: the others go on. A full disk, with which they would fail, too, and errors of
+    the kinds `through` are the caller's."""
+    callers: tuple[type[Exception], ...] = (DiskFull, *through)
+    try:
+        return make()
+    except callers:
+        raise
+    except Exception as error:
+        return failed(error)
 
 
 class Finished(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from ..attacks import Attack
-from ..core.errors import DiskFull, NonFinite
+from ..core.errors import NonFinite
 from ..core.seeds import derive
 from ..data.base import Loaded, Parts
 from ..data.poisons import Poison
@@ -29,7 +29,7 @@ from .facts import left_uncompared, refuse_alike, refuse_overlap, shared_out
 from .fit import checked, forms, of_itself, refuse_attacks, why_unfit
 from .floors import floors
 from .grades import LEAST_UNITS
-from .jobs import failed
+from .jobs import Failed, made_or_failed
 from .judge import judge
 from .knowledge import why_pointless
 from .progress import Cells
@@ -165,11 +165,12 @@ class Matrix:
         name = lost_name(seed, guard)
         if self.store.get(name) is None and self._is_wanted(scene, controls):
             try:
-                _ = scene.run
+                made = made_or_failed(lambda: scene.run, NonFinite)
             except NonFinite as error:
                 self.store.put(name, {"why": f"with seed {seed} {error}"})
-            except Exception as error:
-                self.store.remember(name, {"why": f"with seed {seed} {failed(error)}"})
+            else:
+                if isinstance(made, Failed):
+                    self.store.remember(name, {"why": f"with seed {seed} {made}"})
         if (cell := self.store.get(name)) is None:
             self._attacked(scene, marks, controls)
         else:
@@ -264,14 +265,11 @@ class Matrix:
 
     def _make(self, name: str, make: Callable[[], Cell], lost: Callable[[str], Any]) -> None:
         """A cell, into the store. An error is its own: it is told of in its place, and the others go on."""
-        try:
-            data, tensors = make()
-        except DiskFull:  # of which the others would fail, too
-            raise
-        except Exception as error:
-            self.store.remember(name, lost(str(failed(error))))
+        made = made_or_failed(make)
+        if isinstance(made, Failed):
+            self.store.remember(name, lost(str(made)))
         else:
-            self.store.put(name, data, **tensors)
+            self.store.put(name, made[0], **made[1])
 
     def _there(self, name: str) -> Cell:
         cell = self.store.get(name)

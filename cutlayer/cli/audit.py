@@ -1,7 +1,6 @@
 """Commands that judge a cut: demo, audit, sweep, attack. Heavy imports happen inside."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,7 @@ from .options import (
     options_of,
     plan_options,
 )
-from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .resumable import Asked, for_cells, resumable, tried_again
 from .terminal import Bar, CellLines, end_if_failed, end_if_not_kept, figures, say
 
 if TYPE_CHECKING:
@@ -234,7 +233,6 @@ def _audit(
     from ..audit.store import ResultStore, inputs
     from ..audit.verdicts import refuse_secrets
     from ..engines.local import start
-    from ..engines.taken import taken
     from ..engines.tracking import refuse_unknown
     from ..metrics.lpips import find_weights, load_lpips, why_no_lpips
     from ..training.batches import task_of
@@ -243,9 +241,7 @@ def _audit(
     if wanted.link is not None:
         start.refuse_side_by_side(wanted.plan)
     is_sweep = asked.command == "sweep"
-    with taken(out, "sweep" if is_sweep else "audit", resume) as folder:
-        if resume is not None:
-            refuse_finished(folder, asked.command)
+    with for_cells(asked, "sweep" if is_sweep else "audit", out, resume) as folder:
         loaded = wanted.plan.data.load(data_dir)
         task = task_of(loaded.train, len(loaded.classes))
         wanted = _with_attacks(wanted, more(task) if more else [], task)
@@ -253,21 +249,17 @@ def _audit(
         _say_still(loaded)
         weights, keep = find_weights(data_dir), partial(asked.keep, folder)
         sets = {str(wanted.plan.data): loaded, wanted.auxiliary.name: wanted.auxiliary.other}
-        try:
-            with Bar() as bar:
-                resources = Resources(
-                    device,
-                    lpips=load_lpips(weights).to("cpu" if away else device) if weights else None,
-                    lpips_missing=None if weights else why_no_lpips(),
-                    store=(store := ResultStore(folder / CELLS, wanted.identity, keep, inputs(sets, weights))),
-                    on_event=(shown := CellLines(bar)),
-                )
-                if where is not None and where.apart:
-                    spread(wanted, loaded, resources, where, shown.counted)
-                result = replace(run_audit(wanted, loaded, resources), secrets=secrets)
-        except KeyboardInterrupt:
-            say(interrupted(asked.command, folder))
-            sys.exit(130)
+        with Bar() as bar:
+            resources = Resources(
+                device,
+                lpips=load_lpips(weights).to("cpu" if away else device) if weights else None,
+                lpips_missing=None if weights else why_no_lpips(),
+                store=(store := ResultStore(folder / CELLS, wanted.identity, keep, inputs(sets, weights))),
+                on_event=(shown := CellLines(bar)),
+            )
+            if where is not None and where.apart:
+                spread(wanted, loaded, resources, where, shown.counted)
+            result = replace(run_audit(wanted, loaded, resources), secrets=secrets)
         report.write(result, folder, asked.typed, sweep=is_sweep)
         report.track(result, folder, track)
         others = store.clear()

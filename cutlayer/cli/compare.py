@@ -1,7 +1,6 @@
 """`cutlayer compare`: several variants of one plan on one chart."""
 
 import json
-import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ from .options import (
     WithAlone,
     plan_options,
 )
-from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .resumable import Asked, for_cells, resumable, tried_again
 from .terminal import Bar, CellLines, end_if_failed, say
 
 With = Annotated[
@@ -79,7 +78,6 @@ def compare(
     from ..audit.compare.variant_text import variants
     from ..audit.parallel import Where
     from ..audit.store import ResultStore, inputs
-    from ..engines.taken import taken
     from ..training.plan.plan_text import change, read_plan
 
     if seeds < 1:
@@ -88,25 +86,19 @@ def compare(
     base = change(read_plan(plan), changes | ({"guard": guard} if guard is not None else {}))
     chosen = variants(base, with_ or [])
     every = range(base.seed, base.seed + seeds)
-    with taken(out, "compare", resume) as folder:
-        if resume is not None:
-            refuse_finished(folder, asked.command)
+    with for_cells(asked, "compare", out, resume) as folder:
         chosen, left_out = with_alone(base, chosen, data_dir) if alone else (chosen, {})
         sets = check(chosen, every, data_dir)
         cells = ResultStore(folder / CELLS, repr(base), partial(asked.keep, folder), inputs(sets))
-        try:
-            with Bar() as bar:
-                told = CellLines(bar)
-                if where.apart:
-                    cells.open()
-                    spread(chosen, every, CompareWork(chosen, data_dir, device), cells, where, told.counted)
-                rows = run_compare(
-                    chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
-                    on_event=told,
-                )  # fmt: skip
-        except KeyboardInterrupt:
-            say(interrupted(asked.command, folder))
-            sys.exit(130)
+        with Bar() as bar:
+            told = CellLines(bar)
+            if where.apart:
+                cells.open()
+                spread(chosen, every, CompareWork(chosen, data_dir, device), cells, where, told.counted)
+            rows = run_compare(
+                chosen, seeds=every, data_dir=data_dir, device=device, cells=cells,
+                on_event=told,
+            )  # fmt: skip
         data = compare_report.as_data(repr(base), rows, asked.typed, left_out)
         compare_report.write(data, chosen, folder)
         others = cells.clear()

@@ -7,7 +7,9 @@ one that is typed again must be the same, but for those that no figure hangs on.
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -17,7 +19,7 @@ import typer
 
 from .. import __version__
 from .options import CELLS
-from .terminal import as_typed
+from .terminal import as_typed, say
 
 FILE = "command.json"
 FREE = {
@@ -179,17 +181,27 @@ def _words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def refuse_finished(folder: Path, command: str) -> None:
-    """There is something left to do in a folder, or it stays as it is: what is finished is never written over."""
-    if not (folder / CELLS).is_dir():
-        raise FileExistsError(f"the {command} in {folder} is finished: begin another without --resume")
+@contextmanager
+def for_cells(asked: Asked, kind: str, out: Path | None, resume: Path | None) -> Iterator[Path]:
+    """A folder for finished cells, this process's own: a new one, or one with something left to do. Ctrl-C ends the
+    command and keeps them."""
+    from ..engines.taken import taken
+
+    with taken(out, kind, resume) as folder:
+        if resume is not None and not (folder / CELLS).is_dir():  # what is finished is never written over
+            raise FileExistsError(f"the {asked.command} in {folder} is finished: begin another without --resume")
+        try:
+            yield folder
+        except KeyboardInterrupt:
+            say(_interrupted(asked.command, folder))
+            sys.exit(130)
 
 
 def tried_again(command: str, folder: Path) -> str:
     return f"what is finished is kept, and tried again is what failed by: {_way_on(command, folder)}"
 
 
-def interrupted(command: str, folder: Path) -> str:
+def _interrupted(command: str, folder: Path) -> str:
     if not (folder / FILE).exists():
         return "interrupted before anything was finished: nothing is kept"
     return f"interrupted; what is finished is kept, go on with: {_way_on(command, folder)}"

@@ -1,7 +1,6 @@
 """`cutlayer tune`: the guard and its settings for a budget."""
 
 import json
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +23,7 @@ from .options import (
     Threads,
     plan_options,
 )
-from .resumable import Asked, interrupted, refuse_finished, resumable, tried_again
+from .resumable import Asked, for_cells, resumable, tried_again
 from .terminal import MOST_SHOWN, Bar, CellLines, end_if_failed, say
 
 if TYPE_CHECKING:
@@ -113,7 +112,6 @@ def tune(
     from ..audit.tune.study import Study
     from ..audit.tune.trial import TuneWork, readings
     from ..core.spec import spec
-    from ..engines.taken import taken
     from ..metrics.lpips import find_weights, load_lpips
     from ..training.batches import task_of
     from ..training.plan.plan_text import change, read_plan
@@ -134,26 +132,18 @@ def tune(
     weights = find_weights(data_dir)
     lpips = load_lpips(weights) if weights else None
     identity = f"tune {limits} {[one.name for one in study.kinds]} {chains} {wanted.identity} {attacks}"
-    with taken(out, "tune", resume) as folder:
-        if resume is not None:
-            refuse_finished(folder, "tune")
+    with for_cells(asked, "tune", out, resume) as folder:
         store = ResultStore(
             folder / CELLS, identity, partial(asked.keep, folder), inputs({str(chosen.data): loaded}, weights)
         )
-        try:
-            with Bar() as bar:
-                told = CellLines(bar)
-                work = TuneWork(wanted, loaded, limits, device, None)
-                with at_work(work, where) as there:
-                    found = search(work, study, store, there, trials, partial(_moved, bar), bar.line)
-                resources = Resources(device, lpips, store=store, on_event=told)
-                check = Check(strongest, seeds, images=images)
-                checks = last_word(
-                    chosen, loaded, limits, found.tried, check, resources, where, told.counted, bar.line
-                )
-        except KeyboardInterrupt:
-            say(interrupted("tune", folder))
-            sys.exit(130)
+        with Bar() as bar:
+            told = CellLines(bar)
+            work = TuneWork(wanted, loaded, limits, device, None)
+            with at_work(work, where) as there:
+                found = search(work, study, store, there, trials, partial(_moved, bar), bar.line)
+            resources = Resources(device, lpips, store=store, on_event=told)
+            check = Check(strongest, seeds, images=images)
+            checks = last_word(chosen, loaded, limits, found.tried, check, resources, where, told.counted, bar.line)
         drawn = {"search": chosen.seed, "again": [chosen.seed + one for one in OTHER_SEEDS], "check": list(seeds)}
         data = files.as_data(chosen, limits, found, [one for one, _ in checks], drawn, asked.typed)
         pick = None if data["chosen"] is None else spec(data["chosen"], "guards", imports=False)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ...attacks import suite, usual
-from ...core.errors import DiskFull
 from ...core.files import write_text
 from ...core.spec import spec
 from ...data.auxiliary import Auxiliary
@@ -29,7 +28,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.plan_text import change, read_guards, read_plan
 from ..compare.run import Shelf, check, compare
 from ..compare.variant_text import Variant, variants
-from ..jobs import failed
+from ..jobs import Failed, made_or_failed
 from ..matrix import audit
 from ..spec import AuditSpec, Resources
 from ..store import ResultStore
@@ -266,14 +265,14 @@ def _stage(
             break
         say(f"{place + 1} of {len(every_piece)}: {piece.run}, {piece.what}")
         try:
-            write_text(path, json.dumps(piece.make(), indent=1))
+            made = made_or_failed(piece.make, MissingData)
         except MissingData as error:
             return {"not_measured": str(error)}
-        except DiskFull:
-            raise
-        except Exception as error:
-            told["failed"].append(f"{piece.run}, {piece.what}: {failed(error)}")
+        if isinstance(made, Failed):
+            told["failed"].append(f"{piece.run}, {piece.what}: {made}")
             say(told["failed"][-1])
+        else:
+            write_text(path, json.dumps(made, indent=1))
     for run, one in typed.items():
         own = [folder / piece.file for piece in every_piece if piece.run == run]
         if all(path.exists() for path in own):

@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from ...core.batch import Task
-from ...core.errors import DiskFull, NonFinite
+from ...core.errors import NonFinite
 from ...core.message import Kind
 from ...core.seeds import derive
 from ...data.base import Loaded, parts
@@ -23,7 +24,7 @@ from ...training.plan.plan import Plan
 from ...wire.ledger import DOWN, UP, Ledger
 from ..alone import ALONE, baselines
 from ..facts import commonest
-from ..jobs import Failed, Job, Shown, failed
+from ..jobs import Failed, Job, Shown, made_or_failed
 from ..jobs import run as run_jobs
 from ..parallel import Where, workers
 from ..progress import Cells
@@ -117,13 +118,10 @@ def compare(
                 half = _half(cells, name)
                 cells.open()
                 run = _ready(one.plan, shelf(one.plan), seed, device)
-                try:
-                    with progress.making("training", what):
-                        made = _train(run, half, lambda share, what=what: progress(what, share))  # type: ignore[misc]
-                except DiskFull:  # of which the others would fail, too
-                    raise
-                except Exception as error:
-                    cells.remember(name, _lost(one.plan, shelf(one.plan), seed, failed(error)))
+                with progress.making("training", what):
+                    made = made_or_failed(partial(_train, run, half, partial(progress, what)))
+                if isinstance(made, Failed):
+                    cells.remember(name, _lost(one.plan, shelf(one.plan), seed, made))
                 else:
                     cells.put(name, made)
                     if half is not None:

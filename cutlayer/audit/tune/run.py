@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...attacks import Attack
@@ -10,7 +11,7 @@ from ...core.spec import spec as read_spec
 from ...data.base import Loaded
 from ...guards import Guard, NoGuard
 from ...training.plan.plan import Plan
-from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, failed, run
+from ..jobs import POLL, Failed, Finished, Job, Shown, Workers, made_or_failed, run
 from ..matrix import audit
 from ..parallel import Where, spread, workers
 from ..result import Audit
@@ -49,15 +50,12 @@ class Here:
         self._waiting.append((job, given))
 
     def finished(self, seconds: float) -> list[Finished]:
-        done = [Finished(job.name, self._made(job, given)) for job, given in self._waiting]
+        done = [
+            Finished(job.name, made_or_failed(partial(job.work, self._shared, *given)))
+            for job, given in self._waiting
+        ]
         self._waiting = []
         return done
-
-    def _made(self, job: Job, given: Sequence[Any]) -> Any:
-        try:
-            return job.work(self._shared, *given)
-        except Exception as error:
-            return failed(error)
 
     def running(self) -> list[str]:
         return [job.name for job, _ in self._waiting]
@@ -178,9 +176,7 @@ class _Finals:
             self.note(f"  {told(found)}")
 
     def _finish(self, those: Sequence[Tried]) -> None:
-        jobs = [
-            Job(f"the full attack on {one.guard}", finish, (_read(one.guard), self.open_cut, one)) for one in those
-        ]
+        jobs = [Job(_full(one), finish, (_read(one.guard), self.open_cut, one)) for one in those]
         made = self._made(jobs)
         for one, job in zip(those, jobs, strict=True):
             value = made[job.name]
