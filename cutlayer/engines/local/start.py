@@ -159,12 +159,12 @@ def train_in(
         )
     told = None
     if link is not None:  # before the test set is predicted
-        taken = run.progress.seconds - before
+        spent = run.progress.seconds - before
         told = forecast(
             link,
             run.ledger,
             watch,
-            seconds=taken,
+            seconds=spent,
             steps=run.progress.step,
             per_epoch=run.timetable.steps // max(1, run.plan.epochs),  # none: nothing was trained
             ahead=run.timetable.ahead,
