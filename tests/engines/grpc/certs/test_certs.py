@@ -1,32 +1,25 @@
-"""Certificates: who gets which file, what each is good for, and who is let in over real sockets."""
+"""Certificates: who gets which file, what each is good for, and what a second run changes."""
 
 import json
 import os
 import shutil
-import socket
-import ssl
 import stat
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-import grpc
 import pytest
+from certificates import ENDED, HOSTS, SOON, everything, extension, listed, load, put
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from cutlayer.engines.grpc import certs
 from cutlayer.engines.grpc.certs import (
     CertificateError,
-    Identity,
-    Revoked,
     authority,
     common_name,
     files,
@@ -36,25 +29,6 @@ from cutlayer.engines.grpc.certs import (
     serial,
     show,
 )
-from cutlayer.engines.grpc.certs.x509 import key_pem, new_key, pem, signed
-
-HOSTS = ["server.example.org", "127.0.0.1", "::1", "localhost"]
-SOON = timedelta(days=9)
-ENDED = timedelta(days=-1)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """An authority, a server and two clients, not to be changed."""
-    folder = tmp_path_factory.mktemp("made") / "certs"
-    make(folder, HOSTS, ["hospital-a", "hospital-b"])
-    return folder
-
-
-@pytest.fixture
-def own(made, tmp_path):
-    """A copy to change."""
-    return shutil.copytree(made, tmp_path / "certs")
 
 
 @pytest.fixture
@@ -62,26 +36,8 @@ def run(command):
     return partial(command, "certs")
 
 
-def load(path):
-    return x509.load_pem_x509_certificate(path.read_bytes())
-
-
-def extension(certificate, kind):
-    return certificate.extensions.get_extension_for_class(kind).value
-
-
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def listed(folder):
-    """serial -> name on the revoked list, read without our own reader."""
-    lines = (folder / "server" / "revoked.txt").read_text().splitlines()[1:]
-    return {int(line.split()[0], 16): line.split()[1] for line in lines}
-
-
-def everything(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 # ------------------------------------------------------------------ what is made
@@ -404,12 +360,6 @@ def test_an_expired_authority_makes_nothing(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def put(path, data=b"x"):
-    path.unlink(missing_ok=True)
-    path.write_bytes(data)
-    path.chmod(0o600)
-
-
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
@@ -510,348 +460,3 @@ def test_without_cryptography_one_error_says_what_to_install(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     assert "pip install 'cutlayer[deploy]'" in done.stderr and not (tmp_path / "made").exists()
-
-
-# ------------------------------------------------------------------ reading one's own folder
-def test_an_identity_is_three_files_and_hides_its_key(made):
-    identity = read_identity(made / "hospital-a")
-    assert identity.key == (made / "hospital-a" / "key.pem").read_bytes()
-    assert b"PRIVATE" in identity.key and "PRIVATE" not in repr(identity) and "key" not in repr(identity)
-
-
-def locked_key():
-    password = serialization.BestAvailableEncryption(b"x")
-    return new_key().private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, password)
-
-
-def other_kind_of_key():
-    key = rsa.generate_private_key(65537, 2048)
-    clear = serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, clear)
-
-
-@pytest.mark.parametrize(
-    ("harm", "says"),
-    [
-        (lambda p: shutil.rmtree(p), "there is no folder"),
-        (lambda p: (p / "ca.pem").unlink(), r"ca\.pem is missing"),
-        (lambda p: (p / "cert.pem").unlink(), r"cert\.pem is missing"),
-        (lambda p: (p / "key.pem").unlink(), r"key\.pem is missing"),
-        (lambda p: (p / "key.pem").chmod(0o640), r"chmod 600 .*key\.pem"),
-        (lambda p: (p / "key.pem").chmod(0o604), "chmod 600"),
-        (lambda p: put(p / "key.pem"), "no private key"),
-        (lambda p: put(p / "key.pem", locked_key()), "passphrase"),
-        (lambda p: put(p / "key.pem", key_pem(new_key())), "not the key of"),
-        (lambda p: put(p / "key.pem", other_kind_of_key()), "not the key of"),
-        (lambda p: put(p / "cert.pem"), r"cert\.pem is no certificate"),
-        (lambda p: put(p / "ca.pem", b""), r"ca\.pem is no certificate"),
-        (lambda p: put(p / "ca.pem", (p / "cert.pem").read_bytes()), "not made by the authority"),
-        (lambda p: ((p / "ca.pem").unlink(), (p / "ca.pem").mkdir()), "cannot use"),
-    ],
-)  # fmt: skip
-def test_an_identity_that_cannot_work_is_refused(own, harm, says):
-    harm(own / "hospital-a")
-    with pytest.raises(CertificateError, match=says):
-        read_identity(own / "hospital-a")
-
-
-def test_an_identity_has_dates_and_a_purpose(own, monkeypatch):
-    signer = authority._load_authority(own)
-    authority.issue(own, signer, "late", ENDED)
-    yesterday = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%d")
-    with pytest.raises(CertificateError, match=rf"expired on {yesterday} \d\d:\d\d UTC; .*--renew"):
-        read_identity(own / "late")
-    monkeypatch.setattr(certs.x509, "BACK", timedelta(hours=-2))
-    authority.issue(own, signer, "early", SOON)
-    with pytest.raises(CertificateError, match="clock"):
-        read_identity(own / "early")
-    with pytest.raises(CertificateError, match="folder of the client"):
-        read_identity(own / "server", use="client")
-    with pytest.raises(CertificateError, match="folder of the server"):
-        read_identity(own / "hospital-a", use="server")
-
-
-# ------------------------------------------------------------------ the list of the revoked
-HEAD = "# cutlayer: serial, name, time\n"
-LINE = "{:040x} hospital-a 2026-01-31T12:00:00Z\n"
-
-
-def test_the_list_is_read_again_when_it_changes(own):
-    path = own / "server" / "revoked.txt"
-    gone = Revoked(path)
-    number = serial((own / "hospital-a" / "cert.pem").read_bytes())
-    assert not gone.holds(number)
-    revoke(own, ["hospital-a"])
-    assert gone.holds(number) and not gone.holds(number + 1)
-    path.write_text(HEAD + "\n" + "# a remark\n" + LINE.format(7))  # by hand, in place
-    assert gone.holds(7) and not gone.holds(number)
-
-
-def test_an_unchanged_list_is_not_read_again(own, monkeypatch):
-    gone = Revoked(own / "server" / "revoked.txt")
-    monkeypatch.setattr(certs.lists, "read_list", lambda path: pytest.fail("read again"))
-    assert not gone.holds(1)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n",
-        LINE.format(7),
-        HEAD[:-1],
-        HEAD + LINE.format(7)[:-1],
-        HEAD + LINE.format(7) + "0007 hospital",
-        HEAD + "0007\n",
-        HEAD + "7 a 2026-01-31\n",
-        HEAD + "7 a 2026-02-31T12:00:00Z\n",
-        HEAD + "seven a 2026-01-31T12:00:00Z\n",
-        HEAD + "-7 a 2026-01-31T12:00:00Z\n",
-        HEAD + "7 a 2026-01-31T12:00:00Z more\n",
-        HEAD + "7 é 2026-01-31T12:00:00Z\n",
-        HEAD + "\x00\n",
-    ],
-)
-def test_a_garbled_list_shuts_the_door(own, text):
-    """Every call fails until the list is mended, and the mended list is read."""
-    path = own / "server" / "revoked.txt"
-    gone = Revoked(path)
-    path.write_text(text)
-    for _ in range(2):
-        with pytest.raises(CertificateError, match="damaged"):
-            gone.holds(8)
-    with pytest.raises(CertificateError, match="damaged"):
-        Revoked(path)
-    path.write_text(HEAD + LINE.format(8))
-    assert gone.holds(8)
-
-
-def test_a_list_that_is_not_there(tmp_path):
-    path = tmp_path / "server" / "revoked.txt"
-    with pytest.raises(CertificateError, match="gone"):
-        Revoked(path)
-    path.parent.mkdir()
-    gone = Revoked(path)
-    assert not gone.holds(7)
-    path.write_text(HEAD + LINE.format(7))
-    assert gone.holds(7)
-    path.unlink()
-    with pytest.raises(CertificateError, match="gone"):
-        gone.holds(7)
-    path.mkdir()
-    with pytest.raises(CertificateError, match="cannot use"):
-        gone.holds(7)
-    path.rmdir()
-    path.write_text(HEAD)
-    assert not gone.holds(7)
-
-
-# ------------------------------------------------------------------ real sockets
-DIRECT = [("grpc.enable_http_proxy", 0)]
-
-
-@contextmanager
-def serving(identity, revoked=None):
-    """A server that answers with the name in the caller's certificate; yields its port."""
-
-    def answer(request, context):
-        shown = context.auth_context()["x509_pem_cert"][0]
-        if revoked is not None and revoked.holds(serial(shown)):
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "revoked")
-        return common_name(shown).encode()
-
-    method = grpc.unary_unary_rpc_method_handler(answer)
-    server = grpc.server(ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("toy", {"who": method}),))
-    keys = grpc.ssl_server_credentials([(identity.key, identity.cert)], identity.ca, require_client_auth=True)
-    port = server.add_secure_port("127.0.0.1:0", keys)
-    server.start()
-    try:
-        yield port
-    finally:
-        server.stop(None).wait(10)
-
-
-def ask(port, ca, key=None, cert=None, host="127.0.0.1"):
-    """Who the server says we are."""
-    with grpc.secure_channel(f"{host}:{port}", grpc.ssl_channel_credentials(ca, key, cert), DIRECT) as channel:
-        return channel.unary_unary("/toy/who")(b"", timeout=20).decode()
-
-
-def refused(*arguments, **named):
-    with pytest.raises(grpc.RpcError) as error:
-        ask(*arguments, **named)
-    return error.value.code()
-
-
-def made_out(folder, name, use, hosts=(), lifetime=SOON):
-    """A certificate of this authority as no user gets it."""
-    signer, key = authority._load_authority(folder), new_key()
-    certificate = signed(name, key.public_key(), signer.certificate, signer.key, lifetime, use, hosts)
-    return Identity(signer.pem, pem(certificate), key_pem(key))
-
-
-@pytest.fixture(scope="module")
-def port(made):
-    with serving(read_identity(made / "server")) as number:
-        yield number
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_client_enters_under_its_own_name(made, port, host):
-    for name in ("hospital-a", "hospital-b"):
-        client = read_identity(made / name)
-        assert ask(port, client.ca, client.key, client.cert, host=host) == name
-
-
-def test_nobody_enters_without_a_certificate(made, port):
-    assert refused(port, read_identity(made / "hospital-a").ca) == grpc.StatusCode.UNAVAILABLE
-
-
-def test_nobody_enters_with_a_certificate_of_another_authority(made, port, tmp_path):
-    make(tmp_path, ["localhost"], ["hospital-a"])
-    other = read_identity(tmp_path / "hospital-a")
-    ours = read_identity(made / "hospital-a").ca
-    assert refused(port, ours, other.key, other.cert) == grpc.StatusCode.UNAVAILABLE
-    assert refused(port, other.ca, other.key, other.cert) == grpc.StatusCode.UNAVAILABLE
-
-
-def test_nobody_enters_with_a_certificate_that_a_client_signed(made, port):
-    """A client holds a key that this authority signed; it must not be an authority by that."""
-    client, key = read_identity(made / "hospital-a"), new_key()
-    issuer, signer = load(made / "hospital-a" / "cert.pem"), certs.x509.load_key(client.key, Path("key"))
-    forged = pem(signed("hospital-b", key.public_key(), issuer, signer, SOON, "client"))
-    assert refused(port, client.ca, key_pem(key), forged + client.cert) == grpc.StatusCode.UNAVAILABLE
-
-
-def test_nobody_enters_with_an_expired_certificate(made, port):
-    late = made_out(made, "hospital-a", "client", lifetime=ENDED)
-    assert refused(port, late.ca, late.key, late.cert) == grpc.StatusCode.UNAVAILABLE
-    fresh = made_out(made, "hospital-a", "client")
-    assert ask(port, fresh.ca, fresh.key, fresh.cert) == "hospital-a", "the date alone made the difference"
-
-
-def test_the_servers_certificate_is_none_of_a_client(made, port):
-    server = read_identity(made / "server")
-    assert refused(port, server.ca, server.key, server.cert) == grpc.StatusCode.UNAVAILABLE
-
-
-@pytest.mark.parametrize(("use", "hosts", "enters"), [
-    ("server", ["127.0.0.1"], True),
-    ("client", ["127.0.0.1"], False),
-    ("server", ["127.0.0.2"], False),
-])  # fmt: skip
-def test_a_client_does_not_talk_to_another_client_as_the_server(made, use, hosts, enters):
-    """Even one that holds the right host: the purpose decides."""
-    client = read_identity(made / "hospital-a")
-    with serving(made_out(made, "server", use, hosts)) as number:
-        if enters:
-            assert ask(number, client.ca, client.key, client.cert) == "hospital-a"
-        else:
-            assert refused(number, client.ca, client.key, client.cert) == grpc.StatusCode.UNAVAILABLE
-
-
-def test_a_revoked_client_is_known_by_what_it_shows(own):
-    """A running server turns a client away from the moment it is on the list, and lets its new certificate in."""
-    before, other = read_identity(own / "hospital-a"), read_identity(own / "hospital-b")
-    with serving(read_identity(own / "server"), Revoked(own / "server" / "revoked.txt")) as number:
-        assert ask(number, before.ca, before.key, before.cert) == "hospital-a"
-        make(own, [], ["hospital-a"], renew=True)
-        assert refused(number, before.ca, before.key, before.cert) == grpc.StatusCode.PERMISSION_DENIED
-        after = read_identity(own / "hospital-a")
-        assert ask(number, after.ca, after.key, after.cert) == "hospital-a"
-        assert ask(number, other.ca, other.key, other.cert) == "hospital-b"
-        (own / "server" / "revoked.txt").write_text("")
-        assert refused(number, other.ca, other.key, other.cert) == grpc.StatusCode.UNKNOWN, (
-            "a damaged list admits none"
-        )
-
-
-def greeter(made, version):
-    """A client's TLS context that speaks this version alone."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(made / "hospital-a" / "ca.pem")
-    context.load_cert_chain(made / "hospital-a" / "cert.pem", made / "hospital-a" / "key.pem")
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    context.set_alpn_protocols(["h2"])
-    context.minimum_version = context.maximum_version = version
-    return context
-
-
-def spoken(context, port):
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=20) as raw,
-        context.wrap_socket(raw, server_hostname="127.0.0.1") as secure,
-    ):
-        return secure.version()
-
-
-def can_offer(made, version):
-    """Whether the local library can speak a version with a server that takes it: else a refusal shows nothing."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made / "server" / "cert.pem", made / "server" / "key.pem")
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    context.minimum_version = version
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(20)
-
-        def take_one():
-            with listening.accept()[0] as raw:
-                raw.settimeout(20)
-                with suppress(OSError):
-                    context.wrap_socket(raw, server_side=True).close()
-
-        taker = threading.Thread(target=take_one)
-        taker.start()
-        try:
-            return spoken(greeter(made, version), listening.getsockname()[1]) is not None
-        except OSError:
-            return False
-        finally:
-            taker.join(30)
-
-
-@pytest.mark.parametrize(
-    ("version", "name"), [(ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")]
-)
-def test_tls_of_today_is_spoken(made, port, version, name):
-    assert spoken(greeter(made, version), port) == name
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-def test_tls_of_yesterday_is_refused(made, port, version):
-    if not can_offer(made, version):
-        pytest.skip(f"{ssl.OPENSSL_VERSION} here cannot offer {version.name}")
-    with pytest.raises((ssl.SSLError, ConnectionError)):  # gRPC hangs up without a word
-        spoken(greeter(made, version), port)
-
-
-# ------------------------------------------------------------------ the key of all clients
-def test_all_clients_have_one_key_for_weights_and_the_server_has_none(tmp_path):
-    make(tmp_path, ["localhost"], ["a", "b"])
-    make(tmp_path, [], ["c"])
-    keys = {read_identity(tmp_path / name, "client").weights for name in "abc"}
-    assert len(keys) == 1 and len(keys.pop()) == 32
-    assert read_identity(tmp_path / "server", "server").weights is None
-    found = (tmp_path / "a" / certs.WEIGHTS_KEY).read_bytes()
-    assert not any(found in data for path, data in everything(tmp_path / "server").items())
-
-
-def test_another_authority_gives_another_key(tmp_path):
-    for name in ("one", "other"):
-        make(tmp_path / name, ["localhost"], ["a"])
-    assert read_identity(tmp_path / "one" / "a").weights != read_identity(tmp_path / "other" / "a").weights
-
-
-def test_a_folder_from_before_gets_its_key_when_it_is_named_again(tmp_path):
-    make(tmp_path, ["localhost"], ["a"])
-    key = tmp_path / "a" / certs.WEIGHTS_KEY
-    whole = key.read_bytes()
-    key.unlink()
-    assert read_identity(tmp_path / "a").weights is None
-    assert make(tmp_path, [], ["a"]) == [f"added {key}: give the folder to a again"]
-    assert key.read_bytes() == whole
-    key.write_bytes(b"half")
-    with pytest.raises(CertificateError, match="damaged"):
-        read_identity(tmp_path / "a")
