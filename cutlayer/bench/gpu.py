@@ -24,6 +24,7 @@ from .measurement import RECORDED, Measured
 BATCH, SHAPE, CLASSES = 128, (3, 32, 32), 10
 RATE = SGD(lr=0.01)
 EXACT = Faster(precision="float32")
+PRODUCTS = Faster(precision="float32", im2col=True)  # no TF32 either, other kernels: asked for with --im2col
 UNCOUNTED = 2  # epochs that warm up
 
 Epoch = Callable[[], None]
@@ -68,10 +69,15 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "gpu.resnet18.tf32": partial(step, NoGuard(), faster=Faster(precision="tf32")),
     "gpu.resnet18.bf16": partial(step, NoGuard(), faster=Faster(precision="bf16", channels_last=True)),
     "gpu.resnet18.channels_last": partial(step, NoGuard(), faster=Faster(precision="float32", channels_last=True)),
+    "gpu.resnet18.im2col": partial(step, NoGuard(), faster=PRODUCTS, goal=">= 2.0"),
     "gpu.lightsplit": partial(step, LightSplit(ratio=8), goal=">= 1.5"),
     "gpu.quantize": partial(step, Quantize(bits=4), goal=">= 1.5"),
     "gpu.seal": partial(step, SEAL(energy=0.7), goal=">= 1.5"),
     "gpu.lfq": partial(step, LFQ(), goal=">= 1.5"),
+    "gpu.lightsplit.im2col": partial(step, LightSplit(ratio=8), faster=PRODUCTS, goal=">= 1.5"),
+    "gpu.quantize.im2col": partial(step, Quantize(bits=4), faster=PRODUCTS, goal=">= 1.5"),
+    "gpu.seal.im2col": partial(step, SEAL(energy=0.7), faster=PRODUCTS, goal=">= 1.5"),
+    "gpu.lfq.im2col": partial(step, LFQ(), faster=PRODUCTS, goal=">= 1.5"),
 }
 for _name, _entry in ENTRIES.items():
     _entry.__doc__ = f"{_name}: a split step on a GPU against the plain loop there, ResNet-18, batch 128."

@@ -46,6 +46,10 @@ Precision = Annotated[
     typer.Option(help="float32 (without TF32), tf32 or bf16: faster, with other bits. Default: as torch is set."),
 ]
 ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="Another order in memory: other bits.")]
+Im2col = Annotated[
+    bool,
+    typer.Option("--im2col", help="Convolutions of small maps as matrix products, for a GPU: other bits."),
+]
 Compiled = Annotated[bool, typer.Option("--compile", help="torch.compile: a slow start, other bits.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: $OMP_NUM_THREADS, else all cores.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data sets; else $CUTLAYER_DATA, else ./data.")]

@@ -18,6 +18,7 @@ from .options import (
     Device,
     Engine,
     FleetCluster,
+    Im2col,
     LinkOption,
     OneGuard,
     Out,
@@ -34,7 +35,7 @@ from .resumable import Asked, resumable
 from .terminal import Bar, Stop, end_if_not_kept, figures, halt_told, say
 
 # What is wanted back from command.json: the plan itself is in the folder's plan.json, with its secrets.
-_ONLY = frozenset({"record", "link", "device", "precision", "channels_last", "compile"})
+_ONLY = frozenset({"record", "link", "device", "precision", "channels_last", "im2col", "compile"})
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +51,7 @@ def train(
     device: Device = "cpu",
     precision: Precision = "",
     channels_last: ChannelsLast = False,
+    im2col: Im2col = False,
     compile: Compiled = False,
     threads: Threads = None,
     data_dir: DataDir = None,
@@ -124,7 +126,7 @@ def train(
                 device=device if engine == "local" else "cpu",
                 resume=resume is not None,
                 follow=follow,
-                faster=Faster(precision, channels_last, compile),
+                faster=Faster(precision, channels_last, im2col, compile),
             )
             tracking.finished(result)
     if as_json:

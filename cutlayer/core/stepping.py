@@ -33,11 +33,23 @@ _IS_SPARSE, _IS_HERE = attrgetter("is_sparse"), attrgetter("is_cpu")
 
 
 def backward(result: Tensor, gradient: Tensor | None = None) -> None:
-    """`result.backward(gradient)`. On the CPU without the wrapping, which is for compilers and other tensors."""
-    if type(result) is not Tensor or not result.is_cpu:
+    """`result.backward(gradient)` without the wrapping, which is for compilers and other tensors.
+
+    On a GPU autograd has a thread of its own, and the server's pass would run there beside ours: the two would wait
+    for Python in turns. Whoever asks walks by itself; the operations and their order are the same.
+    """
+    if type(result) is not Tensor or not (result.is_cpu or result.is_cuda):
         result.backward(gradient)
         return
     given = torch.ones_like(result) if gradient is None and result.numel() == 1 else gradient
+    if result.is_cpu:
+        _walk(result, given)
+        return
+    with torch.autograd.set_multithreading_enabled(False):
+        _walk(result, given)
+
+
+def _walk(result: Tensor, given: Tensor | None) -> None:
     torch.autograd.Variable._execution_engine.run_backward(
         (result,), (given,), False, False, (), allow_unreachable=True, accumulate_grad=True
     )

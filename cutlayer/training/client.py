@@ -61,6 +61,7 @@ class Client:
         self._root: int | None = None  # all its secrets follow from
         self._network: ClientNetwork | None = None
         self._samples: Samples | None = None
+        self._epoch: tuple[int, list[Tensor]] | None = None  # the one that it learns in, and its batches
         self.detection = self._detection()
 
     def _detection(self) -> ClientDetection:
@@ -201,7 +202,7 @@ class Client:
         set_rate(self.network.optimizer, self._rate(epoch))
         learnt, step = 0, self._feed if frozen else self._step
         phase = self.plan.roles.phase(epoch)
-        batches = self._batches(epoch)
+        batches = self._batches_of(epoch)
         with closing(self._ahead(batches[first:last], hooks)) as ahead:
             for place, index in enumerate(batches[first:last], start=first):
                 # Where this turn ends, the next one of this client most likely begins.
@@ -227,6 +228,16 @@ class Client:
         # One piece, numbered as the last of its batch, by which the server knows that the batch is whole.
         self.network.remote.continue_at((self.steps + 1) * self.plan.micro_batches - 1)
         return feed(self.network, self.batch(index))
+
+    def _batches_of(self, epoch: int) -> list[Tensor]:
+        """Those that it learns from. A turn may be one of very many in its epoch: they are drawn once, and brought to
+        the device that the samples are on, where each by itself would be waited for."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            found = self._batches(epoch)
+            if self.device.type == "cuda" and not self.own.pool.on_disk:
+                found = list(torch.cat(found).to(self.device).split([len(one) for one in found]))
+            self._epoch = epoch, found
+        return self._epoch[1]
 
     def _batches(self, epoch: int) -> list[Tensor]:
         """Which samples each batch has; of a pass that was sent before, in the order that both sides know."""

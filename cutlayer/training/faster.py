@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from .im2col import multiply
+
 PRECISIONS = ("float32", "tf32", "bf16")
 # How far weights may be from those of the plain way after an epoch, as a share of how far training moved them.
-BANDS = {"tf32": 0.05, "bf16": 0.3, "channels_last": 0.001, "compile": 0.01}
+BANDS = {"tf32": 0.05, "bf16": 0.3, "channels_last": 0.001, "im2col": 0.001, "compile": 0.01}
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Faster:
 
     precision: str = ""  # empty: as torch is set
     channels_last: bool = False
+    im2col: bool = False
     compiled: bool = False
 
     def __post_init__(self) -> None:
@@ -45,6 +48,8 @@ class Faster:
             if self.channels_last:
                 part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                 part.register_forward_pre_hook(_channels_last)
+            if self.im2col:
+                multiply(part)
             if self.precision == "bf16":
                 part.register_forward_pre_hook(_begin_bf16)
                 part.register_forward_hook(_end_bf16, always_call=True)
@@ -52,7 +57,7 @@ class Faster:
                 part.compile()
 
     def __str__(self) -> str:
-        ways = {"channels-last": self.channels_last, "compiled": self.compiled}
+        ways = {"channels-last": self.channels_last, "im2col": self.im2col, "compiled": self.compiled}
         asked = [self.precision, *(way for way, wanted in ways.items() if wanted)]
         return ", ".join(one for one in asked if one)
 

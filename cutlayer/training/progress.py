@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.state import State
-from .awaited import Awaited
+from .awaited import Awaited, is_far
 from .step import lost_numbers
 
 
@@ -54,7 +55,7 @@ class Progress:
         What a device is still computing is looked at once the next step was launched, whoever makes that one.
         """
         self.step += 1
-        self._late.append((self.step, terms or {}))
+        self._late.append((self.step, {} if terms is None else terms))  # asked whether it is empty, it would be read
         while len(self._late) > 1:
             self._look()
         if not isinstance(terms, Awaited):
@@ -79,9 +80,21 @@ class Progress:
         return row | {name: total / count for name, (total, count) in self.sums.items()}
 
     def refuse_lost_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        far = dict[str, Tensor]()
         for name, tensor in tensors:
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise lost_numbers(f"the weights are non-finite after step {self.step} ({name})", self.peaks())
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
+            if is_far(tensor):
+                far[name] = tensor
+            elif not torch.isfinite(tensor).all():
+                self._refuse([name])
+        if far:  # one wait and a few launches for all of them
+            ends = torch.stack([end.double() for end in torch._foreach_norm(list(far.values()), inf)])
+            self._refuse([name for name, sound in zip(far, ends.isfinite().tolist(), strict=True) if not sound])
+
+    def _refuse(self, lost: list[str]) -> None:
+        if lost:
+            raise lost_numbers(f"the weights are non-finite after step {self.step} ({lost[0]})", self.peaks())
 
     def finished(self, epochs: int, patience: int) -> bool:
         return self.epoch >= epochs or bool(patience and self.epoch - self.best.epoch >= patience)

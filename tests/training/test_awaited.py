@@ -7,17 +7,20 @@ from toys import TASK, tiny_parts, tiny_plan
 from cutlayer.core.errors import NonFinite
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import WCC, Chain, LightSplit, NoGuard, Prism
-from cutlayer.training import awaited, step
+from cutlayer.training import awaited, progress, step
 from cutlayer.training.awaited import Awaited
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.progress import Progress
 from cutlayer.training.protocols import UShaped, Vanilla
+
+ON_A_GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
 
 
 @pytest.fixture
 def far(monkeypatch):
     """Every tensor lies on a device, so to speak."""
-    for module in (awaited, step):
+    for module in (awaited, progress, step):
         monkeypatch.setattr(module, "is_far", lambda found: isinstance(found, torch.Tensor))
 
 
@@ -43,14 +46,31 @@ def test_what_is_read_late_is_what_is_read_at_once(protocol, guard, local_steps,
     assert all(torch.equal(t, other.snapshot()[0][name]) for name, t in plain.snapshot()[0].items())
 
 
-def test_nobody_looks_before_the_next_step_was_made(far):
+def test_nobody_looks_before_the_next_step_was_made(far, monkeypatch):
     run = LocalRun(tiny_plan(batch_size=4, local_steps=0).with_secrets(), tiny_parts(), classes=TASK.classes)
-    client, stood = run.clients[0], []
+    client, stood, read = run.clients[0], [], []
+    finish = step.read_late
+    monkeypatch.setattr(step, "read_late", lambda *given: (read.append(client.network.steps), finish(*given))[1])
     run.progress.on_step = lambda step, terms: stood.append((step, client.network.steps))
     client.learn(0, 0, 4)
     assert stood == [(1, 2), (2, 3), (3, 4)]
+    assert read == [2, 3, 4], "a device was waited for before it had more to do"
     run.progress.catch_up()
     assert stood[3:] == [(4, 4)]
+
+
+@pytest.mark.parametrize("place", [0, 5, 11])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
+def test_weights_on_a_device_are_looked_at_together_and_the_first_that_is_lost_is_named(far, device, value, place):
+    told = Progress(1)
+    sound = {"counts": torch.arange(3), "empty": torch.zeros(0), "largest": torch.full((2,), 3e38)}
+    there = {name: tensor.to(device) for name, tensor in sound.items()}
+    told.refuse_lost_weights(there.items())
+    spoilt, half = torch.ones(3, 4, device=device), torch.ones(2, device=device, dtype=torch.float16)
+    spoilt.view(-1)[place] = value
+    with pytest.raises(NonFinite, match=r"\(spoilt\)"):
+        told.refuse_lost_weights({**there, "half": half, "spoilt": spoilt, "after": spoilt}.items())
 
 
 @pytest.mark.parametrize("clients", [1, 2])

@@ -25,6 +25,7 @@ def weights(run):
 WAYS = {
     "bf16": (Faster(precision="bf16"), "bf16"),
     "channels-last": (Faster(channels_last=True), "channels_last"),
+    "im2col": (Faster(im2col=True), "im2col"),
     "both": (Faster(precision="bf16", channels_last=True), "bf16"),
 }
 

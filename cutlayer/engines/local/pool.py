@@ -110,6 +110,7 @@ class PooledClient(Client):
             self._network = self._seat = None
         if self.own.share is not None:
             self._samples = None
+        self._epoch = None
 
     @property
     def steps(self) -> int:
