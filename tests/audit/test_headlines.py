@@ -41,8 +41,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_every_command_of_an_experiment_can_be_typed(one, budget, monkeypatch):
     monkeypatch.chdir(ROOT)
-    if budget == "quick" and not one.quick:
-        with pytest.raises(ValueError, match=f"{one.name} has no small budget.*--budget full"):
+    if not getattr(one, budget):
+        lacking = {"quick": "no small budget", "medium": "no budget between quick and full"}[budget]
+        with pytest.raises(ValueError, match=f"{one.name} has {lacking}.*--budget full"):
             one.commands(budget)
         return
     commands = one.commands(budget)
@@ -64,6 +65,7 @@ def _refuse_what_cannot_be_typed(command):
     else:
         assert read_guards(text for text in typed["guard"] or [] if text != "all") or plan.guard or typed["guard"]
         assert [spec(text, "attacks") for text in typed["attack"] or []] or typed["budget"]
+        assert ours.tries == typed["tries"]
         assert (ours.aux_data, ours.aux_without) == (typed["aux_data"] or "", tuple(typed["aux_without"] or ()))
 
 
@@ -305,13 +307,13 @@ def test_a_small_measurement_is_marked_and_stands_beside_a_larger_one(tmp_path):
     told = {"budget": "quick", "commit": "abc", "results": {"a": {"plan": "Plan(epochs=2)"}}, "seeds": [0]}
     (tmp_path / page.CLAIMS / "x.json").write_text(json.dumps(told))
     alone = page.judged(one, tmp_path)
-    assert alone.small and alone.size.endswith("2 epochs")
+    assert alone.budget == "quick" and alone.size.endswith("2 epochs")
     assert "| holds, *small* |" in page.text([alone], summary.Drawn())
     (tmp_path / page.EVIDENCE / "y.json").write_text("{}")
     both = page.judged(replace(one, earlier=(older,)), tmp_path)
-    assert (both.finding.verdict, both.small, [other.finding.verdict for other in both.beside]) == (
+    assert (both.finding.verdict, both.budget, [other.finding.verdict for other in both.beside]) == (
         PARTLY,
-        False,
+        "full",
         [HOLDS],
     )
     assert page.text([both], summary.Drawn()).count("| f |") == 2
@@ -410,10 +412,10 @@ def test_another_budget_in_the_same_folder_takes_nothing_of_the_first(tmp_path, 
     def judge(results):
         return Finding(HOLDS, str(results["a"]["rows"][0]["accuracy"]))
 
-    full, quick = ({"a": f"compare --epochs {epochs} --with plan --with batch_size=9"} for epochs in (5, 1))
-    one = Experiment("x", "P", "c", "f", full, judge, quick)
+    full, medium, quick = ({"a": f"compare --epochs {epochs} --with plan --with batch_size=9"} for epochs in (5, 3, 1))
+    one = Experiment("x", "P", "c", "f", full, judge, quick, medium=medium)
     found = [run.reproduce(one, name, tmp_path, run.Share(), say=lambda text: None)["why"] for name in BUDGETS]
-    assert found == ["0.1", "0.5"]
+    assert found == ["0.1", "0.3", "0.5"]
 
 
 def test_a_variant_that_cannot_be_built_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
