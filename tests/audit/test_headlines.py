@@ -321,6 +321,20 @@ def test_a_small_measurement_is_marked_and_stands_beside_a_larger_one(tmp_path):
     assert page.judged(replace(one, earlier=(older,)), tmp_path).finding.verdict == PARTLY, "measured comes first"
 
 
+def test_a_budget_between_is_marked_comes_before_older_files_and_leaves_the_small_one_beside_it(tmp_path):
+    older = Earlier("y.json", lambda data: Finding(PARTLY, "older"))
+    one = Experiment("x", "P", "c", "f", {}, lambda results: Finding(HOLDS, "measured"), earlier=(older,))
+    (tmp_path / page.CLAIMS).mkdir(parents=True)
+    (tmp_path / page.EVIDENCE / "y.json").write_text("{}")
+    for name, budget in (("x", "quick"), ("x-medium", "medium")):
+        told = {"budget": budget, "commit": "abc", "results": {"a": {"plan": "Plan()"}}, "seeds": [0]}
+        (tmp_path / page.CLAIMS / f"{name}.json").write_text(json.dumps(told))
+    found = page.judged(one, tmp_path)
+    assert [each.budget for each in (found, *found.beside)] == ["medium", "full", "quick"]
+    text = page.text([found], summary.Drawn())
+    assert "| holds, *medium* |" in text and "1 are marked *medium*" in text and "The same, measured small." in text
+
+
 def test_only_the_part_of_a_file_that_is_judged_is_what_it_was_measured_on(tmp_path):
     part = Earlier("y.json", lambda data: Finding(PARTLY, data["plan"]), lambda data: data["one"])
     one = Experiment("x", "P", "c", "f", {}, lambda results: None, earlier=(part,))
@@ -412,10 +426,62 @@ def test_another_budget_in_the_same_folder_takes_nothing_of_the_first(tmp_path, 
     def judge(results):
         return Finding(HOLDS, str(results["a"]["rows"][0]["accuracy"]))
 
-    full, medium, quick = ({"a": f"compare --epochs {epochs} --with plan --with batch_size=9"} for epochs in (5, 3, 1))
+    full, medium, quick = (
+        {"a": f"compare --epochs {epochs} --with plan --with batch_size=9"} for epochs in (5, 3, 1)
+    )
     one = Experiment("x", "P", "c", "f", full, judge, quick, medium=medium)
     found = [run.reproduce(one, name, tmp_path, run.Share(), say=lambda text: None)["why"] for name in BUDGETS]
     assert found == ["0.1", "0.3", "0.5"]
+
+
+def test_the_first_seeds_are_judged_alone_and_are_not_trained_again_for_all_of_them(tmp_path, monkeypatch):
+    asked = []
+
+    def trained(chosen, *, seeds, data_dir, device, cells):
+        asked.append(seeds[0])
+        return [{"variant": chosen[0].name, "seed": seeds[0], "accuracy": 0.5, "val": None}]
+
+    monkeypatch.setattr(run, "compare", trained)
+    one = Experiment(
+        "x", "P", "c", "f", {"a": "compare --with 'epochs={1,2}' --seeds 3"},
+        lambda results: Finding(HOLDS, f"{len(results['a']['rows'])}"),
+    )  # fmt: skip
+    first = run.reproduce(one, "full", tmp_path, run.Share(), seeds=1, say=lambda text: None)
+    assert (first["why"], first["seeds"], asked) == ("2", [0], [0, 0])
+    assert first["commands"]["a"].endswith("--seeds 1"), "what is told was typed"
+    assert run.reproduce(one, "full", tmp_path, run.Share(), seeds=9, say=lambda text: None)["why"] == "6"
+    assert asked == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(ValueError, match="--seeds is at least 1"):
+        run.reproduce(one, "full", tmp_path, run.Share(), seeds=0)
+
+
+def test_an_audit_that_was_interrupted_goes_on_with_its_cells_and_keeps_no_pictures(tmp_path, monkeypatch):
+    from cutlayer.audit import matrix
+    from cutlayer.data import Fashion
+
+    monkeypatch.setattr(Fashion, "read", lambda self, folder: Loaded(samples(48, 0), samples(24, 1), ("a", "b", "c")))
+    monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
+    plan = "audit --net SimpleCNN --epochs 1 --batch-size 16"
+    command = f"{plan} --images 8 --attack 'Decoder(steps=2)' --attack Retrieval --no-alone"
+    one = Experiment("x", "P", "c", "f", {"a": command}, lambda results: Finding(HOLDS, ""))
+    begun, real = [], matrix._cell
+
+    def cell(scene, attack, *rest):
+        begun.append(repr(attack))
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return real(scene, attack, *rest)
+
+    monkeypatch.setattr(matrix, "_cell", cell)
+    with pytest.raises(KeyboardInterrupt):
+        run.reproduce(one, "full", tmp_path, run.Share(), say=lambda text: None)
+    cells = list(tmp_path.glob("*-cells/*.safetensors"))
+    assert cells and not any(b"pictures" in path.read_bytes() for path in cells)
+    found = run.reproduce(one, "full", tmp_path, run.Share(), say=lambda text: None)
+    assert begun == ["Decoder(steps=2)", "Retrieval()", "Retrieval()"], "what was finished is not made again"
+    assert len(found["results"]["a"]["rows"]) == 2 and not list(tmp_path.glob("*-cells"))
+    with pytest.raises(ValueError, match="--jobs is at least 1"):
+        run.Means(jobs=0)
 
 
 def test_a_variant_that_cannot_be_built_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
