@@ -119,8 +119,8 @@ def text(found: Sequence[Judged], drawn: Drawn) -> str:
 
 
 _MEDIUM = (
-    "{} are marked *medium*: the paper's network and data in minutes of one GPU (`--budget medium`), with fewer images, epochs or "
-    "seeds, as named beside them."
+    "{} are marked *medium*: measured in minutes of one GPU or a dozen cores (`--budget medium`), with fewer images, epochs or seeds "
+    "than the papers, as named beside them."
 )
 _MARKS = {"quick": "small", "medium": "medium"}
 
