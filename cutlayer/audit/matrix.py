@@ -220,7 +220,7 @@ class Matrix:
         if scene.plan.guard != NoGuard() and control is None:
             return {"not_tried": f"{attack.base()} was not tried on the unguarded cut, which is its control"}, {}
         try:
-            return _cell(scene, attack, marks, control, self.resources.lpips)
+            return _cell(scene, attack, marks, control, self.resources.lpips, self.spec.tries or CONTROL_TRIES)
         except NotTried as error:
             return {"not_tried": str(error)}, {}
 
@@ -330,10 +330,10 @@ def alone_name(seed: int, one: Baseline) -> str:
 
 
 def _cell(
-    scene: Scene, attack: Attack, marks: Floors, control: Row | None, lpips: LPIPS | None
+    scene: Scene, attack: Attack, marks: Floors, control: Row | None, lpips: LPIPS | None, most: int
 ) -> tuple[Row, dict[str, Tensor]]:
     """One attack on one guard. On the open cut an attack that fails is tried again with other random numbers."""
-    tries = range(CONTROL_TRIES) if control is None else [control["tries"] - 1]
+    tries = range(most) if control is None else [control["tries"] - 1]
     for again in tries:
         if attack.active:
             row, pictures = _active_row(scene, attack, lpips, again)

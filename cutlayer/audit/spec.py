@@ -28,10 +28,15 @@ class AuditSpec:
     auxiliary: Auxiliary = Auxiliary()  # what becomes of the images that the plan sets aside for the attacker
     link: Link | None = None  # also say how long training with each guard would take over that
     alone: bool = True  # also train clients without a server: what the split is worth hangs on what they reach
+    tries: int | None = field(
+        default=None, repr=False
+    )  # of an attack that fails on the unguarded cut; None: as usual
 
     def __post_init__(self) -> None:
         for name in ("guards", "attacks", "optional_guards", "optional_attacks", "seeds"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.tries is not None and self.tries < 1:
+            raise ValueError(f"--tries is at least 1; got {self.tries}")
 
     @property
     def identity(self) -> str:
@@ -42,7 +47,9 @@ class AuditSpec:
             replace(self, guards=(), attacks=(), optional_guards=(), optional_attacks=(), seeds=(), alone=True)
         )
         code = outside([self.plan, *self.guards, *self.optional_guards, *self.attacks, *self.optional_attacks])
-        return f"schema {SCHEMA}: {common}" + "".join(f" {name} {source.digest}" for name, source in code.items())
+        tries = f" tries={self.tries}" if self.tries is not None else ""
+        told = "".join(f" {name} {source.digest}" for name, source in code.items())
+        return f"schema {SCHEMA}: {common}{tries}{told}"
 
 
 def _unseen(event: Event) -> None:

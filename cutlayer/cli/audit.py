@@ -32,6 +32,7 @@ from .options import (
     Secrets,
     Threads,
     Track,
+    Tries,
     WithAlone,
     options_of,
     plan_options,
@@ -75,6 +76,7 @@ def _typed_audit(
     secrets: Secrets = None,
     seeds: Annotated[int | None, typer.Option(help="Repeat everything with this many seeds. Default: 1.")] = None,
     images: Annotated[int, typer.Option(help="Private images to reconstruct and score.")] = 256,
+    tries: Tries = None,
     aux_data: AuxData = None,
     aux_without: AuxWithout = None,
     device: Device = "cpu",
@@ -118,7 +120,7 @@ def _typed_audit(
         chosen, guards, attacks, usual + (every() if "all" in (guard or []) else []),
         seeds=range(chosen.seed, chosen.seed + count), images=images,
         auxiliary=Auxiliary(other, tuple(aux_without or ()), aux_data or ""),
-        link=Link.parse(link) if link is not None else None, alone=alone,
+        link=Link.parse(link) if link is not None else None, alone=alone, tries=tries,
     )  # fmt: skip
     _audit(
         wanted, asked, more=(lambda task: suite(budget, task, chosen.protocol.labels_stay_home)) if budget else None,

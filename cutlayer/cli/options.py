@@ -128,6 +128,10 @@ WithAlone = Annotated[
         "one that costs as much as the guard.",
     ),
 ]
+Tries = Annotated[
+    int | None,
+    typer.Option(help="How often an attack is begun that fails on the unguarded cut. Default: 3."),
+]
 Jobs = Annotated[
     int | None,
     typer.Option(

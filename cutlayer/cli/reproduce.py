@@ -13,12 +13,17 @@ from .terminal import end_if_failed, say
 
 Name = Annotated[str | None, typer.Argument(help="An experiment; see --list.")]
 Listed = Annotated[bool, typer.Option("--list", help="Name all experiments, with what is known of each.")]
-Size = Annotated[str, typer.Option(help="quick (two cores, minutes) or full (published sizes, for a GPU).")]
+Size = Annotated[
+    str,
+    typer.Option(help="quick (two cores, minutes), medium (a GPU, minutes) or full (published sizes, for a GPU)."),
+]
 Only = Annotated[
     str | None,
     typer.Option(help="Make every Nth piece from the Ith on, e.g. 1/4: others beside it, in the same --out."),
 ]
 Minutes = Annotated[float | None, typer.Option(help="Begin no piece after so long.")]
+Fewer = Annotated[int | None, typer.Option(help="No more than so many seeds, the first ones. Default: all.")]
+AtOnce = Annotated[int, typer.Option(help="Cells of an audit that are made at once, in processes.")]
 DeviceOr = Annotated[str | None, typer.Option(help="cpu or cuda. Default: what the budget's commands say.")]
 
 Kept = Annotated[
@@ -37,6 +42,8 @@ def reproduce(
     budget: Size = "quick",
     part: Only = None,
     minutes: Minutes = None,
+    seeds: Fewer = None,
+    jobs: AtOnce = 1,
     data_dir: DataDir = None,
     device: DeviceOr = None,
     threads: Threads = None,
@@ -46,9 +53,9 @@ def reproduce(
     """Measure a headline of one of the papers again, and say whether it holds.
 
     [bold]cutlayer reproduce --list[/bold] names them. Each is some commands (compare, audit) on recipes of a
-    checkout, and a rule from their JSON to a verdict. Trainings and audits are kept in --out one by one: the same
-    command again goes on. Writes NAME.json with commands, seeds and commit; in docs/evidence/claims it becomes a line
-    of EVIDENCE.md (make evidence).
+    checkout, and a rule from their JSON to a verdict. Trainings and cells of audits are kept in --out one by one:
+    the same command again goes on. Writes NAME.json with commands, seeds and commit; in docs/evidence/claims it
+    becomes a line of EVIDENCE.md (make evidence).
     """
     from ..audit.claims import EXPERIMENTS, page
 
@@ -61,11 +68,12 @@ def reproduce(
     if name not in EXPERIMENTS:
         raise ValueError(f"there is no experiment {name!r}; there is {', '.join(EXPERIMENTS)}")
     one, share = EXPERIMENTS[name], run.Share.parse(part, minutes)
+    means = run.Means(data_dir, device, jobs)
     one.commands(budget)  # refuses a budget that is none
     if not Path("recipes").is_dir():
         raise FileNotFoundError("experiments are made of recipes/: run it at the root of a checkout")
     folder = out or Path("runs") / f"reproduce-{name}-{budget}"
-    found = run.reproduce(one, budget, folder, share, data_dir, device, say)
+    found = run.reproduce(one, budget, folder, share, means, seeds, say)
     if as_json:
         print(json.dumps({**found, "out": str(folder)}))
     else:

@@ -122,6 +122,15 @@ def test_an_attack_that_fails_its_control_is_tried_again(monkeypatch):
     assert all(row["valid"] for row in result.rows)
 
 
+def test_how_often_it_is_tried_may_be_said_and_cells_hang_on_it(monkeypatch):
+    monkeypatch.setattr(room, "why_control_failed", lambda *given: "bad luck")
+    assert {row["tries"] for row in ran(tries=1).rows} == {1}
+    spec = AuditSpec(tiny_plan())
+    assert replace(spec, tries=1).identity != spec.identity
+    with pytest.raises(ValueError, match="--tries is at least 1"):
+        replace(spec, tries=0)
+
+
 def test_budgets():
     with pytest.raises(ValueError, match="quick, standard, paper"):
         suite("huge", TASK, True)

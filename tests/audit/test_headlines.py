@@ -41,8 +41,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_every_command_of_an_experiment_can_be_typed(one, budget, monkeypatch):
     monkeypatch.chdir(ROOT)
-    if budget == "quick" and not one.quick:
-        with pytest.raises(ValueError, match=f"{one.name} has no small budget.*--budget full"):
+    if not getattr(one, budget):
+        lacking = {"quick": "no small budget", "medium": "no budget between quick and full"}[budget]
+        with pytest.raises(ValueError, match=f"{one.name} has {lacking}.*--budget full"):
             one.commands(budget)
         return
     commands = one.commands(budget)
@@ -64,6 +65,7 @@ def _refuse_what_cannot_be_typed(command):
     else:
         assert read_guards(text for text in typed["guard"] or [] if text != "all") or plan.guard or typed["guard"]
         assert [spec(text, "attacks") for text in typed["attack"] or []] or typed["budget"]
+        assert ours.tries == typed["tries"]
         assert (ours.aux_data, ours.aux_without) == (typed["aux_data"] or "", tuple(typed["aux_without"] or ()))
 
 
@@ -305,18 +307,32 @@ def test_a_small_measurement_is_marked_and_stands_beside_a_larger_one(tmp_path):
     told = {"budget": "quick", "commit": "abc", "results": {"a": {"plan": "Plan(epochs=2)"}}, "seeds": [0]}
     (tmp_path / page.CLAIMS / "x.json").write_text(json.dumps(told))
     alone = page.judged(one, tmp_path)
-    assert alone.small and alone.size.endswith("2 epochs")
+    assert alone.budget == "quick" and alone.size.endswith("2 epochs")
     assert "| holds, *small* |" in page.text([alone], summary.Drawn())
     (tmp_path / page.EVIDENCE / "y.json").write_text("{}")
     both = page.judged(replace(one, earlier=(older,)), tmp_path)
-    assert (both.finding.verdict, both.small, [other.finding.verdict for other in both.beside]) == (
+    assert (both.finding.verdict, both.budget, [other.finding.verdict for other in both.beside]) == (
         PARTLY,
-        False,
+        "full",
         [HOLDS],
     )
     assert page.text([both], summary.Drawn()).count("| f |") == 2
     (tmp_path / page.CLAIMS / "x.json").write_text(json.dumps({**told, "budget": "full", "not_measured": "no faces"}))
     assert page.judged(replace(one, earlier=(older,)), tmp_path).finding.verdict == PARTLY, "measured comes first"
+
+
+def test_a_budget_between_is_marked_comes_before_older_files_and_leaves_the_small_one_beside_it(tmp_path):
+    older = Earlier("y.json", lambda data: Finding(PARTLY, "older"))
+    one = Experiment("x", "P", "c", "f", {}, lambda results: Finding(HOLDS, "measured"), earlier=(older,))
+    (tmp_path / page.CLAIMS).mkdir(parents=True)
+    (tmp_path / page.EVIDENCE / "y.json").write_text("{}")
+    for name, budget in (("x", "quick"), ("x-medium", "medium")):
+        told = {"budget": budget, "commit": "abc", "results": {"a": {"plan": "Plan()"}}, "seeds": [0]}
+        (tmp_path / page.CLAIMS / f"{name}.json").write_text(json.dumps(told))
+    found = page.judged(one, tmp_path)
+    assert [each.budget for each in (found, *found.beside)] == ["medium", "full", "quick"]
+    text = page.text([found], summary.Drawn())
+    assert "| holds, *medium* |" in text and "1 are marked *medium*" in text and "The same, measured small." in text
 
 
 def test_only_the_part_of_a_file_that_is_judged_is_what_it_was_measured_on(tmp_path):
@@ -410,10 +426,62 @@ def test_another_budget_in_the_same_folder_takes_nothing_of_the_first(tmp_path, 
     def judge(results):
         return Finding(HOLDS, str(results["a"]["rows"][0]["accuracy"]))
 
-    full, quick = ({"a": f"compare --epochs {epochs} --with plan --with batch_size=9"} for epochs in (5, 1))
-    one = Experiment("x", "P", "c", "f", full, judge, quick)
+    full, medium, quick = (
+        {"a": f"compare --epochs {epochs} --with plan --with batch_size=9"} for epochs in (5, 3, 1)
+    )
+    one = Experiment("x", "P", "c", "f", full, judge, quick, medium=medium)
     found = [run.reproduce(one, name, tmp_path, run.Share(), say=lambda text: None)["why"] for name in BUDGETS]
-    assert found == ["0.1", "0.5"]
+    assert found == ["0.1", "0.3", "0.5"]
+
+
+def test_the_first_seeds_are_judged_alone_and_are_not_trained_again_for_all_of_them(tmp_path, monkeypatch):
+    asked = []
+
+    def trained(chosen, *, seeds, data_dir, device, cells):
+        asked.append(seeds[0])
+        return [{"variant": chosen[0].name, "seed": seeds[0], "accuracy": 0.5, "val": None}]
+
+    monkeypatch.setattr(run, "compare", trained)
+    one = Experiment(
+        "x", "P", "c", "f", {"a": "compare --with 'epochs={1,2}' --seeds 3"},
+        lambda results: Finding(HOLDS, f"{len(results['a']['rows'])}"),
+    )  # fmt: skip
+    first = run.reproduce(one, "full", tmp_path, run.Share(), seeds=1, say=lambda text: None)
+    assert (first["why"], first["seeds"], asked) == ("2", [0], [0, 0])
+    assert first["commands"]["a"].endswith("--seeds 1"), "what is told was typed"
+    assert run.reproduce(one, "full", tmp_path, run.Share(), seeds=9, say=lambda text: None)["why"] == "6"
+    assert asked == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(ValueError, match="--seeds is at least 1"):
+        run.reproduce(one, "full", tmp_path, run.Share(), seeds=0)
+
+
+def test_an_audit_that_was_interrupted_goes_on_with_its_cells_and_keeps_no_pictures(tmp_path, monkeypatch):
+    from cutlayer.audit import matrix
+    from cutlayer.data import Fashion
+
+    monkeypatch.setattr(Fashion, "read", lambda self, folder: Loaded(samples(48, 0), samples(24, 1), ("a", "b", "c")))
+    monkeypatch.setattr("cutlayer.nets.SimpleCNN", TinyNet)
+    plan = "audit --net SimpleCNN --epochs 1 --batch-size 16"
+    command = f"{plan} --images 8 --attack 'Decoder(steps=2)' --attack Retrieval --no-alone"
+    one = Experiment("x", "P", "c", "f", {"a": command}, lambda results: Finding(HOLDS, ""))
+    begun, real = [], matrix._cell
+
+    def cell(scene, attack, *rest):
+        begun.append(repr(attack))
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return real(scene, attack, *rest)
+
+    monkeypatch.setattr(matrix, "_cell", cell)
+    with pytest.raises(KeyboardInterrupt):
+        run.reproduce(one, "full", tmp_path, run.Share(), say=lambda text: None)
+    cells = list(tmp_path.glob("*-cells/*.safetensors"))
+    assert cells and not any(b"pictures" in path.read_bytes() for path in cells)
+    found = run.reproduce(one, "full", tmp_path, run.Share(), say=lambda text: None)
+    assert begun == ["Decoder(steps=2)", "Retrieval()", "Retrieval()"], "what was finished is not made again"
+    assert len(found["results"]["a"]["rows"]) == 2 and not list(tmp_path.glob("*-cells"))
+    with pytest.raises(ValueError, match="--jobs is at least 1"):
+        run.Means(jobs=0)
 
 
 def test_a_variant_that_cannot_be_built_is_refused_before_anything_is_trained(tmp_path, monkeypatch):

@@ -11,7 +11,11 @@ HOLDS, PARTLY, DOES_NOT, NOT_TESTABLE, NOT_MEASURED = (
     "holds", "partly", "does not hold", "not testable here", "not measured"
 )  # fmt: skip
 VERDICTS = (HOLDS, PARTLY, DOES_NOT, NOT_TESTABLE, NOT_MEASURED)
-BUDGETS = ("quick", "full")
+BUDGETS = {
+    "quick": "two cores, minutes",
+    "medium": "a GPU, minutes",
+    "full": "published sizes, for a GPU",
+}
 # Student's t, two-sided 95 %, by degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
@@ -55,7 +59,7 @@ class Earlier(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """One headline. `runs` are commands of `cutlayer` by name, the same names in either budget."""
+    """One headline. `quick`, `medium` and `full` are commands of `cutlayer` by name; a budget may have fewer of them."""
 
     name: str
     paper: str
@@ -69,17 +73,19 @@ class Experiment:
     not_testable: str = ""  # why no command can answer it here
     # Commands that follow from what the first ones gave: settings chosen by validation, run with seeds not seen yet.
     after: Callable[[Mapping[str, Data], str], Mapping[str, str]] | None = None
+    medium: Mapping[str, str] = field(default_factory=dict)  # empty: there is none between
 
     def commands(self, budget: str) -> Mapping[str, str]:
         if budget not in BUDGETS:
-            raise ValueError(
-                f"--budget is quick (two cores, minutes) or full (published sizes, a GPU); got {budget!r}"
-            )
+            known = ", ".join(f"{name} ({size})" for name, size in BUDGETS.items())
+            raise ValueError(f"--budget is one of {known}; got {budget!r}")
         if budget == "quick" and not self.quick:
             raise ValueError(
                 f"{self.name} has no small budget, its networks are those of the paper: --budget full, on a GPU"
             )
-        return self.quick if budget == "quick" else self.full
+        if budget == "medium" and not self.medium:
+            raise ValueError(f"{self.name} has no budget between quick and full: --budget full, on a GPU")
+        return {"quick": self.quick, "medium": self.medium, "full": self.full}[budget]
 
 
 # ------------------------------------------------------------------ figures

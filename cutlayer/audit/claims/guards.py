@@ -43,7 +43,8 @@ EXPERIMENTS = (
         {"audit": "audit recipes/fashion.py:demo --guard all --budget standard --images 128 --no-alone --device cuda"},
         _audited,
         {"audit": "audit recipes/fashion.py:demo --epochs 4 --guard all --attack 'Decoder(steps=100)' --attack 'FORA(steps=150, reader_steps=150)' --attack \"Linked(link='neighbours', epochs=3, steps=100)\" --images 64 --no-alone"},
-        (Earlier("attacks-quick.json", _judge),),
+        medium={"audit": "audit recipes/fashion.py:demo --epochs 5 --guard all --budget quick --images 128 --no-alone"},
+        earlier=(Earlier("attacks-quick.json", _judge),),
         whose="promised",
     ),
 )  # fmt: skip

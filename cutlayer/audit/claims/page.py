@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...core.files import write_bytes, write_text
 from . import EXPERIMENTS
-from .base import HOLDS, NOT_MEASURED, NOT_TESTABLE, VERDICTS, Experiment, Finding
+from .base import BUDGETS, HOLDS, NOT_MEASURED, NOT_TESTABLE, VERDICTS, Experiment, Finding
 from .size import size, sizes
 from .summary import PAPERS, Drawn, figure, summary
 
@@ -25,13 +25,13 @@ class Judged(NamedTuple):
     source: str | None  # relative to the repository
     about: str = ""  # how it was made
     size: str = ""  # data, network, clients, epochs
-    small: bool = False  # by the budget of two cores, not by the paper's
+    budget: str = "full"  # below it is no measurement of the paper's size, and the page says so
     beside: "tuple[Judged, ...]" = ()  # what other files have of the same claim
 
 
 def judged(one: Experiment, root: Path) -> Judged:
-    """From all files that measured it, the best first: what was measured before what was not, the paper's size before the
-    small budget, the experiment's own file before those of before it had a name."""
+    """From all files that measured it, the best first: what was measured before what was not, larger budgets before the
+    small one, the experiment's own files before those of before it had a name."""
     if one.not_testable:
         return Judged(one, Finding(NOT_TESTABLE, one.not_testable), None)
     found = sorted([*_own(one, root), *_before(one, root)], key=_rank)
@@ -41,19 +41,22 @@ def judged(one: Experiment, root: Path) -> Judged:
 
 
 def _rank(one: Judged) -> tuple[bool, bool]:
-    return one.finding.verdict == NOT_MEASURED, one.small
+    return one.finding.verdict == NOT_MEASURED, one.budget == "quick"
 
 
 def _own(one: Experiment, root: Path) -> Iterator[Judged]:
-    path = root / CLAIMS / f"{one.name}.json"
-    if path.exists():
+    """NAME-full.json and so on by budget, the largest first, and NAME.json."""
+    names = (*(f"{one.name}-{budget}" for budget in reversed(BUDGETS)), one.name)
+    for path in (root / CLAIMS / f"{name}.json" for name in names):
+        if not path.exists():
+            continue
         data, source = json.loads(path.read_text()), str(path.relative_to(root))
         about = f"{data['budget']} budget, commit {data['commit']}"
         if why := data.get("not_measured") or data.get("unfinished"):
             yield Judged(one, Finding(NOT_MEASURED, why), source, about)
         else:
             results = data["results"]
-            yield Judged(one, one.judge(results), source, about, sizes(results), data["budget"] == "quick")
+            yield Judged(one, one.judge(results), source, about, sizes(results), data["budget"])
 
 
 def _before(one: Experiment, root: Path) -> Iterator[Judged]:
@@ -62,8 +65,8 @@ def _before(one: Experiment, root: Path) -> Iterator[Judged]:
         if path.exists():
             data = json.loads(path.read_text())
             part, small = earlier.part(data), "--budget quick" in data.get("command", "")
-            source = str(path.relative_to(root))
-            yield Judged(one, earlier.judge(part), source, "recorded before", size(part, before=True), small)
+            source, budget = str(path.relative_to(root)), "quick" if small else "full"
+            yield Judged(one, earlier.judge(part), source, "recorded before", size(part, before=True), budget)
 
 
 def every(root: Path) -> list[Judged]:
@@ -74,7 +77,7 @@ def text(found: Sequence[Judged], drawn: Drawn) -> str:
     """The page."""
     count = {word: sum(one.finding.verdict == word for one in found) for word in VERDICTS}
     told = ", ".join(f"{word}: {many}" for word, many in count.items() if many)
-    small = sum(one.small for one in found)
+    small, medium = (sum(one.budget == size for one in found) for size in ("quick", "medium"))
     lines = [
         "# Evidence: do the papers hold?",
         "",
@@ -84,6 +87,7 @@ def text(found: Sequence[Judged], drawn: Drawn) -> str:
         f"{len(found)} headlines; {told}. Intervals are 95 %: over seeds where there are several, else over images; of alarms by how many were counted.",
         f"{small} verdicts are marked *small*: measured by the budget of two cores (`--budget quick`), minutes in place of the "
         "paper's hours, on the data and the network named beside them; they say how it is there and no more.",
+        *([_MEDIUM.format(medium)] if medium else []),
         "Verdicts are computed from the figures by the rule beside each claim in `cutlayer/audit/claims`.",
         "",
         f"![leakage against accuracy]({SUMMARY})",
@@ -114,14 +118,21 @@ def text(found: Sequence[Judged], drawn: Drawn) -> str:
     return "\n".join(lines) + "\n"
 
 
+_MEDIUM = (
+    "{} are marked *medium*: measured in minutes of one GPU or a dozen cores (`--budget medium`), with fewer images, epochs or seeds "
+    "than the papers, as named beside them."
+)
+_MARKS = {"quick": "small", "medium": "medium"}
+
+
 def _again(one: Judged) -> str:
-    return "The same, measured small." if one.small else "The same, from another file."
+    return f"The same, measured {_MARKS[one.budget]}." if one.budget in _MARKS else "The same, from another file."
 
 
 def _row(one: Judged, claim: str = "") -> str:
     ours = "; ".join(figure.shown(one.experiment.whose) for figure in one.finding.figures) or "-"
     word = one.finding.verdict if one.finding.verdict == HOLDS else f"**{one.finding.verdict}**"
-    word += ", *small*" if one.small else ""
+    word += f", *{_MARKS[one.budget]}*" if one.budget in _MARKS else ""
     source = f"[{Path(one.source).name}]({one.source}), {one.about}" if one.source else f"`{one.experiment.name}`"
     cells = (
         claim or one.experiment.claim,

@@ -234,7 +234,8 @@ EXPERIMENTS = (
             "alpha 0.3, even waves": f"compare recipes/sl_fc.py:cifar10_wave --partition 'Dirichlet(alpha=0.3)' {_arms(50)} --seeds 3 --no-alone --device cuda",
         },
         _sl_fc,
-        {f"alpha {alpha}": f"compare recipes/sl_fc.py:digits --partition 'Dirichlet(alpha={alpha})' {_arms(5)} --seeds 3 --no-alone" for alpha in (1.0, 0.3)},
+        medium={f"alpha {alpha}": f"compare recipes/sl_fc.py:cifar10 --data 'CIFAR10(batches=(1, 2))' --epochs 12 --partition 'Dirichlet(alpha={alpha})' {_arms(12)} --seeds 3 --no-alone --device cuda" for alpha in (1.0, 0.3)},
+        quick={f"alpha {alpha}": f"compare recipes/sl_fc.py:digits --partition 'Dirichlet(alpha={alpha})' {_arms(5)} --seeds 3 --no-alone" for alpha in (1.0, 0.3)},
         earlier=(Earlier("sl-fc.json", _sl_fc_before, _on_clothes),),
     ),
     Experiment(

@@ -50,6 +50,7 @@ def _honest(data: Any) -> Any:
 
 _DETECTORS = "--client-detectors 'GradientScrutinizer()' --client-detectors 'SplitGuard()' --client-detectors 'OutlierGradients()'"
 _NET = "--net 'ResNet18(depth=2)' --data CIFAR10 --protocol Vanilla --epochs 60 --batch-size 64"
+_MINUTES = "--net 'ResNet18(depth=2)' --data 'CIFAR10(batches=(1, 2))' --protocol Vanilla --batch-size 64"
 EXPERIMENTS = (
     Experiment(
         "detectors-honest", PAPER, "Clients' detectors leave an honest server alone, however long it trains.",
@@ -60,6 +61,10 @@ EXPERIMENTS = (
         },
         lambda results: _quiet(results["honest"]["rows"], "detectors_honest", results.get("cost")),
         {"honest": f"audit --data Fashion --protocol Vanilla --epochs 40 {_DETECTORS} --attack \"Decoder(readers=('ridge',))\" --images 32 --seeds 2 --no-alone", "cost": "compare --data Fashion --protocol Vanilla --epochs 10 --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone"},
+        medium={
+            "honest": f"audit {_MINUTES} --epochs 30 --aux-samples 5000 {_DETECTORS} --attack 'Decoder(steps=100)' --tries 1 --seeds 3 --no-alone --device cuda",
+            "cost": f"compare {_MINUTES} --epochs 15 --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone --device cuda",
+        },
         earlier=(Earlier("watchdogs.json", lambda data: _quiet([run for runs in data.values() for run in runs], "honest"), _honest),),
     ),
 )  # fmt: skip
