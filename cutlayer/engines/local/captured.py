@@ -16,6 +16,7 @@ from ...core.batch import Batch
 from ...core.compressor import Compression
 from ...core.server import Server
 from ...core.state import drop_gradients
+from ...core.stepping import backward
 from ...training.awaited import Awaited, Figures
 from ...training.bodies import RoundBodies
 from ...training.plan.plan import Plan
@@ -94,7 +95,8 @@ class CapturedSteps:
                 terms = client.split.terms(still, client.remote)
                 figures = terms | client.split.guard.notes
                 values = torch.stack([value.detach().double() for value in figures.values()])  # type: ignore[union-attr]
-                reduce(torch.add, terms.values()).backward()
+                # In this thread, as plain steps: what a library begins with in another may not be done in a capture.
+                backward(reduce(torch.add, terms.values()))
                 if client.optimizer is not None:
                     client.optimizer.step()
                     drop_gradients(client.optimizer)

@@ -1,0 +1,5 @@
+"""`python -m cutlayer`, where the command itself is not on the path."""
+
+from .cli.app import main
+
+main()
