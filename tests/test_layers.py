@@ -61,7 +61,12 @@ def rooms_of(file):
 
 
 def test_the_rooms_are_all_there_is():
-    assert {entry.name for entry in ROOT.iterdir()} - {"__pycache__"} == {*HEIGHT, "__init__.py", "__main__.py", "py.typed"}
+    assert {entry.name for entry in ROOT.iterdir()} - {"__pycache__"} == {
+        *HEIGHT,
+        "__init__.py",
+        "__main__.py",
+        "py.typed",
+    }
 
 
 @pytest.mark.parametrize("room", HEIGHT)

@@ -14,6 +14,7 @@ from typing import Any
 import papers
 
 from cutlayer.bench.measurement import met
+from cutlayer.bench.run import ON_A_GPU
 from cutlayer.core.spec import names, signature, summary
 
 ROOT = Path(__file__).parents[1]
@@ -33,12 +34,12 @@ def typed(kind: str, name: str, thing: Any) -> str:
     return f"{name}({signature(thing)})" if kind == "rules" else name
 
 
-def measured(prefixes: tuple[str, ...]) -> str:
-    """The recorded benchmarks whose names begin so."""
+def measured(prefixes: tuple[str, ...], without: tuple[str, ...]) -> str:
+    """The recorded benchmarks whose names begin so, without those that begin otherwise."""
     rows = sorted(json.loads(MEASURED.read_text()), key=lambda row: str(row["name"]))
     lines = ["| `cutlayer bench` | measured | times | of | goal |", "|---|---|---|---|---|"]
     for row in rows:
-        if row["name"].startswith(prefixes):
+        if row["name"].startswith(prefixes) and not row["name"].startswith(without):
             word = {True: ": met", False: ": missed", None: ""}[met(row["value"], row["ratio"], row["goal"])]
             figure = f"{row['value']:,.0f}" if row["value"] >= 100 else f"{row['value']:.3g}"
             value = f"{figure} {row['unit']}".replace("|", "\\|")
@@ -49,8 +50,10 @@ def measured(prefixes: tuple[str, ...]) -> str:
 
 
 def table(kind: str) -> str:
-    if kind in ("bench", "speed"):
-        return measured(MAIN if kind == "speed" else ("",))
+    if kind in ("bench", "bench_gpu", "speed"):
+        return measured(
+            {"bench": ("",), "bench_gpu": ON_A_GPU, "speed": MAIN}[kind], () if kind != "bench" else ON_A_GPU
+        )
     if kind == "papers":
         return papers.page(papers.LIST.read_text())
     rows = [(typed(kind, name, thing), summary(thing).replace("|", "\\|")) for name, thing in names(kind).items()]

@@ -166,12 +166,14 @@ def run(
         measured = ENTRIES[name](quick)
         if measured is not None:
             found = met(measured.value, measured.ratio, measured.goal)
-            rows.append({"name": name, **measured._asdict(), "met": found, "machine": machine()})
+            rows.append({"name": name, **measured._asdict(), "met": found, "machine": machine(name)})
     return rows
 
 
-def machine() -> str:
-    return f"{platform.machine()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
+def machine(entry: str) -> str:
+    """What an entry was measured on."""
+    there = f", {torch.cuda.get_device_name()}" if entry.startswith(ON_A_GPU) and torch.cuda.is_available() else ""
+    return f"{platform.machine()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}{there}"
 
 
 def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
