@@ -170,7 +170,7 @@ def test_readme_starts_with_what_it_is_and_the_two_commands():
 def test_the_tables_of_plug_ins_say_what_their_folders_say():
     assert {found[1]: page.name for page in PAGES for found in tables.BLOCK.findall(page.read_text())} == {
         "guards": "guards.md", "rules": "rules.md", "attacks": "attacks.md", "detectors": "detectors.md",
-        "papers": "papers.md", "bench": "speed.md", "speed": "README.md",
+        "papers": "papers.md", "bench": "speed.md", "bench_gpu": "speed.md", "speed": "README.md",
     }  # fmt: skip
     stale = [page_name(page) for page in PAGES if tables.filled(page.read_text()) != page.read_text()]
     assert not stale, "`make docs` writes them anew"
