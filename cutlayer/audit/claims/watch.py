@@ -63,7 +63,6 @@ EXPERIMENTS = (
         {"honest": f"audit --data Fashion --protocol Vanilla --epochs 40 {_DETECTORS} --attack \"Decoder(readers=('ridge',))\" --images 32 --seeds 2 --no-alone", "cost": "compare --data Fashion --protocol Vanilla --epochs 10 --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone"},
         medium={
             "honest": f"audit {_MINUTES} --epochs 30 --aux-samples 5000 {_DETECTORS} --attack 'Decoder(steps=100)' --tries 1 --seeds 3 --no-alone --device cuda",
-            "cost": f"compare {_MINUTES} --epochs 15 --with plan --with 'client_detectors=SplitGuard()' --seeds 3 --no-alone --device cuda",
         },
         earlier=(Earlier("watchdogs.json", lambda data: _quiet([run for runs in data.values() for run in runs], "honest"), _honest),),
     ),
