@@ -220,8 +220,8 @@ def _grpc_train(net: Net, task: Task, bursts: int, goal: float) -> Measured | No
         here.step()
         found: tuple[list[float], list[float]] = [], []
         for _ in range(bursts + 1):
-            for times, way in zip(found, (away, here), strict=True):
-                times += way.steps(BURST)[1:]  # before the first of a burst there was a stop
+            for times, steps_of in zip(found, (away.steps, here.steps), strict=True):
+                times += steps_of(BURST)[1:]  # before the first of a burst there was a stop
         away.end()
     _refuse_other_weights(away, here)
     ours, inside = (median(times[BURST - 1 :]) for times in found)
