@@ -1,6 +1,5 @@
 """Numbers on a grid as whole-number codes: packed, unpacked and read back."""
 
-import math
 import struct
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....core.lost_numbers import finite
 from .bits import counted, joined, pack, packed_size, unpack
 
 _HEADER = struct.Struct("<BBII")  # bits, grids (0: one for all rows), rows, length of a row
@@ -72,9 +72,10 @@ def claimed_grids(
 def read_grids(data: memoryview, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Where grids begin, and their steps."""
     both = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
-    if len(both) and not float(both.abs().amax()) < math.inf:  # NaN is not either
+    if not finite(both):
         raise ValueError("a grid that begins or steps outside of the numbers")
-    return both[: len(both) // 2], both[len(both) // 2 :]
+    grids = both.numel() // 2
+    return both[:grids], both[grids:]
 
 
 def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
@@ -84,9 +85,9 @@ def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
     if bits == 16:
         return codes.astype("<u2").view(np.uint8)
     if bits in (1, 2, 4):
-        per = 8 // bits
-        whole = np.zeros(-(-len(codes) // per) * per, dtype=np.uint8)
-        whole[: len(codes)] = codes
+        per, whole = 8 // bits, codes.astype(np.uint8)
+        if missing := -len(codes) % per:
+            whole = np.append(whole, np.zeros(missing, dtype=np.uint8))
         words = whole.view(f"<u{per}")  # a code a byte: all of a word move down into its lowest one
         packed = words.astype(np.uint8)
         for lane in range(1, per):
@@ -110,7 +111,7 @@ def unpacked_codes(data: memoryview, count: int, bits: int) -> NDArray[Any]:
         return np.frombuffer(data, dtype="<u2").astype(np.int32)
     if bits in (1, 2, 4):
         codes = _lanes(bits).take(np.frombuffer(data, dtype=np.uint8)).view(np.uint8)
-        if codes[count:].any():
+        if len(codes) > count and codes[count:].any():
             raise ValueError(f"{count} codes of {bits} bits were expected, padded with zeros to whole bytes")
         return codes[:count]
     # A number takes tens of bytes while it is unpacked: a block at a time.
