@@ -49,7 +49,7 @@ class SparseGridded:
         at: NDArray[np.int64] = is_kept.nonzero()[0]
         form = form_of(len(is_kept), len(at))
         codes = grid.codes.detach().cpu().reshape(-1).numpy().take(at)
-        header = _HEADER.pack(grid.bits, len(grid.begin) != 1, form, *grid.codes.shape, len(at))
+        header = _HEADER.pack(grid.bits, grid.begin.numel() != 1, form, *grid.codes.shape, len(at))
         return joined(header, *grid.grids(), packed_places(is_kept, at, form), packed_codes(codes, grid.bits))
 
     @cached_property

@@ -81,7 +81,7 @@ def unpack(data: memoryview, count: int, width: int) -> NDArray[np.int64]:
 def flags(data: memoryview, count: int) -> NDArray[np.bool_]:
     """The first `count` bits of a buffer; the rest of its last byte has to be empty."""
     bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little")
-    if len(bits) != 8 * packed_size(count, 1) or (len(bits) > count and bits[count:].any()):
+    if len(bits) != 8 * packed_size(count, 1) or any(bits[count:].tolist()):
         raise ValueError(f"{count} bits were expected, padded with zeros to whole bytes; got {len(data)} bytes")
     return bits[:count].view(np.bool_)
 

@@ -40,7 +40,7 @@ class Gridded:
         return _HEADER.size + self.grids_size() + packed_size(self.codes.numel(), self.bits)
 
     def grids_size(self) -> int:
-        return 2 * len(self.begin) * self.begin.element_size()
+        return 2 * self.begin.numel() * self.begin.element_size()
 
     def grids(self) -> list[NDArray[np.uint8]]:
         """The bytes of where grids begin and of their steps."""
@@ -48,7 +48,7 @@ class Gridded:
 
     def encode(self) -> memoryview:
         rows, length = self.codes.shape
-        header = _HEADER.pack(self.bits, len(self.begin) != 1, rows, length)
+        header = _HEADER.pack(self.bits, self.begin.numel() != 1, rows, length)
         codes = self.codes.detach().cpu().reshape(-1).numpy()
         return joined(header, *self.grids(), packed_codes(codes, self.bits))
 
@@ -85,9 +85,12 @@ def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
     if bits == 16:
         return codes.astype("<u2").view(np.uint8)
     if bits in (1, 2, 4):
-        per, whole = 8 // bits, codes.astype(np.uint8)
-        if missing := -len(codes) % per:
-            whole = np.append(whole, np.zeros(missing, dtype=np.uint8))
+        per = 8 // bits
+        if len(codes) % per:
+            whole = np.zeros(-(-len(codes) // per) * per, dtype=np.uint8)
+            whole[: len(codes)] = codes
+        else:
+            whole = codes.astype(np.uint8)
         words = whole.view(f"<u{per}")  # a code a byte: all of a word move down into its lowest one
         packed = words.astype(np.uint8)
         for lane in range(1, per):
@@ -111,7 +114,7 @@ def unpacked_codes(data: memoryview, count: int, bits: int) -> NDArray[Any]:
         return np.frombuffer(data, dtype="<u2").astype(np.int32)
     if bits in (1, 2, 4):
         codes = _lanes(bits).take(np.frombuffer(data, dtype=np.uint8)).view(np.uint8)
-        if len(codes) > count and codes[count:].any():
+        if any(codes[count:].tolist()):
             raise ValueError(f"{count} codes of {bits} bits were expected, padded with zeros to whole bytes")
         return codes[:count]
     # A number takes tens of bytes while it is unpacked: a block at a time.
