@@ -69,6 +69,18 @@ class Doubled(nn.Module):
         return 2 * gradient
 
 
+class Lower(nn.Module):
+    """Weights are made smaller numbers of on their way."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 3))
+
+    def forward(self, z):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layers(z).float()
+
+
 class Twice(nn.Module):
     """One layer in two places: its gradients are a sum."""
 
@@ -143,6 +155,7 @@ TWO = {
     "adapters": adapted,
     "partly frozen": partly_frozen,
     "a hook on the way": Doubled,
+    "bfloat16": Lower,
 }
 ONE = {
     "no weights": lambda: nn.Sequential(nn.ReLU(), nn.Flatten()),
