@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,18 +65,16 @@ class Quantize(Guard, Compressor):
         if rows.is_cpu and not finite(span):
             return tensor, None
         is_zero, zero, step = _zeros_to_keep(rows, begin), None, span / steps
-        if is_zero is None:
-            step = torch.where(step > 0, step, 1.0)
-        else:
+        if is_zero is not None:
             begin, step, zero = _grids(begin, end, step, _any(is_zero), steps)
+        elif not step.numel() or not float(step.amin()) > 0:
+            step = torch.where(step > 0, step, 1.0)
         place = (rows - begin[:, None]).div_(step[:, None])
         if self.rounding == "stochastic":
             place.add_(torch.rand(place.shape, generator=draw).to(place)).floor_()
         else:
             place.round_()
-        if (
-            is_zero is not None and zero is not None
-        ):  # in other rows zeros are the beginning, and their code is 0 already
+        if is_zero is not None and zero is not None:  # elsewhere zeros are the beginning, and their code is 0 already
             place = torch.where(is_zero, zero[:, None], place).add_(0.0)  # and no code is -0.0
         grid = Gridded(place.clamp_(0, steps).to(torch.int32), begin, step, self.bits)
         value = on_grid(place, begin, step)
@@ -92,10 +91,10 @@ def _zeros_to_keep(rows: Tensor, begin: Tensor) -> Tensor | None:
     """
     if not rows.is_cpu or rows.dtype == torch.bfloat16:
         return rows == 0
-    if not (begin.numpy() < 0).any():
+    if not begin.numel() or float(begin.amin()) >= 0:
         return None
     is_zero = rows.numpy() == 0
-    return torch.from_numpy(is_zero) if is_zero.any() else None
+    return torch.from_numpy(is_zero) if np.count_nonzero(is_zero) else None
 
 
 def _any(flags: Tensor) -> Tensor:
