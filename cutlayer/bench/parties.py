@@ -54,6 +54,10 @@ class Here:
         self._next += 1
         return time.perf_counter() - began
 
+    def steps(self, count: int) -> list[float]:
+        """Seconds of each of the next steps."""
+        return [self.step() for _ in range(count)]
+
 
 class Away:
     """The same run with its server in another process. Steps are made when asked for."""

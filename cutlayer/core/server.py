@@ -1,6 +1,7 @@
 """The server: a network and its optimizer behind one door, `handle`."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from .bodies import Bodies
 from .errors import ProtocolError
+from .input_first import input_first
 from .message import Kind, Message, Watcher, through
 from .pending import Held, Pending
 from .seeds import derive, seeded
@@ -36,8 +38,8 @@ class Server:
         self.body, self.criterion, self.seed = body, criterion, seed
         self.bodies, self.watchers = bodies or Bodies(body, optimizer), tuple(watchers)
         self._frozen: frozenset[int] = frozenset()
-        self.answers_first = False  # whether an answer goes out before the body steps: `catch_up` comes then
-        self._owed: tuple[int, int] | None = None  # a step that is put off: for which client, of how many rows
+        self.answers_first = False  # whether an answer goes out before the body has learnt: `catch_up` comes then
+        self._owed: tuple[int, Callable[[], None]] | None = None  # what is put off, and for which client
         self.pending = Pending(micro_batches)
         self._device = next((p.device for p in body.parameters()), torch.device("cpu"))
         self._doors = {Kind.FORWARD: self._forward, Kind.LOSS: self._loss, Kind.BACKWARD: self._backward}
@@ -55,10 +57,10 @@ class Server:
             return self._handle(message)
 
     def catch_up(self) -> None:
-        """Make the step that was put off, at the latest when the next message comes."""
+        """Learn what was put off, at the latest when the next message comes."""
         owed, self._owed = self._owed, None
         if owed is not None:
-            self.bodies.learnt(*owed)
+            owed[1]()
 
     def _answer(self, message: Message) -> Message:
         if message.kind is Kind.PREDICT:
@@ -103,8 +105,7 @@ class Server:
         z, logits = self._computed(message)
         loss = self.loss_of(message, logits)
         if message.client in self._frozen:  # its client wants no gradient, so there is nothing to wait for
-            backward(loss)
-            self._learnt(message.client, len(z))
+            self._soon(message.client, partial(backward, loss), len(z))
         else:
             self.pending.hold(message, Held(z, loss, self.bodies.version(message.client)))
         return message.reply(loss=loss.detach())
@@ -116,18 +117,34 @@ class Server:
 
     def _backward(self, message: Message) -> Message:
         held = self.pending.take(message, self.bodies.version(message.client))
-        backward(held.u, message["du"])
-        if (message.step + 1) % self.pending.micro_batches == 0:  # the last piece makes the batch whole
-            self._learnt(message.client, len(held.z))
+        rest = self._walk(held, message["du"], message.client)
+        whole = (message.step + 1) % self.pending.micro_batches == 0  # the last piece makes the batch whole
+        self._soon(message.client, rest, len(held.z) if whole else None)
         if message.client in self._frozen:
             return message.reply()
         assert held.z.grad is not None
         return message.reply(dz=held.z.grad)
 
-    def _learnt(self, client: int, rows: int) -> None:
-        self._owed = client, rows
+    def _walk(self, held: Held, du: Tensor, client: int) -> Callable[[], None] | None:
+        """Back through a graph, as far as somebody waits for it. What is left to walk is returned."""
+        if client in self._frozen:
+            return partial(backward, held.u, du)
+        rest = input_first(held.u, du, held.z) if self.answers_first else None
+        if rest is None:
+            backward(held.u, du)
+        return rest
+
+    def _soon(self, client: int, rest: Callable[[], None] | None, rows: int | None) -> None:
+        self._owed = client, partial(self._learn, client, rest, rows)
         if not self.answers_first:
             self.catch_up()
+
+    def _learn(self, client: int, rest: Callable[[], None] | None, rows: int | None) -> None:
+        """Walk what is left of a pass, and take a batch of so many rows for learnt."""
+        if rest is not None:
+            rest()
+        if rows is not None:
+            self.bodies.learnt(client, rows)
 
     @torch.no_grad()
     def _predict(self, message: Message) -> Message:

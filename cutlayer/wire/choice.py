@@ -43,6 +43,12 @@ def smallest(tensor: Tensor, below: float = math.inf) -> tuple[Codec, int]:
     return (HALF, halved) if halved < min(best[1], below) and form_of(tensor) != PLAIN else best
 
 
+def fewest_bytes(elements: int, each: int, nonzero: int) -> int:
+    """No codec takes fewer: none leaves out what is not zero, and one alone writes it shorter, all in two bytes."""
+    least = nonzero * each
+    return least if each <= 2 else min(least, HALF.size_of(elements, each, BFLOAT16))
+
+
 def smallest_later(tensor: Tensor) -> int | Later:
     """The bytes of `smallest`, without waiting for the tensor's device."""
     if _goes_raw(tensor):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.message import Kind, Message
-from .choice import smallest, smallest_later
+from .choice import fewest_bytes, smallest, smallest_later
 from .codecs import BY_TAG, Codec, Prepared, Raw
 from .codecs.parts.bits import ALIGNED, in_own_bytes
 from .codecs.parts.smallest import size_later as prepared_later
@@ -202,7 +202,9 @@ def _ready(message: Message, name: str, tensor: Tensor) -> Prepared | None:
     ready: Prepared | None = message.packed.get(name) if message.packed else None
     if ready is None:
         return None
-    size = ready.size()
+    size, kept = ready.size(), getattr(ready, "kept", None)
+    if kept is not None and size < fewest_bytes(tensor.numel(), tensor.element_size(), kept):
+        return ready  # as it mostly is: nothing has to be counted anew
     return ready if size < _best(message.kind, tensor, size)[1] else None
 
 

@@ -90,6 +90,21 @@ def test_float64(protocol, guard):
     check_or_refuse(protocol, guard)
 
 
+@pytest.mark.parametrize(("guard", "protocol"), DOUBLES, ids=case_id)
+def test_a_server_that_answers_first_learns_the_same(guard, protocol):
+    """Whatever the guard has it lift, and wherever labels are: the answer leaves between two passes."""
+    if (type(guard), protocol) in CANNOT:
+        return
+    client, server, twin, twin_server = split_and_whole(tiny_plan(guard=guard, protocol=protocol))
+    server.answers_first = True
+    for batch in batches(3):
+        learn(client, batch)
+        learn(twin, batch)
+    server.catch_up()
+    ours, theirs = states(client, server), states(twin, twin_server)
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+
+
 def test_the_slice_has_every_guard_and_every_pair_of_kinds():
     pairs = {(type(guard), value) for guard, *values in SLICE for value in values}
     assert pairs == {*product({type(guard) for guard in ALL_GUARDS}, [*PROTOCOLS, *FROZEN])}

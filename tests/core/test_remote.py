@@ -10,6 +10,7 @@ from cutlayer.core.lost_numbers import refuse_lost_numbers
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.remote import Remote
 from cutlayer.core.server import Server
+from cutlayer.core.stepping import backward
 from cutlayer.training.protocols import Vanilla
 from cutlayer.training.step import learn, predict
 
@@ -72,6 +73,55 @@ def test_a_step_that_is_owed_goes_with_the_client_that_starts_anew():
     server.forget(0)
     server.catch_up()
     assert torch.equal(server.body.weight, before) and server.bodies.updates == 0
+
+
+def test_who_waits_for_dz_does_not_wait_for_gradients_of_the_weights():
+    server = linear_server()
+    server.answers_first = True
+    asked_for_gradients(server, 1)
+    assert server.body.weight.grad is None
+    server.bodies.step = lambda: None
+    server.catch_up()
+    assert server.body.weight.grad is not None
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_frozen_client_waits_for_no_walk_at_all(first, monkeypatch):
+    walked = []
+    monkeypatch.setattr("cutlayer.core.server.backward", lambda *given: walked.append(given) or backward(*given))
+    server, z, y = linear_server(), torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    server.answers_first = first
+    server.open_round(frozen=[0])
+    server.handle(Message(Kind.LOSS, 0, 0, {"z": z, "y": y}))
+    server.handle(Message(Kind.FORWARD, 0, 1, {"z": z}))
+    assert len(walked) == 1
+    assert not server.handle(Message(Kind.BACKWARD, 0, 1, {"du": torch.ones(4, 2)})).tensors
+    assert len(walked) == 2 - first
+    server.catch_up()
+    assert len(walked) == 2 and server.bodies.updates == 2
+
+
+def test_pieces_of_a_batch_add_up_though_each_is_walked_later():
+    plain, first = linear_server(), linear_server()
+    for server, answers_first in ((plain, False), (first, True)):
+        server.pending.micro_batches, server.answers_first = 3, answers_first
+        asked_for_gradients(server, 6)
+        server.catch_up()
+    assert torch.equal(plain.body.weight, first.body.weight) and first.bodies.updates == 2
+
+
+def test_a_walk_that_fails_is_not_tried_again_and_leaves_nothing():
+    server, kept = linear_server(), linear_server().body.weight
+    server.answers_first = True
+    hook = server.body.weight.register_hook(lambda gradient: 1 / 0)
+    asked_for_gradients(server, 1)
+    with pytest.raises(ZeroDivisionError):
+        server.catch_up()
+    server.forget(0)
+    hook.remove()
+    server.catch_up()
+    assert torch.equal(server.body.weight, kept) and server.bodies.updates == 0
+    asked_for_gradients(server, 1)
 
 
 def test_a_backward_without_its_forward_is_refused():

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from toys import Here, split_and_whole, states, tiny_plan
 
+from cutlayer.core import server as core_server
 from cutlayer.core.batch import Batch
+from cutlayer.core.input_first import input_first
 from cutlayer.core.seeds import derive, seeded
 from cutlayer.core.spec import names
 from cutlayer.guards import LightSplit, NoGuard
@@ -33,7 +35,7 @@ from cutlayer.nets import (
     TextEncoder,
     Whole,
 )
-from cutlayer.training.plan.optimizers import SGD
+from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Task
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
@@ -149,6 +151,41 @@ SLOW = (VGG16,)  # takes as long as all the others together: in the campaign
 )
 def test_split_is_whole(net, task):
     check(net, task)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("net", "task"),
+    [
+        pytest.param(*case, marks=() if case in FIRST and not isinstance(case[0], SLOW) else pytest.mark.campaign)
+        for case in EVERY
+    ],
+    ids=repr,
+)
+def test_a_server_that_answers_first_learns_the_same(net, task, monkeypatch):
+    """Its answer leaves between two passes through the body, for bodies that have something to learn."""
+    check_answers_first(net, task, SGD(lr=0.01), monkeypatch)
+
+
+def check_answers_first(net, task, optimizer, monkeypatch):
+    later, plan = [], tiny_plan(net=net, client_optimizer=optimizer, server_optimizer=optimizer)
+    monkeypatch.setattr(core_server, "input_first", lambda *given: later.append(input_first(*given)) or later[-1])
+    client, server, twin, twin_server = split_and_whole(plan, task)
+    server.answers_first = True
+    for seed in (0, 1, 2):
+        for one in (client, twin):
+            learn(one, batch(task, seed))
+    server.catch_up()
+    ours, theirs = states(client, server), states(twin, twin_server)
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+    assert [rest is not None for rest in later] == [any(p.requires_grad for p in server.body.parameters())] * 3
+
+
+@pytest.mark.parametrize(
+    ("net", "task"), [(SimpleCNN(depth=2), SMALL), (TextEncoder(width=8, vocabulary=11), TEXT)], ids=repr
+)
+def test_with_adam_too(net, task, monkeypatch):
+    check_answers_first(net, task, Adam(), monkeypatch)
 
 
 @pytest.mark.parametrize("protocol", [Vanilla(), Bypass()], ids=repr)

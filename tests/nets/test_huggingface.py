@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from rotation import and_the_rest
-from test_every_net_splits import check
+from test_every_net_splits import check, check_answers_first
 from torch import nn
 
 from cutlayer.core.spec import spec
@@ -13,6 +13,7 @@ from cutlayer.nets import HuggingFace, load_weights
 from cutlayer.nets.answers import only_tensor
 from cutlayer.nets.lora import LoRA, folded
 from cutlayer.training.build import build_client
+from cutlayer.training.plan.optimizers import Adam
 from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 
@@ -64,6 +65,11 @@ def network(tmp_path):
 def test_split_is_whole(network, model, protocol):
     net, task = network(model)
     check(net, task, protocol)
+
+
+@every_model
+def test_a_server_that_answers_first_learns_the_same(network, model, monkeypatch):
+    check_answers_first(*network(model), Adam(), monkeypatch)
 
 
 @every_model

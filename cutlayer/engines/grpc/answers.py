@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from ...core.batch import Task
+from ...core.lost_numbers import finite
 from ...core.message import Kind, Message
 from ...core.state import State
 from ...training.coordinator import Coordinator
 from ...training.first_weights import FirstWeights, lengths, too_long
 from ...training.orders import weights_in
 from .session import Refused
-from .validation import finite
 
 
 class AnswerValidator:

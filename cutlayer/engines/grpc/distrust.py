@@ -7,6 +7,7 @@ import torch
 
 from ...core.batch import Task
 from ...core.errors import ProtocolError
+from ...core.lost_numbers import finite
 from ...core.message import Kind, Message
 from ...nets.base import scores_shape
 from ...rules.base import OPTIMIZER
@@ -21,7 +22,6 @@ from ...training.suspicion import COUNTS, Suspicion
 from ...wire import frames
 from . import certs
 from .session import Frame
-from .validation import finite
 
 
 def suspicion_of(plan: Plan, identity: certs.Identity | None, number: int, batches: int) -> Suspicion | None:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 import torch
 
 from ...core.errors import NonFinite, ProtocolError
+from ...core.lost_numbers import finite
 from ...core.message import Kind, Message, Watcher, through
 from ...training.coordinator import Coordinator
 from ...training.fused_wave import FUSED, Fusion
 from ...training.plan.schedule import Turn
 from .barrier import RoundBarrier
 from .session import Refused
-from .validation import finite
 
 
 class Replies:

@@ -1,12 +1,11 @@
 """What a server lets in: each message of a client is checked against the order it was given, before anything runs."""
 
-import math
 from collections.abc import Set
 
 import torch
-from torch import Tensor
 
 from ...core.batch import NO_LABEL, Task
+from ...core.lost_numbers import finite
 from ...core.message import BESIDE, Kind, Message
 from ...training.growing_text import GROWS, grows
 from ...training.labels import label_shape
@@ -213,11 +212,3 @@ def _refuse_other(message: Message, name: str, shape: tuple[int, ...], dtype: to
         raise Refused("dtype", f"{message}: {name} is {tensor.dtype}, {dtype} was expected")
     if tensor.is_floating_point() and not finite(tensor):
         raise Refused("non-finite", f"{message}: {name} holds NaN or infinity")
-
-
-def finite(tensor: Tensor) -> bool:
-    """Whether no number is NaN or infinite. Either stays in a sum; where the sum alone is too large, the ends tell.
-    No mask as large as the tensor, a tenth of the time."""
-    if not tensor.numel() or math.isfinite(tensor.sum()):
-        return True
-    return all(map(math.isfinite, map(float, tensor.aminmax())))

@@ -4,7 +4,6 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,9 +27,9 @@ class Sparse(Codec):
     def encode(self, tensor: Tensor) -> memoryview:
         found = on_host(tensor)
         is_kept = found != 0
-        at = np.flatnonzero(is_kept)  # taking by index is several times as fast as taking by mask
+        at = is_kept.nonzero()[0]  # taking by index is several times as fast as taking by mask
         form = form_of(len(found), len(at))
-        return joined(_HEADER.pack(form, len(found), len(at)), packed_places(is_kept, at, form), found[at])
+        return joined(_HEADER.pack(form, len(found), len(at)), packed_places(is_kept, at, form), found.take(at))
 
     def size(self, tensor: Tensor) -> int:
         return self.size_of(tensor.numel(), nonzeros(words(tensor)), tensor.element_size())

@@ -15,7 +15,15 @@ from ..later import Later
 from .base import Codec
 from .parts.bits import flags, joined, nonzeros, on_host, packed_size, placed, read_header, words
 from .parts.gridded import MOST_BITS, Gridded, claimed_grids, packed_codes, read_grids, unpacked_codes
-from .parts.places import BITMAP, form_of, packed_places, places_size, read_places, refuse_other_form
+from .parts.places import (
+    BITMAP,
+    form_of,
+    packed_places,
+    places_size,
+    read_bitmap,
+    read_places,
+    refuse_other_form,
+)
 
 _HEADER = struct.Struct("<BBBIII")  # bits, grids (0: one for all rows), form of the places, rows, length, values
 
@@ -29,7 +37,7 @@ class SparseGridded:
     tag: ClassVar[int] = 10
 
     def size(self) -> int:
-        return _size(self.value.numel(), self.grid.grids_size(), self.grid.bits, [self._kept])
+        return _size(self.value.numel(), self.grid.grids_size(), self.grid.bits, [self.kept])
 
     def size_later(self) -> Later:
         # Numbers, not the tensors they are of: these are not to be kept until somebody asks.
@@ -38,16 +46,17 @@ class SparseGridded:
 
     def encode(self) -> memoryview:
         grid, is_kept = self.grid, on_host(self.value) != 0
-        at: NDArray[np.int64] = np.flatnonzero(is_kept)
+        at: NDArray[np.int64] = is_kept.nonzero()[0]
         form = form_of(len(is_kept), len(at))
-        codes = grid.codes.detach().cpu().reshape(-1).numpy()[at]
-        header = _HEADER.pack(grid.bits, len(grid.begin) != 1, form, *grid.codes.shape, len(at))
+        codes = grid.codes.detach().cpu().reshape(-1).numpy().take(at)
+        header = _HEADER.pack(grid.bits, grid.begin.numel() != 1, form, *grid.codes.shape, len(at))
         return joined(header, *grid.grids(), packed_places(is_kept, at, form), packed_codes(codes, grid.bits))
 
     @cached_property
-    def _kept(self) -> int:
+    def kept(self) -> int:
+        """How many values are not zero."""
         # There is no -0.0 on a grid: 0 · step + begin is none. So values are zero where their words are.
-        return nonzeros(words(self.value))
+        return int(np.count_nonzero(on_host(self.value))) if self.value.is_cpu else nonzeros(words(self.value))
 
 
 def _size(elements: int, grids: int, bits: int, counts: Sequence[int]) -> int:
@@ -89,12 +98,13 @@ class SparseGrid(Codec):
                 f"{kept} values of {rows} rows on {grids} grids take {wanted} bytes, the frame has {len(data)}"
             )
         begin, step = read_grids(data[_HEADER.size : places_at], dtype)
-        at = read_places(data[places_at:codes_at], rows * length, kept, form)
         codes = torch.from_numpy(unpacked_codes(data[codes_at:], kept, bits))
         if form == BITMAP and shape:
             is_kept = flags(data[places_at:codes_at], rows * length)
+            at = read_bitmap(is_kept, kept)
             empty = Gridded(codes.new_zeros(rows, length), begin, step, bits)
             return _all_but(at, is_kept, codes, empty).reshape(shape)
+        at = read_places(data[places_at:codes_at], rows * length, kept, form)
         row = torch.from_numpy(at // max(length, 1) if each else np.zeros_like(at))
         # Each value is a row of one on its row's grid, so it is rounded as `Gridded` rounds.
         found = Gridded(codes[:, None], begin[row], step[row], bits).value()

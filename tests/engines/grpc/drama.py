@@ -113,7 +113,7 @@ def play(
                 if name.endswith(TWIN):  # refused, or too late: the run was over
                     dooms.pop(name.removesuffix(TWIN), None)
                     assert code in (0, 1), f"{name} ended with {code}\n{_logs(folder)}"
-                    refused = code == 1 and "another process goes on" in (folder / f"{name}.log").read_text()
+                    refused = code == 1 and ") goes on in " in (folder / f"{name}.log").read_text()
                     assert refused or code == 0, _logs(folder)
                     story.kills[f"{party}, double start"] += refused
                     continue

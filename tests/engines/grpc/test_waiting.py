@@ -10,9 +10,9 @@ from rehearsal import NAMES
 from toys import tiny_plan
 
 from cutlayer.core.errors import Interrupted
+from cutlayer.core.lost_numbers import finite
 from cutlayer.engines.grpc.connection import ClientConnection, Wakeup
 from cutlayer.engines.grpc.deploy import Service
-from cutlayer.engines.grpc.validation import finite
 
 
 def in_thread(work):

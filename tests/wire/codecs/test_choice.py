@@ -9,9 +9,10 @@ from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.remote import Remote
 from cutlayer.core.seeds import generator
 from cutlayer.core.server import Server
+from cutlayer.guards import Quantize
 from cutlayer.guards.base import Support
 from cutlayer.wire import frames
-from cutlayer.wire.choice import smallest, smallest_later
+from cutlayer.wire.choice import fewest_bytes, smallest, smallest_later
 from cutlayer.wire.codecs import Half, Prefix, Raw, Sparse
 from cutlayer.wire.counting import OFTEN
 from cutlayer.wire.later import settled
@@ -72,10 +73,26 @@ def test_it_is_the_smallest_of_all(rows, length, share, most, dtype, seed):
         tensor[low_pass(rows, length, most, seed + 1) == 0] = 0
     codec, count = smallest(tensor)
     assert count == codec.size(tensor) == len(codec.encode(tensor))
+    assert count >= fewest_bytes(tensor.numel(), tensor.element_size(), int((tensor != 0).sum()))
     if tensor.numel() >= 64:
         assert count == min(other.size(tensor) for other in ALL)
     else:
         assert codec == Raw()
+
+
+@pytest.mark.parametrize("share", [0, 0.02, 0.1, 0.3, 0.6, 1])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 12, 16])
+def test_who_brings_fewer_bytes_than_there_can_be_is_not_compared(bits, share, monkeypatch):
+    """And the frame is what it is after comparing."""
+    tensor, packed = Quantize(bits=bits).compress(some((32, 120), share))
+    message = Message(Kind.FORWARD, 0, 0, {"z": tensor}, {"z": packed})
+    asked = []
+    monkeypatch.setattr(frames, "smallest", lambda *given: asked.append(given) or smallest(*given))
+    found = frames.encode(message)
+    quick = not asked
+    monkeypatch.setattr(frames, "fewest_bytes", lambda *given: 0)
+    assert frames.encode(message) == found and asked
+    assert quick or bits * share < 1 or bits == 16, "as it mostly is"
 
 
 def test_weights_go_raw_and_everything_else_by_content():

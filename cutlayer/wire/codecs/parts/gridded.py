@@ -1,6 +1,5 @@
 """Numbers on a grid as whole-number codes: packed, unpacked and read back."""
 
-import math
 import struct
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....core.lost_numbers import finite
 from .bits import counted, joined, pack, packed_size, unpack
 
 _HEADER = struct.Struct("<BBII")  # bits, grids (0: one for all rows), rows, length of a row
@@ -40,7 +40,7 @@ class Gridded:
         return _HEADER.size + self.grids_size() + packed_size(self.codes.numel(), self.bits)
 
     def grids_size(self) -> int:
-        return 2 * len(self.begin) * self.begin.element_size()
+        return 2 * self.begin.numel() * self.begin.element_size()
 
     def grids(self) -> list[NDArray[np.uint8]]:
         """The bytes of where grids begin and of their steps."""
@@ -48,7 +48,7 @@ class Gridded:
 
     def encode(self) -> memoryview:
         rows, length = self.codes.shape
-        header = _HEADER.pack(self.bits, len(self.begin) != 1, rows, length)
+        header = _HEADER.pack(self.bits, self.begin.numel() != 1, rows, length)
         codes = self.codes.detach().cpu().reshape(-1).numpy()
         return joined(header, *self.grids(), packed_codes(codes, self.bits))
 
@@ -72,9 +72,10 @@ def claimed_grids(
 def read_grids(data: memoryview, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Where grids begin, and their steps."""
     both = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
-    if len(both) and not float(both.abs().amax()) < math.inf:  # NaN is not either
+    if not finite(both):
         raise ValueError("a grid that begins or steps outside of the numbers")
-    return both[: len(both) // 2], both[len(both) // 2 :]
+    grids = both.numel() // 2
+    return both[:grids], both[grids:]
 
 
 def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
@@ -85,8 +86,11 @@ def packed_codes(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
         return codes.astype("<u2").view(np.uint8)
     if bits in (1, 2, 4):
         per = 8 // bits
-        whole = np.zeros(-(-len(codes) // per) * per, dtype=np.uint8)
-        whole[: len(codes)] = codes
+        if len(codes) % per:
+            whole = np.zeros(-(-len(codes) // per) * per, dtype=np.uint8)
+            whole[: len(codes)] = codes
+        else:
+            whole = codes.astype(np.uint8)
         words = whole.view(f"<u{per}")  # a code a byte: all of a word move down into its lowest one
         packed = words.astype(np.uint8)
         for lane in range(1, per):
@@ -110,7 +114,7 @@ def unpacked_codes(data: memoryview, count: int, bits: int) -> NDArray[Any]:
         return np.frombuffer(data, dtype="<u2").astype(np.int32)
     if bits in (1, 2, 4):
         codes = _lanes(bits).take(np.frombuffer(data, dtype=np.uint8)).view(np.uint8)
-        if codes[count:].any():
+        if any(codes[count:].tolist()):
             raise ValueError(f"{count} codes of {bits} bits were expected, padded with zeros to whole bytes")
         return codes[:count]
     # A number takes tens of bytes while it is unpacked: a block at a time.

@@ -37,13 +37,18 @@ def refuse_other_form(elements: int, kept: int, form: int) -> None:
 def read_places(data: memoryview, elements: int, kept: int, form: int) -> NDArray[np.int64]:
     """The indices of what leaves, in order."""
     if form == BITMAP:
-        at = np.flatnonzero(flags(data, elements))
-        if len(at) != kept:
-            raise ValueError(f"the bitmap has {len(at)} places for {kept} values")
-        return at
+        return read_bitmap(flags(data, elements), kept)
     at = unpack(data, kept, _width(elements))
     if kept and (at[-1] >= elements or (at[1:] <= at[:-1]).any()):
         raise ValueError(f"indices have to increase and stay below {elements}")
+    return at
+
+
+def read_bitmap(is_kept: NDArray[np.bool_], kept: int) -> NDArray[np.int64]:
+    """The indices of what leaves, from a bit for every element."""
+    at = is_kept.nonzero()[0]
+    if len(at) != kept:
+        raise ValueError(f"the bitmap has {len(at)} places for {kept} values")
     return at
 
 

@@ -27,6 +27,11 @@ class Smallest:
         return self._chosen.encode()
 
     @cached_property
+    def kept(self) -> int | None:
+        """How many values are not zero, where one of the ways has counted them."""
+        return next((way.kept for way in self.ways if hasattr(way, "kept")), None)
+
+    @cached_property
     def _chosen(self) -> Prepared:
         return min(self.ways, key=lambda way: way.size())
 
