@@ -23,9 +23,9 @@ from .study import Study
 from .trial import Reference, Tried, TuneWork, again, attempt, finish, over_seeds, reference
 
 MOST_ASKED = 12  # times the trials: draws that cost nothing, because they do not fit or were tried before
-TRIALS_A_FINALIST = 6  # one of so many that were trained meets the full attack, and two at least
-LEADERS = 2  # are trained under other seeds, and whoever leads then, until those who lead were
-ROUNDS = 3  # of that, at most
+TRIALS_A_FINALIST = 6  # one of so many that were trained meets the full attack, and one at least
+LEADERS = 1  # is trained under other seeds, and whoever leads then, until the one who leads was
+ROUNDS = 2  # of that, at most
 OTHER_SEEDS = (1001, 1002)  # further on than the one of the search; those of the last word are near to it
 REFERENCE = "the unguarded cut"
 
@@ -80,6 +80,7 @@ def search(
     """
     open_cut = _open_cut(work, store, there, show)
     note(f"the unguarded cut: accuracy {open_cut.accuracy:.3f}, {open_cut.bytes:,.0f} bytes a sample")
+    study.sends = work.sends
     before = _kept(store)
     known: dict[str, Tried] = {}
     for settings, found in before:
@@ -110,7 +111,7 @@ def search(
             ended += _counts(found)
             note(f"{ended} of {trials}  {told(found)}")
         show(Shown(ended, trials, there.running()))
-    finals = _Finals(work, store, there, open_cut, max(2, trials // TRIALS_A_FINALIST), known, show, note)
+    finals = _Finals(work, store, there, open_cut, max(1, trials // TRIALS_A_FINALIST), known, show, note)
     finals.confirm(waiting)
     finals.read()
     finals.confirm(chosen)
