@@ -309,6 +309,7 @@ def searched(store, there, loaded, plan, trials=6, budget=None):
 def test_a_tune_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, loaded, plan):
     whole = searched(ResultStore(), there := Planned(), loaded, plan)
     assert len(whole.tried) == 6 and len(set(there.asked)) == len(there.asked), "nothing is tried twice"
+    assert there.asked[:3] == [f"Quantize(bits={bits})" for bits in (8, 3, 5)], "the usual one, and then by bytes"
     assert ["seed" in name for name in there.asked].index(True) == 6, "then the leaders under other seeds"
     assert there.asked[-1].startswith("the full attack"), "which comes last"
     folder = tmp_path / "cells"

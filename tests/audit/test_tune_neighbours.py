@@ -2,6 +2,7 @@
 
 import pytest
 
+from cutlayer.audit.tune import run
 from cutlayer.audit.tune.budget import Budget
 from cutlayer.audit.tune.front import chosen, leading, waiting, why_chosen
 from cutlayer.audit.tune.neighbours import family, pooled, step
@@ -174,6 +175,14 @@ def test_of_kinds_tried_as_seldom_that_which_came_nearest_to_the_budget_is_drawn
     assert drawn == ["Quantize", "TopK", "Noise", "TopK", "TopK", "Noise"], (
         "TopK leads, and Noise was nearer than Quantize"
     )
+
+
+def test_a_guard_whose_bytes_nobody_can_tell_is_left_to_the_sampler(monkeypatch):
+    def broken(work, guard):
+        raise RuntimeError("no such layer")
+
+    monkeypatch.setattr(run, "sends", broken)
+    assert run._sends(None, Quantize(bits=2)) is None
 
 
 def test_settings_name_a_guard_and_what_may_be_tried_of_it():

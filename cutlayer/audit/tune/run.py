@@ -20,7 +20,7 @@ from ..store import ResultStore
 from .budget import Budget
 from .front import Checked, beaten, chosen, judged, meets, told, waiting
 from .study import Study
-from .trial import Reference, Tried, TuneWork, again, attempt, finish, over_seeds, reference
+from .trial import Reference, Tried, TuneWork, again, attempt, finish, over_seeds, reference, sends
 
 MOST_ASKED = 12  # times the trials: draws that cost nothing, because they do not fit or were tried before
 TRIALS_A_FINALIST = 6  # one of so many that were trained meets the full attack, and one at least
@@ -80,7 +80,7 @@ def search(
     """
     open_cut = _open_cut(work, store, there, show)
     note(f"the unguarded cut: accuracy {open_cut.accuracy:.3f}, {open_cut.bytes:,.0f} bytes a sample")
-    study.sends = work.sends
+    study.sends = partial(_sends, work)
     before = _kept(store)
     known: dict[str, Tried] = {}
     for settings, found in before:
@@ -204,6 +204,12 @@ def _under(guard: str, seed: int) -> str:
 
 def _read(guard: str) -> Guard:
     return read_spec(guard, "guards", imports=False)  # type: ignore[no-any-return]
+
+
+def _sends(work: TuneWork, guard: Guard) -> float | None:
+    """One that cannot be built is not drawn for that."""
+    made = made_or_failed(partial(sends, work, guard))
+    return None if isinstance(made, Failed) else made
 
 
 def _counts(found: Tried) -> bool:

@@ -126,13 +126,6 @@ class TuneWork:
     def matrix(self, guard: Guard) -> Matrix:
         return Matrix(replace(self.spec, guards=(guard,)), self.loaded, Resources(self.device, self.lpips))
 
-    def sends(self, guard: Guard) -> float | None:
-        """Bytes of a sample as the untrained network sends it; None: the guard does not fit this plan."""
-        task = task_of(self.loaded.train, len(self.loaded.classes))
-        if why_unfit(self.spec.plan, task, guard, self.loaded.train.y) is not None:
-            return None
-        return cost(self.spec.plan.with_guard(guard), task).bytes
-
     def under(self, seed: int) -> "TuneWork":
         """The same under another seed."""
         if seed not in self._others:
@@ -176,6 +169,12 @@ def reference(work: TuneWork) -> Reference:
     rows = [row for one in matrix.forms[NoGuard()] if (row := _row(matrix, scene, one, marks, None)) is not None]
     facts = scene.facts
     return Reference(_accuracy(scene), facts["accuracy_chance"], message_bytes(facts), marks, rows, _curve(scene.run))
+
+
+@on_trial()
+def sends(work: TuneWork, guard: Guard) -> float | None:
+    """Bytes of a sample as the untrained network sends it; None: the guard does not fit this plan."""
+    return _costed(work, guard).bytes
 
 
 @on_trial()
