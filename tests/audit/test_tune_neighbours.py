@@ -136,7 +136,7 @@ def test_whether_fewer_bytes_would_serve_hangs_on_what_presses():
 
 def test_the_leader_is_within_the_budget_and_of_equals_the_one_that_sends_least():
     budget = Budget(leak=0.6, loss=6)
-    near = [tried("Gate(numbers=8)", 0.30, 0.3, 8.0), tried("Gate(numbers=16)", 0.31, 0.1, 16.0)]
+    near = [tried("Gate(numbers=8)", 0.30, 0.5, 8.0), tried("Gate(numbers=16)", 0.31, 0.1, 16.0)]
     far = tried("Gate(numbers=64)", 0.45, -0.2, 64.0)
     out = tried("TopK(share=0.1)", 0.0, 0.0, 2.0, why="over loss under other seeds")
     assert leading([out, far, *near[::-1]], budget)[0] is near[0]
@@ -160,6 +160,15 @@ def test_two_of_three_draws_are_beside_the_leader_and_the_third_is_of_the_kind_t
     assert [type(guard) for guard in drawn] == [Quantize, Gate, Gate, Gate, Quantize, Gate, Gate, Quantize]
     assert len(set(drawn)) == len(drawn)
     assert sum(getattr(drawn[1], name) != getattr(drawn[2], name) for name in ("numbers", "bits")) == 1
+
+
+def test_side_by_side_nobody_is_sent_where_another_is():
+    some = Study(kinds(["Gate"]), chains=False, budget=Budget(leak=0.6, loss=6), seed=0)
+    some.sends = lambda guard: guard.numbers * guard.bits / 8
+    number, guard = some.ask()
+    some.tell(number, tried(repr(guard), 0.3, 1.0, some.sends(guard)))
+    (_, one), (_, other) = some.ask(), some.ask()
+    assert one != other
 
 
 def test_of_kinds_tried_as_seldom_that_which_came_nearest_to_the_budget_is_drawn():
