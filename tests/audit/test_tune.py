@@ -99,6 +99,13 @@ def test_a_drawn_number_stands_in_a_plan_with_three_digits_and_within_its_ends()
     assert Between(1, 8).rounded(3.4) == 3
 
 
+def test_values_along_a_setting_go_from_end_to_end():
+    assert Between(2.0, 128.0, log=True).along(4) == [2.0, 8.0, 32.0, 128.0]
+    assert Between(1, 4).along(9) == [1, 2, 3, 4], "whole numbers, each once"
+    assert OneOf("a", "b", "c").along(2) == ["a", "b", "c"]
+    assert Between(2.0, 128.0, log=True).place(16.0) == pytest.approx(0.5) == OneOf("a", "b", "c").place("b")
+
+
 class First:
     """Draws the first of everything, or what it was told."""
 
