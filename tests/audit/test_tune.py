@@ -17,7 +17,7 @@ from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.store import ResultStore
 from cutlayer.audit.tune import files, run, study
 from cutlayer.audit.tune.budget import Budget, cost, refuse_contradiction, refuse_impossible
-from cutlayer.audit.tune.front import Checked, beaten, chosen, front, waiting, what_binds
+from cutlayer.audit.tune.front import Checked, beaten, chosen, front, waiting, what_binds, why_chosen
 from cutlayer.audit.tune.run import Here, Search, search
 from cutlayer.audit.tune.space import draw, firsts, kinds
 from cutlayer.audit.tune.study import Study
@@ -435,6 +435,31 @@ def test_a_choice_that_fails_its_check_is_no_choice(tmp_path):
     word = Checked("D", 0.45, None, 1.0, 90.0, 100, 0.4, 0.88, "Decoder()", "weakens", {"leak": 1.25}, 0.15)
     data = files.as_data(Plan(), Budget(leak=0.2), found, [word], {"search": 0, "check": [1]}, "cutlayer tune")
     assert data["chosen"] is None and "under other seeds and all attacks: --leak 0.45" in data["binds"][0]
+
+
+@pytest.mark.parametrize("kept", ["Quantize(bits=4)", "Quantize(bits=2)", None])
+def test_where_the_last_word_refuses_what_was_read_those_that_wait_are_asked(monkeypatch, loaded, plan, kept):
+    some = [
+        tried("Quantize(bits=4)", 0.1, 1.0, 40.0),
+        tried("Quantize(bits=2)", 0.2, 1.5, 20.0, stage="reader")._replace(why=None),
+        tried("Quantize(bits=1)", 0.2, 1.5, 10.0, stage="reader"),
+    ]
+
+    def judged(one, budget, result):
+        missed = {} if one.guard == kept else {"leak": 1.0}
+        return Checked(one.guard, 0.3, None, 1.0, 40.0, 100, 0.4, 0.8, None, "blunts", missed, one.leak)
+
+    monkeypatch.setattr(run, "judged", judged)
+    monkeypatch.setattr(run, "audit", lambda *given: None)
+    budget, check = Budget(leak=0.25, loss=2), run.Check([FULL])
+    found = run.last_word(plan, loaded, budget, some, check, None, None, print)
+    asked = [word.guard for word, _ in found]
+    assert asked == ["Quantize(bits=4)", "Quantize(bits=2)"][: 1 if kept == "Quantize(bits=4)" else 2]
+    if kept == "Quantize(bits=2)":
+        assert "refused by the last word" in why_chosen(some[1], some, budget)
+    assert run.last_word(plan, loaded, budget, some[1:], check, None, None, print) == [], (
+        "it has no choice to begin with"
+    )
 
 
 # ------------------------------------------------------------------ the command

@@ -49,6 +49,8 @@ def chosen(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
 def why_chosen(pick: Tried, tried: Sequence[Tried], budget: Budget) -> str:
     """By which rule, out of how many, and whether the next one is really behind it."""
     keeping = chosen(tried, budget)
+    if pick not in keeping:
+        return "those that the full attack has read in the search were refused by the last word"
     if len(keeping) < 2:
         return "no other that the full attack has read keeps to the budget in the search"
     said = f"of {len(keeping)} that keep to the budget in the search it has {budget.rule()}"

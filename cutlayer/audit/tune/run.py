@@ -262,9 +262,12 @@ def last_word(
     plan: Plan, loaded: Loaded, budget: Budget, tried: Sequence[Tried], check: Check, resources: Resources,
     where: Where | None, show: Callable[[Shown], None], note: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[Checked, Audit]]:  # fmt: skip
-    """Audit what was chosen; where it does not keep to its budgets, the next, until one does or enough were asked."""
+    """Audit what was chosen; where it does not keep to its budgets, the next, until one does or enough were asked.
+
+    After those that the full attack has read come those that wait for it: the audit has that attack, too."""
     found: list[tuple[Checked, Audit]] = []
-    for one in chosen(tried, budget)[: check.candidates]:
+    best = chosen(tried, budget)
+    for one in [*best, *(waiting(tried, budget) if best else ())][: check.candidates]:
         guard = _read(one.guard)
         note(f"the last word on {one.guard}: every attack, seeds {', '.join(map(str, check.seeds))}")
         wanted = AuditSpec(
