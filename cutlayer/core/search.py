@@ -6,7 +6,7 @@ searched says so: `search = Fixed("it has no setting")`.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from math import floor, log10
+from math import exp, floor, log, log10
 from typing import Any
 
 DIGITS = 3  # of a number that is drawn: more would be noise in the text of a plan
@@ -39,6 +39,17 @@ class Between:
         digits = DIGITS - 1 - floor(log10(abs(value))) if value else 0
         return min(self.high, max(self.low, round(value, digits)))
 
+    def along(self, points: int) -> list[float]:
+        """So many values from end to end, evenly; fewer where whole numbers coincide."""
+        low, high = (log(self.low), log(self.high)) if self.log else (self.low, self.high)
+        places = [low + (high - low) * step / (points - 1) for step in range(points)]
+        return list(dict.fromkeys(self.rounded(exp(place) if self.log else place) for place in places))
+
+    def place(self, value: float) -> float:
+        """0 at the low end, 1 at the high one."""
+        low, high, here = (log(one) if self.log else one for one in (self.low, self.high, value))
+        return (here - low) / (high - low)
+
     def __contains__(self, value: Any) -> bool:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
@@ -56,6 +67,12 @@ class OneOf:
 
     def ends(self) -> tuple[Any, ...]:
         return self.values
+
+    def along(self, points: int) -> list[Any]:
+        return list(self.values)
+
+    def place(self, value: Any) -> float:
+        return self.values.index(value) / (len(self.values) - 1)
 
     def __contains__(self, value: Any) -> bool:
         return value in self.values

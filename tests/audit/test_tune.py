@@ -17,7 +17,7 @@ from cutlayer.audit.spec import AuditSpec
 from cutlayer.audit.store import ResultStore
 from cutlayer.audit.tune import files, run, study
 from cutlayer.audit.tune.budget import Budget, cost, refuse_contradiction, refuse_impossible
-from cutlayer.audit.tune.front import Checked, beaten, chosen, front, waiting, what_binds
+from cutlayer.audit.tune.front import Checked, beaten, chosen, front, waiting, what_binds, why_chosen
 from cutlayer.audit.tune.run import Here, Search, search
 from cutlayer.audit.tune.space import draw, firsts, kinds
 from cutlayer.audit.tune.study import Study
@@ -97,6 +97,13 @@ def test_a_drawn_number_stands_in_a_plan_with_three_digits_and_within_its_ends()
     assert Between(0.001, 1.0, log=True).rounded(0.00123456) == 0.00123
     assert Between(2.0, 128.0).rounded(127.9999) == 128.0
     assert Between(1, 8).rounded(3.4) == 3
+
+
+def test_values_along_a_setting_go_from_end_to_end():
+    assert Between(2.0, 128.0, log=True).along(4) == [2.0, 8.0, 32.0, 128.0]
+    assert Between(1, 4).along(9) == [1, 2, 3, 4], "whole numbers, each once"
+    assert OneOf("a", "b", "c").along(2) == ["a", "b", "c"]
+    assert Between(2.0, 128.0, log=True).place(16.0) == pytest.approx(0.5) == OneOf("a", "b", "c").place("b")
 
 
 class First:
@@ -309,6 +316,7 @@ def searched(store, there, loaded, plan, trials=6, budget=None):
 def test_a_tune_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, loaded, plan):
     whole = searched(ResultStore(), there := Planned(), loaded, plan)
     assert len(whole.tried) == 6 and len(set(there.asked)) == len(there.asked), "nothing is tried twice"
+    assert there.asked[:3] == [f"Quantize(bits={bits})" for bits in (8, 3, 5)], "the usual one, and then by bytes"
     assert ["seed" in name for name in there.asked].index(True) == 6, "then the leaders under other seeds"
     assert there.asked[-1].startswith("the full attack"), "which comes last"
     folder = tmp_path / "cells"
@@ -320,8 +328,10 @@ def test_a_tune_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, loaded, 
     assert rest.asked == there.asked[7:], "only what is missing is tried"
 
 
-def test_the_full_attack_reads_on_until_enough_keep_to_the_budget(loaded, plan):
-    """Of six that were trained two; where it finds more than the budget allows others get a turn, four at most."""
+def test_the_full_attack_reads_on_until_enough_keep_to_the_budget(loaded, plan, monkeypatch):
+    """One of three that were trained; where it finds more than the budget allows others get a turn, twice as many at
+    most."""
+    monkeypatch.setattr(run, "TRIALS_A_FINALIST", 3)
 
     class Fails(Planned):
         def whole(self, found):
@@ -388,17 +398,6 @@ def test_noise_of_few_samples_is_left_to_a_guard_and_a_point_at_least():
     assert noise(0.5, 50) == pytest.approx(10.0), "a standard error of the difference of two such accuracies"
 
 
-def test_every_third_draw_is_of_the_kind_that_was_tried_least():
-    these = kinds(["Quantize", "TopK"])
-    some = Study(these, chains=False, budget=Budget(leak=0.4), seed=0)
-    for place in range(2):
-        number, guard = some.ask()
-        assert isinstance(guard, these[place].made)
-        some.tell(number, Tried(repr(guard), "reader", "out", 0.5 if place else 0.9, 1.0, 1.0, 1, 0.8))
-    nearest = some.ask()[1]
-    assert isinstance(nearest, these[1].made), "of two tried as often, that which came nearest to the budget"
-
-
 def test_a_guard_that_fails_elsewhere_is_told_and_the_others_go_on(loaded, plan):
     class Lost(Planned):
         def answer(self, guard):
@@ -436,6 +435,31 @@ def test_a_choice_that_fails_its_check_is_no_choice(tmp_path):
     word = Checked("D", 0.45, None, 1.0, 90.0, 100, 0.4, 0.88, "Decoder()", "weakens", {"leak": 1.25}, 0.15)
     data = files.as_data(Plan(), Budget(leak=0.2), found, [word], {"search": 0, "check": [1]}, "cutlayer tune")
     assert data["chosen"] is None and "under other seeds and all attacks: --leak 0.45" in data["binds"][0]
+
+
+@pytest.mark.parametrize("kept", ["Quantize(bits=4)", "Quantize(bits=2)", None])
+def test_where_the_last_word_refuses_what_was_read_those_that_wait_are_asked(monkeypatch, loaded, plan, kept):
+    some = [
+        tried("Quantize(bits=4)", 0.1, 1.0, 40.0),
+        tried("Quantize(bits=2)", 0.2, 1.5, 20.0, stage="reader")._replace(why=None),
+        tried("Quantize(bits=1)", 0.2, 1.5, 10.0, stage="reader"),
+    ]
+
+    def judged(one, budget, result):
+        missed = {} if one.guard == kept else {"leak": 1.0}
+        return Checked(one.guard, 0.3, None, 1.0, 40.0, 100, 0.4, 0.8, None, "blunts", missed, one.leak)
+
+    monkeypatch.setattr(run, "judged", judged)
+    monkeypatch.setattr(run, "audit", lambda *given: None)
+    budget, check = Budget(leak=0.25, loss=2), run.Check([FULL])
+    found = run.last_word(plan, loaded, budget, some, check, None, None, print)
+    asked = [word.guard for word, _ in found]
+    assert asked == ["Quantize(bits=4)", "Quantize(bits=2)"][: 1 if kept == "Quantize(bits=4)" else 2]
+    if kept == "Quantize(bits=2)":
+        assert "refused by the last word" in why_chosen(some[1], some, budget)
+    assert run.last_word(plan, loaded, budget, some[1:], check, None, None, print) == [], (
+        "it has no choice to begin with"
+    )
 
 
 # ------------------------------------------------------------------ the command

@@ -1,9 +1,10 @@
 """Tune against a full grid on digits: within 0.02 SSIM and a point of its best, in a quarter of its time.
 
-Settings, and the rule that chooses (`Budget.used`, the same for search and grid), were fixed before any of these
-seeds was run. Both choices are trained and attacked again under seeds that neither has seen: the best of 29 points,
-each trained once, is partly the luckiest. Time is CPU time of one thread, so other work on the machine hardly changes
-it; the unguarded cut of the search's own seed, which both need, is counted on neither side.
+Settings, and what is best (`Budget.used`, the same for search and grid), were fixed before any of these seeds was
+run. Of the grid that is the plain minimum, of the search whatever it chooses. Both choices are trained and attacked
+again under seeds that neither has seen: the best of 29 points, each trained once, is partly the luckiest. Time is CPU
+time of one thread, so other work on the machine hardly changes it; the unguarded cut of the search's own seed, which
+both need, is counted on neither side.
 
 Rows are kept in runs/tune-grid as they come, so a test that was stopped goes on.
 """
@@ -13,7 +14,6 @@ import os
 import time
 from dataclasses import replace
 from itertools import product
-from math import exp, log
 from pathlib import Path
 from statistics import mean
 
@@ -29,7 +29,6 @@ from cutlayer.audit.tune.run import REFERENCE, Here, search
 from cutlayer.audit.tune.space import kinds
 from cutlayer.audit.tune.study import Study
 from cutlayer.audit.tune.trial import Reference, Tried, TuneWork, attempt, finish, readings, reference
-from cutlayer.core.search import OneOf
 from cutlayer.core.spec import spec as read_spec
 from cutlayer.data import Digits
 from cutlayer.nets import MnistNet
@@ -44,8 +43,8 @@ POINTS = 4  # of the grid along a setting; 3 where a guard has two
 BUDGET = Budget(leak=0.6, loss=6)
 TRIALS = 10
 OPEN = Budget(leak=1.0, loss=100)  # nothing is ruled out
-SEEDS = (11, 12, 13)
-FRESH = (101, 102, 103)  # of neither search nor grid
+SEEDS = (21, 22, 23)
+FRESH = (201, 202, 203)  # of neither search nor grid
 SSIM, POINT, TIME = 0.02, 0.01, 0.25  # the bar
 
 
@@ -61,35 +60,11 @@ def digits(budget, seed):
     return TuneWork(spec, plan.data.load(), budget)
 
 
-def along(one, points):
-    if isinstance(one, OneOf):
-        return list(one.values)
-    ends = (log(one.low), log(one.high)) if one.log else (one.low, one.high)
-    places = [ends[0] + (ends[1] - ends[0]) * step / (points - 1) for step in range(points)]
-    return list(dict.fromkeys(one.rounded(exp(place) if one.log else place) for place in places))
-
-
 def grid():
     for kind in kinds(KINDS):
         names, spaces = zip(*kind.space, strict=True)
-        for values in product(*(along(one, POINTS if len(spaces) == 1 else 3) for one in spaces)):
-            settings = {f"{kind.name}.{name}": value for name, value in zip(names, values, strict=True)}
-            yield kind.draw(_Told(settings), "")
-
-
-class _Told:
-    """Draws what it was told."""
-
-    def __init__(self, settings):
-        self.settings = settings
-
-    def suggest_categorical(self, name, choices):
-        return self.settings[name]
-
-    def suggest_int(self, name, low, high, *, log=False):
-        return self.settings[name]
-
-    suggest_float = suggest_int
+        for values in product(*(one.along(POINTS if len(spaces) == 1 else 3) for one in spaces)):
+            yield replace(kind.plain, **dict(zip(names, values, strict=True)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -99,7 +74,7 @@ def test_tune_comes_near_the_best_of_a_grid_in_a_quarter_of_its_time(seed):
     run = {"seed": seed, "open_cut": _open_cut(seed).accuracy, "tune": found["tried"]}
     run["grid"] = [row["tried"] for row in rows]
     run["cpu_seconds"] = {"tune": round(found["cpu"], 1), "grid": round(sum(row["cpu"] for row in rows), 1)}
-    run["chosen"] = {name: chosen(_tried(run[name]), BUDGET)[0].guard for name in ("tune", "grid")}
+    run["chosen"] = {"tune": chosen(_tried(run["tune"]), BUDGET)[0].guard, "grid": _best(run["grid"])}
     run["meeting"] = {name: sum(meets(one, BUDGET) for one in _tried(run[name])) for name in ("tune", "grid")}
     run["fresh"] = {name: _afresh(guard) for name, guard in run["chosen"].items()}
     _record(run)
@@ -107,6 +82,12 @@ def test_tune_comes_near_the_best_of_a_grid_in_a_quarter_of_its_time(seed):
     ours, best = (run["fresh"][name] for name in ("tune", "grid"))
     assert ours["ssim"] <= best["ssim"] + SSIM, run["chosen"]
     assert ours["accuracy"] >= best["accuracy"] - POINT, run["chosen"]
+
+
+def _best(rows):
+    """As each was found in its one training."""
+    meeting = [one for one in _tried(rows) if meets(one, BUDGET)]
+    return min(meeting, key=lambda one: BUDGET.used(one._asdict())).guard
 
 
 def _searched(seed):

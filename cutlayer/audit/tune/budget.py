@@ -66,6 +66,17 @@ class Budget:
             return None
         return sum(value / self._worth(name) for name, value in zip(weighed, known, strict=True))
 
+    def asks_for_less(self, found: "Mapping[str, float | None]") -> bool:
+        """Whether a message of fewer bytes might serve it better: it is over a limit that those are good for, or what
+        it leaks takes more of the budget than what it loses."""
+        missed = self.over(found)
+        if not missed:
+            leak, loss = (
+                self.used({"leak": 0.0, "loss": 0.0, name: found.get(name) or 0.0}) or 0.0 for name in WHOLE
+            )
+            return leak >= loss
+        return set(missed) != {"loss"}
+
     def rule(self) -> str:
         """The same in words."""
         match [name for name in WHOLE if getattr(self, name) is not None]:

@@ -1,6 +1,6 @@
 """From what was tried to an answer: the front, the choice, and what binds where nothing keeps to its budgets."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import hypot
 from statistics import mean
@@ -11,9 +11,11 @@ from ..result import Audit
 from ..rows import Row
 from ..verdicts import verdict
 from .budget import NAMES, Budget, option
-from .trial import Tried, message_bytes
+from .neighbours import pooled
+from .trial import NOISE, Tried, message_bytes
 
 FIGURES = ("leak", "loss", "bytes")
+LEAK_NOISE = 0.01  # shares that are nearer than this are the same
 
 
 def front(tried: Sequence[Tried]) -> list[Tried]:
@@ -41,12 +43,14 @@ def meets(one: Tried, budget: Budget) -> bool:
 
 def chosen(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
     """Those that keep to every budget; the one that uses the least of it first (`Budget.used`)."""
-    return _ranked((one for one in tried if meets(one, budget)), budget)
+    return _ranked([one for one in tried if meets(one, budget)], tried, budget)
 
 
 def why_chosen(pick: Tried, tried: Sequence[Tried], budget: Budget) -> str:
     """By which rule, out of how many, and whether the next one is really behind it."""
     keeping = chosen(tried, budget)
+    if pick not in keeping:
+        return "those that the full attack has read in the search were refused by the last word"
     if len(keeping) < 2:
         return "no other that the full attack has read keeps to the budget in the search"
     said = f"of {len(keeping)} that keep to the budget in the search it has {budget.rule()}"
@@ -56,6 +60,8 @@ def why_chosen(pick: Tried, tried: Sequence[Tried], budget: Budget) -> str:
     apart = (budget.used(after._asdict()) or 0.0) - (budget.used(pick._asdict()) or 0.0)
     doubt = budget.used({"leak": 0.0, "loss": hypot(pick.doubt or 0.0, after.doubt or 0.0)}) or 0.0
     close = ", and other trainings could turn that round" if apart < doubt else ""
+    if apart < 0:
+        close = ", whose own figures are better, but not as settings beside it have it"
     return f"{said}; next is {after.guard}{close}"
 
 
@@ -64,17 +70,42 @@ def waiting(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
     none of them beats in leak, loss and bytes, and then the others."""
     waits = [one for one in tried if one.waits]
     first = [one for one in waits if not any(_beats(other, one) for other in waits)]
-    return _ranked(first, budget) + _ranked((one for one in waits if one not in first), budget)
+    rest = [one for one in waits if one not in first]
+    return [one for those in (first, rest) for one in _promising(those, tried, budget)]
 
 
-def _ranked(those: Iterable[Tried], budget: Budget) -> list[Tried]:
+def leading(tried: Sequence[Tried], budget: Budget) -> list[Tried]:
+    """Beside whom to look for a better one: those that nothing ruled out, the most promising first; where there are
+    none, those that were trained, the nearest to the budget first."""
+    left = [one for one in tried if one.why is None and (one.waits or one.whole)]
+    trained = [one for one in tried if one.stage not in ("fit", "cost") and not one.failed]
+    return _promising(left, tried, budget) or sorted(
+        trained, key=lambda one: sum(budget.over(one._asdict()).values()) + one.ended_early
+    )
+
+
+def _promising(those: Sequence[Tried], tried: Sequence[Tried], budget: Budget) -> list[Tried]:
+    """Of those that no single training tells from the first, the one that sends least comes first: fewer bytes are
+    certain, and bound what any attacker reads."""
+    if not (ranked := _ranked(those, tried, budget)):
+        return []
+    known = pooled(tried)
+    alike = (budget.used({"leak": LEAK_NOISE, "loss": NOISE / 2}) or 0.0) + _key(known[ranked[0].guard], budget)[0]
+    return sorted(
+        ranked, key=lambda one: (one.bytes or 0.0) if _key(known[one.guard], budget)[0] <= alike else float("inf")
+    )
+
+
+def _ranked(those: Sequence[Tried], tried: Sequence[Tried], budget: Budget) -> list[Tried]:
+    """By what they leak and lose as settings beside them have it."""
+    known = pooled(tried)
+    return sorted(those, key=lambda one: _key(known[one.guard], budget))
+
+
+def _key(one: Tried, budget: Budget) -> tuple[float, float]:
     """Two decimals of a leak are told apart; of equals the better accuracy comes first."""
-
-    def key(one: Tried) -> tuple[float, float]:
-        found = {"leak": round(one.leak or 0.0, 2), "loss": one.loss}
-        return budget.used(found) or 0.0, one.loss or 0.0
-
-    return sorted(those, key=key)
+    found = {"leak": round(one.leak or 0.0, 2), "loss": one.loss}
+    return budget.used(found) or 0.0, one.loss or 0.0
 
 
 def beaten(one: Tried, tried: Sequence[Tried]) -> bool:

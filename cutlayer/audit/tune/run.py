@@ -20,12 +20,12 @@ from ..store import ResultStore
 from .budget import Budget
 from .front import Checked, beaten, chosen, judged, meets, told, waiting
 from .study import Study
-from .trial import Reference, Tried, TuneWork, again, attempt, finish, over_seeds, reference
+from .trial import Reference, Tried, TuneWork, again, attempt, finish, over_seeds, reference, sends
 
 MOST_ASKED = 12  # times the trials: draws that cost nothing, because they do not fit or were tried before
-TRIALS_A_FINALIST = 6  # one of so many that were trained meets the full attack, and two at least
-LEADERS = 2  # are trained under other seeds, and whoever leads then, until those who lead were
-ROUNDS = 3  # of that, at most
+TRIALS_A_FINALIST = 6  # one of so many that were trained meets the full attack, and one at least
+LEADERS = 1  # is trained under other seeds, and whoever leads then, until the one who leads was
+ROUNDS = 2  # of that, at most
 OTHER_SEEDS = (1001, 1002)  # further on than the one of the search; those of the last word are near to it
 REFERENCE = "the unguarded cut"
 
@@ -80,6 +80,7 @@ def search(
     """
     open_cut = _open_cut(work, store, there, show)
     note(f"the unguarded cut: accuracy {open_cut.accuracy:.3f}, {open_cut.bytes:,.0f} bytes a sample")
+    study.sends = partial(_sends, work)
     before = _kept(store)
     known: dict[str, Tried] = {}
     for settings, found in before:
@@ -110,7 +111,7 @@ def search(
             ended += _counts(found)
             note(f"{ended} of {trials}  {told(found)}")
         show(Shown(ended, trials, there.running()))
-    finals = _Finals(work, store, there, open_cut, max(2, trials // TRIALS_A_FINALIST), known, show, note)
+    finals = _Finals(work, store, there, open_cut, max(1, trials // TRIALS_A_FINALIST), known, show, note)
     finals.confirm(waiting)
     finals.read()
     finals.confirm(chosen)
@@ -205,6 +206,12 @@ def _read(guard: str) -> Guard:
     return read_spec(guard, "guards", imports=False)  # type: ignore[no-any-return]
 
 
+def _sends(work: TuneWork, guard: Guard) -> float | None:
+    """One that cannot be built is not drawn for that."""
+    made = made_or_failed(partial(sends, work, guard))
+    return None if isinstance(made, Failed) else made
+
+
 def _counts(found: Tried) -> bool:
     """Whether it was trained: what is ruled out before costs next to nothing."""
     return found.stage not in ("fit", "cost")
@@ -255,9 +262,12 @@ def last_word(
     plan: Plan, loaded: Loaded, budget: Budget, tried: Sequence[Tried], check: Check, resources: Resources,
     where: Where | None, show: Callable[[Shown], None], note: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[Checked, Audit]]:  # fmt: skip
-    """Audit what was chosen; where it does not keep to its budgets, the next, until one does or enough were asked."""
+    """Audit what was chosen; where it does not keep to its budgets, the next, until one does or enough were asked.
+
+    After those that the full attack has read come those that wait for it: the audit has that attack, too."""
     found: list[tuple[Checked, Audit]] = []
-    for one in chosen(tried, budget)[: check.candidates]:
+    best = chosen(tried, budget)
+    for one in [*best, *(waiting(tried, budget) if best else ())][: check.candidates]:
         guard = _read(one.guard)
         note(f"the last word on {one.guard}: every attack, seeds {', '.join(map(str, check.seeds))}")
         wanted = AuditSpec(

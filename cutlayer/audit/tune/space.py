@@ -1,12 +1,13 @@
 """What is searched: guards as they are typed, alone and two in a chain, with the settings their classes name."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from ...core.expand import expanded
-from ...core.search import Between, Fixed, OneOf, Space, space_of
+from ...core.search import Between, Fixed, OneOf, Space
+from ...core.search import space_of as space_of_class
 from ...core.spec import find, parsed, spec
 from ...guards import Chain, Guard, NoGuard, every
 
@@ -68,7 +69,7 @@ def _kind(text: str) -> Kind:
 
 
 def of_class(made: type[Guard], name: str | None = None) -> Kind:
-    space: Space = space_of(made)
+    space: Space = space_of_class(made)
     try:
         plain: Guard | None = made.usual()
     except (TypeError, ValueError, NotImplementedError):
@@ -89,6 +90,43 @@ def draw(trial: Draw, those: Sequence[Kind], chains: bool) -> Guard:
     if then == NOTHING:
         return guard
     return Chain(guard, by_name[then].draw(trial, "then "))
+
+
+class _Told:
+    """Draws what it was told."""
+
+    def __init__(self, settings: Mapping[str, Any]):
+        self._settings = settings
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any:
+        return self._settings[name]
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
+        return self._settings[name]  # type: ignore[no-any-return]
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
+        return self._settings[name]  # type: ignore[no-any-return]
+
+
+def built(settings: Mapping[str, Any], those: Sequence[Kind], chains: bool) -> Guard:
+    """The guard that has these settings; ValueError where `draw` raises it."""
+    return draw(_Told(settings), those, chains)
+
+
+def guards_in(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which guards they are settings of."""
+    return settings.get("guard"), settings.get("then")
+
+
+def space_of(settings: Mapping[str, Any], those: Sequence[Kind]) -> dict[str, Between | OneOf]:
+    """By the names that settings have here, what may be tried for each."""
+    by_name = {kind.name: kind for kind in those}
+    return {
+        f"{place}{kind.name}.{name}": one
+        for place, chosen in zip(("", "then "), guards_in(settings), strict=True)
+        if (kind := by_name.get(chosen)) is not None
+        for name, one in kind.space
+    }
 
 
 def firsts(those: Sequence[Kind], chains: bool) -> list[dict[str, Any]]:

@@ -172,6 +172,12 @@ def reference(work: TuneWork) -> Reference:
 
 
 @on_trial()
+def sends(work: TuneWork, guard: Guard) -> float | None:
+    """Bytes of a sample as the untrained network sends it; None: the guard does not fit this plan."""
+    return _costed(work, guard).bytes
+
+
+@on_trial()
 def attempt(work: TuneWork, guard: Guard, open_cut: Reference) -> Tried:
     """Try one guard, a stage at a time, up to what two cheap readers make of it."""
     found = _costed(work, guard)
