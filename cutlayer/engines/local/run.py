@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ...core.draws import steps_still
 from ...core.message import Handler, Watcher, through
 from ...core.seeds import derive
 from ...core.state import State, unfix
@@ -90,7 +91,8 @@ class LocalRun:
         self._why_eager = why_not_captured(plan, self.device, watched)
         self.captured = CapturedSteps(self.server, self.ledger) if self._why_eager is None else None
         # Merged rounds leave a client out whose numbers are lost, before the server learns from them.
-        plain: Learn = learn if plan.rounds.merges else partial(learn, late=True)
+        unwatched = not (watched or self.server.watchers) and steps_still(self.server.optimizer)
+        plain: Learn = partial(learn, late=not plan.rounds.merges, unwatched=unwatched)
         uplink = Uplink(through([self.ledger], wrap(door)), self.ledger, learn=self.captured or plain)
         held_out, spares = {"validate": parts.val, "test": parts.test}, list[Seat]()
         self.clients = ClientPool(
