@@ -5,14 +5,13 @@ Only layers are trusted that are known by their very type, torch's below and our
 only while nothing hangs on them: hooks may do anything.
 """
 
-from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.nn.modules import module as torchs
+from torch.utils.hooks import RemovableHandle
 
 STILL: frozenset[type] = frozenset(
     (
@@ -32,12 +31,34 @@ _OF_ONE = attrgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", 
 _HOOKS, _AFTER = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
 
 
-class _Known(NamedTuple):
+class _Known:
     """A network of such layers, and where it would show that it is another one by now."""
 
-    empty: tuple[dict[Any, Any], ...]  # hooks, and the parts of layers that have none
-    parts: tuple[tuple[dict[str, Any], tuple[Any, ...]], ...]  # of the others
-    parameters: tuple[nn.Parameter, ...]
+    __slots__ = ("handles", "hooks", "leaves", "parameters", "parts")
+
+    def __init__(self, inside: list[nn.Module]):
+        self.handles: int | None = None  # how many hooks there had ever been when none hung here
+        self.hooks = (*_FOR_ALL, *(hooks for one in inside for hooks in _OF_ONE(one)))
+        self.parameters = tuple(one._parameters for one in inside if one._parameters)
+        self.leaves = tuple(one._modules for one in inside if not one._modules)
+        self.parts = tuple((one._modules, tuple(one._modules.values())) for one in inside if one._modules)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has the parts that were looked at, and no others."""
+        return not any(self.leaves) and all(tuple(parts.values()) == before for parts, before in self.parts)
+
+    @property
+    def has_hooks(self) -> bool:
+        """To look at all of them takes half as long as to seed a step: not before one more was made somewhere."""
+        handles = getattr(RemovableHandle, "next_id", None)
+        if handles is not None and handles == self.handles:
+            return False
+        parameters = [p for own in self.parameters for p in own.values() if p is not None]
+        if any(self.hooks) or any(map(_HOOKS, parameters)) or any(map(_AFTER, parameters)):
+            return True
+        self.handles = handles
+        return False
 
 
 _known: WeakKeyDictionary[nn.Module, _Known | None] = WeakKeyDictionary()
@@ -47,17 +68,11 @@ def is_still(network: nn.Module) -> bool:
     """Whether neither its forward nor its backward pass can draw. Asked at every step: what it is made of is kept."""
     try:
         known = _known[network]
+        if known is not None and not known.is_whole:
+            known = _known[network] = _walked(network)
     except KeyError:
         known = _known[network] = _walked(network)
-    if known is None or any(known.empty):
-        return False
-    if any(map(_HOOKS, known.parameters)) or any(map(_AFTER, known.parameters)):
-        return False
-    for parts, before in known.parts:
-        if tuple(parts.values()) != before:
-            del _known[network]
-            return is_still(network)
-    return True
+    return known is not None and not known.has_hooks
 
 
 def steps_still(optimizer: torch.optim.Optimizer | None) -> bool:
@@ -70,18 +85,10 @@ def steps_still(optimizer: torch.optim.Optimizer | None) -> bool:
 
 def _walked(network: nn.Module) -> _Known | None:
     inside = list(network.modules())
-    if not all(map(_is_trusted, inside)):
-        return None
-    empty = [*_FOR_ALL, *(hooks for one in inside for hooks in _OF_ONE(one)), *_parts(inside, False)]
-    parts = [(one, tuple(one.values())) for one in _parts(inside, True)]
-    return _Known(tuple(empty), tuple(parts), tuple(network.parameters()))
+    return _Known(inside) if all(map(_is_trusted, inside)) else None
 
 
 def _is_trusted(module: nn.Module) -> bool:
     kind = type(module)
     known = kind in STILL or kind.__dict__.get("draws_nothing", False)  # what a subclass does its base cannot say
     return bool(known) and "forward" not in module.__dict__
-
-
-def _parts(inside: list[nn.Module], some: bool) -> Iterator[dict[str, Any]]:
-    return (one._modules for one in inside if bool(one._modules) == some)

@@ -109,6 +109,22 @@ def test_a_part_that_is_replaced_is_looked_at():
     assert not is_still(other)
 
 
+def test_a_parameter_that_is_replaced_is_looked_at():
+    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    assert is_still(network)
+    network[0].weight = nn.Parameter(torch.ones(4, 4))
+    assert is_still(network)
+    network[0].weight.register_hook(lambda gradient: None)
+    assert not is_still(network)
+
+
+def test_a_layer_that_is_parametrised_is_another_one():
+    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    assert is_still(network)
+    nn.utils.parametrize.register_parametrization(network[0], "weight", nn.Dropout())
+    assert not is_still(network)
+
+
 def test_a_forward_of_its_own_is_not_trusted():
     layer = nn.Linear(4, 4)
     layer.forward = lambda x: x + torch.rand_like(x)

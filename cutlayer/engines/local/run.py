@@ -20,6 +20,7 @@ from ...training.batches import task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
+from ...training.device import keep_pages
 from ...training.enough import refuse_small_batches, refuse_too_few
 from ...training.faster import AS_ALWAYS, Faster
 from ...training.fused_wave import Fusion
@@ -72,6 +73,7 @@ class LocalRun:
         self.parts, self.device = parts, torch.device(device)
         self.task = task_of(parts.private, classes)
         refuse_broken_net(plan.net, self.task)
+        keep_pages()
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
         counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
         counts |= {"the validation data": len(parts.val), "the test data": len(parts.test)}
