@@ -199,7 +199,7 @@ def _in_process(net: Net, task: Task, *, steps: int, goal: float) -> Measured:
         optimizer.step()
         optimizer.zero_grad()
 
-    split, plain = _alternate(lambda: learn(client, batch), unsplit, steps)
+    split, plain = _alternate(lambda: learn(client, batch, unwatched=True), unsplit, steps)
     same = all(torch.equal(a, b) for a, b in zip(client.split.head.parameters(), whole[0].parameters(), strict=True))
     if not same:
         raise RuntimeError("split and unsplit weights differ: the times cannot be compared")

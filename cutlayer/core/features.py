@@ -48,6 +48,8 @@ def on_the_way(beside: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class Unchanged(nn.Module):
     """A part that does nothing, whatever is beside z."""
 
+    draws_nothing = True
+
     def forward(self, z: Tensor, **beside: Tensor) -> Tensor:
         return z
 

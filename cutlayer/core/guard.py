@@ -28,6 +28,8 @@ class GuardModule(nn.Module):
     `packed` are the bytes that the last `seen` may travel in (codecs.Prepared), where the guard knows them.
     """
 
+    draws_nothing = True  # this one: what a guard of another type does it cannot say
+
     def __init__(self) -> None:
         super().__init__()
         self.notes: dict[str, Any] = {}

@@ -72,6 +72,11 @@ class Remote:
         finally:
             self._watchers = before
 
+    @property
+    def watched_now(self) -> bool:
+        """Whether somebody of the client's own looks at what is sent."""
+        return bool(self._watchers)
+
     def next_step(self) -> int:
         return next(self._steps)
 

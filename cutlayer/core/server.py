@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .bodies import Bodies
+from .draws import is_still
 from .errors import ProtocolError
 from .input_first import input_first
 from .message import Kind, Message, Watcher, through
@@ -89,10 +90,12 @@ class Server:
         self.pending.drop(client)
 
     def _computed(self, message: Message) -> tuple[Tensor, Tensor]:
-        """(z, what the body makes of it), in training mode, under the seed of this step."""
+        """(z, what the body makes of it), in training mode, under the seed of this step where it can draw."""
         z, body = message["z"].detach().requires_grad_(), self.bodies.of(message.client)
         if not body.training:  # every step comes here, and a deep network takes its time to be told
             body.train()
+        if is_still(body):
+            return z, body(z, **message.beside)
         with seeded(derive(self.seed, "server", message.client, message.step), self._device):
             return z, body(z, **message.beside)
 

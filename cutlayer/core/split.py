@@ -73,6 +73,8 @@ def each(rows: Tensor, index: Tensor | None) -> Tensor:
 class UShapedNetwork(Split):
     """The labels stay home: features come back and the client finishes."""
 
+    draws_nothing = True  # but for its parts
+
     def forward(self, batch: Batch, server: Remote) -> Output:
         (seen, penalty, rows, _), beside = self.guarded(batch)
         u = each(server.body(seen, self.guard.packed, beside), self.guard.answers(seen, rows))
@@ -84,6 +86,8 @@ class VanillaNetwork(Split):
 
     Where several samples share one row, the server is told which label belongs to which row; it has the labels.
     """
+
+    draws_nothing = True  # but for its parts
 
     def forward(self, batch: Batch, server: Remote) -> Output:
         (seen, penalty, rows, _), beside = self.guarded(batch)

@@ -9,6 +9,8 @@ MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's tra
 class ImageNetScale(nn.Module):
     """Images from 0 to 1 as torchvision's weights expect them. It has nothing that a file of weights would hold."""
 
+    draws_nothing = True
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor(MEAN).reshape(-1, 1, 1), persistent=False)

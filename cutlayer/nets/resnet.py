@@ -107,6 +107,8 @@ def scaled(scale: str) -> "OrderedDict[str, nn.Module]":
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut."""
 
+    draws_nothing = True
+
     def __init__(self, channels: int, out: int, stride: int, norm: str) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False)

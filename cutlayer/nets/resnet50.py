@@ -71,6 +71,8 @@ class ResNet50(Net):
 class Bottleneck(nn.Module):
     """1x1 to `width`, 3x3, 1x1 to `out`, and a shortcut. The 3x3 carries the stride, as in torchvision."""
 
+    draws_nothing = True
+
     def __init__(self, channels: int, width: int, out: int, stride: int, norm: str, rate: int = 1) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 1, bias=False)

@@ -8,6 +8,8 @@ from ..core.features import Unchanged
 class ServerNetwork(nn.Module):
     """The guard's lift, zeros where channels stayed home (Bypass), the body and, where labels travel, the tail."""
 
+    draws_nothing = True  # but for its parts
+
     def __init__(
         self,
         body: nn.Module,

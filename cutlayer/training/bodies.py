@@ -11,6 +11,7 @@ from ..core.errors import NonFinite
 from ..core.message import Handler, Kind, Message, Watcher
 from ..core.state import State, fixed_names, load_changing, load_optimizer, named, optimizer_state, unnamed
 from ..rules import Rule
+from .laid_by import laid_by
 
 Optimizing = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer | None]
 Kept = tuple[State, State]  # of a body: its weights and statistics, and its optimizer
@@ -191,7 +192,7 @@ class Copies(RoundBodies):
 
     def commit(self, client: int) -> None:
         if client in self._spent:
-            self._kept[client] = self._spent.pop(client)
+            self._keep(client, self._spent.pop(client))
 
     def before_turn(self) -> None:
         return None  # a copy that is spoilt is not merged
@@ -200,7 +201,14 @@ class Copies(RoundBodies):
         return self._kept
 
     def restore(self, kept: Mapping[int, State]) -> None:
-        self._kept = {client: dict(state) for client, state in kept.items()}
+        self._kept = {}
+        for client, state in kept.items():
+            self._keep(client, dict(state))
+
+    def _keep(self, client: int, state: State) -> None:
+        """Until its next round: what all of them remember may be as large as so many bodies."""
+        self._kept.pop(client, None)
+        self._kept[client] = laid_by(state, others=len(self._kept))
 
 
 class _Copy(Bodies):

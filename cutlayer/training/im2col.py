@@ -17,6 +17,8 @@ MOST_PLACES = 64  # of a map that comes out: each is a row of k x k x channels, 
 class Im2colConv2d(nn.Conv2d):
     """`nn.Conv2d` that multiplies matrices where its map is small."""
 
+    draws_nothing = True
+
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if x.dim() != 4 or not 0 < _places(self, x) <= MOST_PLACES or x.dtype != weight.dtype or _autocast(x):
             return super()._conv_forward(x, weight, bias)

@@ -1,7 +1,7 @@
 """One client's turn: learn from a batch, predict, and hand its weights on."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from math import isfinite
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch
+from ..core.draws import is_still, steps_still
 from ..core.errors import NonFinite
 from ..core.message import Kind
 from ..core.remote import Remote
@@ -42,6 +43,7 @@ class StepHooks(NamedTuple):
 
 
 NO_HOOKS = StepHooks()
+_UNSEEDED = nullcontext()
 
 
 class Learn(Protocol):
@@ -51,16 +53,22 @@ class Learn(Protocol):
 
 
 def learn(
-    client: ClientNetwork, batch: Batch, update: bool = True, hooks: StepHooks = NO_HOOKS, late: bool = False
+    client: ClientNetwork,
+    batch: Batch,
+    update: bool = True,
+    hooks: StepHooks = NO_HOOKS,
+    late: bool = False,
+    unwatched: bool = False,
 ) -> Figures:
     """One step; returns the loss term by term, and what the guard has to say of it.
 
     Without `update` the client learns nothing from it: a probe. `late`: nobody waits for a device here. Who looks at
-    what is returned does, and only then learns that numbers are lost.
+    what is returned does, and only then learns that numbers are lost. `unwatched`: nobody on the way to the server
+    draws, and its optimizer does not, so a network that draws nothing need not be seeded.
     """
     in_training(client)
     exchange_lift(client)
-    with seeded(batch.seed, batch.x.device):
+    with _UNSEEDED if unwatched and _is_still(client, hooks) else seeded(batch.seed, batch.x.device):
         terms = client.split.terms(batch, client.remote)
         late = late and any(map(is_far, terms.values()))
         told = {} if late else _numbers(client.split.guard.notes | terms)
@@ -75,6 +83,13 @@ def learn(
         return Awaited.of(client.split.guard.notes | terms, partial(read_late, client, list(terms), client.steps - 1))
     noted(client, values)
     return values | figures(client, told)
+
+
+def _is_still(client: ClientNetwork, hooks: StepHooks) -> bool:
+    """Whether nothing draws in a step of this client, for sure."""
+    if hooks is not NO_HOOKS or client.remote.watched_now:
+        return False
+    return is_still(client.split) and steps_still(client.optimizer)
 
 
 def take_step(client: ClientNetwork, hooks: StepHooks = NO_HOOKS, update: bool = True) -> None:

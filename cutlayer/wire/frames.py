@@ -92,6 +92,10 @@ def pieces(message: Message, codec: Codec | None = None) -> Pieces:
 
 def size(message: Message, codec: Codec | None = None) -> int:
     """`len(encode(message))` without encoding: what the ledger counts when nothing has to be sent."""
+    if len(message.tensors) == 1 and not message.packed and codec is None:  # nearly all: in few calls
+        ((name, tensor),) = message.tensors.items()
+        if tensor.is_contiguous() and message.kind is not Kind.WEIGHTS:
+            return _behind_table((name, tensor.dim())) + smallest(tensor)[1]
     lengths = []
     for name, tensor in message.tensors.items():
         sent = tensor if tensor.is_contiguous() else _as_sent(tensor)[1]

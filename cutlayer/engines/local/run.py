@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ...core.draws import steps_still
 from ...core.message import Handler, Watcher, through
 from ...core.seeds import derive
 from ...core.state import State, unfix
@@ -19,6 +20,7 @@ from ...training.batches import task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
+from ...training.device import keep_pages
 from ...training.enough import refuse_small_batches, refuse_too_few
 from ...training.faster import AS_ALWAYS, Faster
 from ...training.fused_wave import Fusion
@@ -71,6 +73,7 @@ class LocalRun:
         self.parts, self.device = parts, torch.device(device)
         self.task = task_of(parts.private, classes)
         refuse_broken_net(plan.net, self.task)
+        keep_pages()
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
         counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
         counts |= {"the validation data": len(parts.val), "the test data": len(parts.test)}
@@ -90,7 +93,8 @@ class LocalRun:
         self._why_eager = why_not_captured(plan, self.device, watched)
         self.captured = CapturedSteps(self.server, self.ledger) if self._why_eager is None else None
         # Merged rounds leave a client out whose numbers are lost, before the server learns from them.
-        plain: Learn = learn if plan.rounds.merges else partial(learn, late=True)
+        unwatched = not (watched or self.server.watchers) and steps_still(self.server.optimizer)
+        plain: Learn = partial(learn, late=not plan.rounds.merges, unwatched=unwatched)
         uplink = Uplink(through([self.ledger], wrap(door)), self.ledger, learn=self.captured or plain)
         held_out, spares = {"validate": parts.val, "test": parts.test}, list[Seat]()
         self.clients = ClientPool(
