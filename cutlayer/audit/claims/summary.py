@@ -121,7 +121,7 @@ def _leaks(axes: Any, found: Sequence[Mark]) -> None:
         label="the papers' attackers, which do not know the guard",
     )  # fmt: skip
     axes.set_xlim(-0.04, 1.05)
-    axes.set_xlabel("share of the leak that is left (less is better)")
+    axes.set_xlabel("leak left (less is better)")
 
 
 def _costs(axes: Any, found: Sequence[Mark]) -> None:
@@ -134,7 +134,7 @@ def _costs(axes: Any, found: Sequence[Mark]) -> None:
         edge = max(one.lost, MOST_LOST) + 0.03 * most  # right of the dashed line too
         axes.text(edge, place, f"{one.lost:.1f}".replace("-", "\N{MINUS SIGN}"), va="center", zorder=3)
     axes.set_xlim(low, 1.2 * most)
-    axes.set_xlabel("points of accuracy lost (less is better)")
+    axes.set_xlabel("points lost (less is better)")
 
 
 def _headline(found: Sequence[Mark]) -> str:
