@@ -126,7 +126,7 @@ def train(
                 device=device if engine == "local" else "cpu",
                 resume=resume is not None,
                 follow=follow,
-                faster=Faster(precision, channels_last, im2col, compile),
+                faster=Faster(precision=precision, channels_last=channels_last, im2col=im2col, compiled=compile),
             )
             tracking.finished(result)
     if as_json:

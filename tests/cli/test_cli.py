@@ -15,6 +15,7 @@ from cutlayer.bench.measurement import met
 from cutlayer.cli.app import app
 from cutlayer.cli.panels import PANELS
 from cutlayer.core.spec import HOMES
+from cutlayer.training.faster import Faster
 
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
 
@@ -25,6 +26,27 @@ def test_train_writes_files_and_prints_json(command, tmp_path):
     result = json.loads(out)
     assert result["out"] == str(tmp_path / "a") and 0 < result["accuracy"] <= 1
     assert "LightSplit(ratio=8)" in json.loads((tmp_path / "a" / "plan.json").read_text())["plan"]
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        (["--precision", "bf16"], {"precision": "bf16"}),
+        (["--channels-last"], {"channels_last": True}),
+        (["--im2col"], {"im2col": True}),
+        (["--compile"], {"compiled": True}),
+    ],
+)
+def test_a_faster_way_is_taken_as_it_was_asked_for(command, tmp_path, monkeypatch, option, wanted):
+    taken = []
+
+    def begun(*_, faster, **__):
+        taken.append(faster)
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("cutlayer.engines.local.start.train_in", begun)
+    code, _, err = command("train", *QUICK, *option, "--out", tmp_path / "a")
+    assert code == 1 and "that is all" in err and taken == [Faster(**wanted)]
 
 
 def test_train_in_words_shows_both_sides(command, tmp_path):
