@@ -145,13 +145,13 @@ def test_a_piece_of_an_experiment_that_fails_is_none_and_its_share_is_one_proces
             return f"{self.what}.json"
 
     def pieces(run, typed, data_dir):
-        def bad():
+        def bad(folder):
             with pytest.raises(BlockingIOError, match="goes on in"):
                 claims.reproduce(experiment, "quick", tmp_path, claims.Share(1, 2))
             claims.reproduce(experiment, "quick", tmp_path, claims.Share(2, 2), say=made.append)
             raise KeyError("a bug")
 
-        return [Piece(run, "bad", "", bad), Piece(run, "good", "", lambda: [1])]
+        return [Piece(run, "bad", "", bad), Piece(run, "good", "", lambda folder: [1])]
 
     class Small:
         name, after = "small", None

@@ -293,10 +293,10 @@ def test_in_an_audit_the_control_is_held_against_the_class_mean(monkeypatch):
     plan = SimpleNamespace(data="unknown", net="any", seed=0)
     scene = SimpleNamespace(victim=None, shared=SimpleNamespace(data=None), facts={}, plan=plan)
     marks = {"blank": {"ncc": 0.0}, "mean": {"ncc": 0.2}, "class_mean": {"ncc": 0.4}}
-    made, _ = auditing._cell(scene, Decoder(), marks, None, None)
+    made, _ = auditing._cell(scene, Decoder(), marks, None, None, 1)
     assert not made["valid"] and "below its bar of 0.500" in made["why_control_failed"]
     del marks["class_mean"]  # where images have no class
-    assert auditing._cell(scene, Decoder(), marks, None, None)[0]["valid"]
+    assert auditing._cell(scene, Decoder(), marks, None, None, 1)[0]["valid"]
 
 
 def test_floors_of_several_seeds_are_averaged():
