@@ -28,9 +28,8 @@ class AuditSpec:
     auxiliary: Auxiliary = Auxiliary()  # what becomes of the images that the plan sets aside for the attacker
     link: Link | None = None  # also say how long training with each guard would take over that
     alone: bool = True  # also train clients without a server: what the split is worth hangs on what they reach
-    tries: int | None = field(
-        default=None, repr=False
-    )  # of an attack that fails on the unguarded cut; None: as usual
+    # How often an attack that fails on the unguarded cut is tried there; None: as usual.
+    tries: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("guards", "attacks", "optional_guards", "optional_attacks", "seeds"):

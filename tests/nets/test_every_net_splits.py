@@ -138,30 +138,20 @@ def _part(name):
 
 FIRST = {(type(net), getattr(net, "norm", "")): (net, task) for net, task in reversed(EVERY)}.values()
 SLOW = (VGG16,)  # takes as long as all the others together: in the campaign
+CASES = [
+    pytest.param(*case, marks=() if case in FIRST and not isinstance(case[0], SLOW) else pytest.mark.campaign)
+    for case in EVERY
+]
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    ("net", "task"),
-    [
-        pytest.param(*case, marks=() if case in FIRST and not isinstance(case[0], SLOW) else pytest.mark.campaign)
-        for case in EVERY
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("net", "task"), CASES, ids=repr)
 def test_split_is_whole(net, task):
     check(net, task)
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    ("net", "task"),
-    [
-        pytest.param(*case, marks=() if case in FIRST and not isinstance(case[0], SLOW) else pytest.mark.campaign)
-        for case in EVERY
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("net", "task"), CASES, ids=repr)
 def test_a_server_that_answers_first_learns_the_same(net, task, monkeypatch):
     """Its answer leaves between two passes through the body, for bodies that have something to learn."""
     check_answers_first(net, task, SGD(lr=0.01), monkeypatch)

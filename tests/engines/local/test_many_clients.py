@@ -17,6 +17,7 @@ from cutlayer.guards import DPSGD, LightSplit, NoGuard, Noise, Shredder
 from cutlayer.nets.base import scores_shape, shapes
 from cutlayer.rules import FedAvgM, Scaffold
 from cutlayer.training import build as parties
+from cutlayer.training.client import Client
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
@@ -234,3 +235,15 @@ def test_the_plain_loop_learns_from_the_same_samples():
     for _ in range(5):
         some()
     assert run.progress.step == 25 and run.progress.epoch == 2
+
+
+def test_an_epoch_is_drawn_once_and_those_asleep_keep_none_of_it(monkeypatch):
+    """Turns of one batch: each would draw its whole epoch anew."""
+    drawn, order = [], Client.order
+    monkeypatch.setattr(Client, "order", lambda self, epoch: drawn.append((self.number, epoch)) or order(self, epoch))
+    start(plan(clients=2, local_steps=1)).train()
+    assert sorted(drawn) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    monkeypatch.setattr(pool, "AWAKE", 1)
+    run = start(plan(clients=3, local_steps=1))
+    run.train()
+    assert [one._epoch is None for one in run.clients if not one.awake] == [True, True]
