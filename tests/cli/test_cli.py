@@ -49,6 +49,21 @@ def test_a_faster_way_is_taken_as_it_was_asked_for(command, tmp_path, monkeypatc
     assert code == 1 and "that is all" in err and taken == [Faster(**wanted)]
 
 
+def test_a_training_that_goes_on_does_so_in_the_way_it_was_begun(command, tmp_path, monkeypatch):
+    asked = ["--im2col", "--channels-last", "--precision", "bf16"]
+    code, _, err = command("train", "--data", "Digits(limit=60)", "--epochs", "0", *asked, "--out", tmp_path / "a")
+    assert code == 0, err
+    taken = []
+
+    def begun(*_, faster, **__):
+        taken.append(faster)
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("cutlayer.engines.local.start.train_in", begun)
+    command("train", "--resume", tmp_path / "a")
+    assert taken == [Faster(precision="bf16", channels_last=True, im2col=True)]
+
+
 def test_train_in_words_shows_both_sides(command, tmp_path):
     code, out, err = command(
         "train",
