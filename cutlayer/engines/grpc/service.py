@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from . import certs
 from .admission import Admission
 from .connection import ClientConnection, Push
 from .credentials import Credentials, Expiry
+from .outlet import Outlet
 from .session import CHUNK, HEADER, Refused, Type, note, read_note
 
 CONVERSE, ENROLL, STATUS = "/cutlayer.Cut/Converse", "/cutlayer.Cut/Enroll", "/cutlayer.Cut/Status"
@@ -177,7 +178,7 @@ class Network:
 
     async def _converse(self, requests: Any, context: Any) -> None:
         outgoing: asyncio.Queue[bytes | Refused | None] = asyncio.Queue()
-        loop, closing = self._loop, asyncio.Event()
+        loop, closing, outlet = self._loop, asyncio.Event(), Outlet(context)
 
         def push(packets: Sequence[bytes]) -> None:
             for packet in packets:
@@ -208,25 +209,25 @@ class Network:
                 connection = coming
                 self._admission.welcomed(coming)
             self._joined(context, connection, facts)
-            await context.write(note(Type.WELCOME, welcome))
-            await self._carry(connection, push, again, outgoing, closing, context)
+            await outlet.write(note(Type.WELCOME, welcome))
+            await self._carry(connection, push, again, outgoing, closing, context, outlet)
         except TimeoutError:
             slow = Refused("slow", f"no greeting within {self._limits.greeting:.0f} seconds")
-            await self._part_with(slow, context)
+            await self._part_with(slow, context, outlet)
         except Refused as error:
             if connection is not None:
                 connection.drop()
             await self._slow_down(error)
-            await self._part_with(error, context)
+            await self._part_with(error, context, outlet)
         finally:
+            await outlet.close()
             if connection is not None:
                 connection.disconnect(push)
                 log.info("left", extra={"facts": {"client": connection.name, "what": _purpose(facts)}})
 
-    async def _part_with(self, error: Refused, context: Any) -> None:
+    async def _part_with(self, error: Refused, context: Any, outlet: Outlet) -> None:
         """Why the connection ends. Whoever does not read is not waited for: it finds it closed."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(context.write(self._refusal(error, context)), FAREWELL)
+        await outlet.farewell(self._refusal(error, context), FAREWELL)
 
     async def _carry(
         self,
@@ -236,6 +237,7 @@ class Network:
         outgoing: "asyncio.Queue[Any]",
         closing: asyncio.Event,
         context: Any,
+        outlet: Outlet,
     ) -> None:
         """Both directions until one of them ends."""
 
@@ -259,23 +261,24 @@ class Network:
 
         async def write() -> None:
             for packet in again:
-                await context.write(packet)
+                await outlet.write(packet)
             while True:
                 packet = await outgoing.get()
                 if isinstance(packet, Refused):  # said by whoever ended the connection, not by what came in
-                    await context.write(self._refusal(packet))
+                    await outlet.write(self._refusal(packet))
                     return
                 if packet is None:
-                    await context.write(note(Type.BYE, {}))
+                    await outlet.write(note(Type.BYE, {}))
                     return
-                await context.write(packet)
+                await outlet.write(packet)
 
-        tasks = [asyncio.ensure_future(one()) for one in (read, write, review, part)]
+        tasks = [asyncio.ensure_future(one()) for one in (read, review, part)]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([outlet.speak(write()), *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
+            outlet.hush()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -17,13 +17,17 @@ from cutlayer.training.plan.plan import Plan
 
 
 class Peer:
-    """One conversation, packet by packet."""
+    """One conversation, packet by packet. A deaf one does not read until it is told to listen."""
 
-    def __init__(self, address: Address):
+    def __init__(self, address: Address, deaf: bool = False):
         self._out: queue.SimpleQueue = queue.SimpleQueue()
         self._in: queue.SimpleQueue = queue.SimpleQueue()
         self._channel = address.channel()
         self._stream = self._channel.stream_stream(CONVERSE)(iter(self._out.get, None))
+        if not deaf:
+            self.listen()
+
+    def listen(self) -> None:
         threading.Thread(target=self._pump, daemon=True).start()
 
     def _pump(self) -> None:

@@ -1,6 +1,5 @@
 """Clients that want to harm, over real sockets: they are refused by name, and those beside them notice nothing."""
 
-import asyncio
 import http.client
 import json
 import socket
@@ -77,8 +76,8 @@ class Stage:
             assert time.monotonic() - began < patience, self.status()
             time.sleep(0.02)
 
-    def peer(self):
-        return Peer(self.address)
+    def peer(self, **how):
+        return Peer(self.address, **how)
 
     def hello(self, **changes):
         return hello(self.plan, changes.pop("name", "ward-c"), **changes)
@@ -237,6 +236,23 @@ def test_what_is_too_large_is_refused_before_it_is_there(stage):
         assert peer.refusal() == "garbage"
     assert memory() - before < 60, "a connection holds two messages of 4 MiB, whatever is sent"
     assert stage.refused == {"oversize": 2, "garbage": 2}
+    stage.finish()
+
+
+def test_a_refusal_arrives_though_a_message_is_on_its_way(stage):
+    """Decided while the server writes to a client that is slow to read: it reads the one, and then the other."""
+    (connection,) = (one for one in stage.run.service.admission.connections if one.name == "ward-c")
+    with stage.peer(deaf=True) as peer:
+        peer.send(note(Type.HELLO, stage.hello()))
+        stage._wait(lambda: connection.connected)
+        push = connection._push
+        assert push is not None
+        push([data(bytes(CHUNK), last=False, total=4 * MIB)] * 16)  # more than a socket takes
+        time.sleep(0.2)
+        peer.send(data(b"", last=False, total=MIB))
+        time.sleep(0.3)  # it is refused by now, and what is on its way still is
+        peer.listen()
+        assert peer.refusal() == "garbage"
     stage.finish()
 
 
@@ -556,21 +572,3 @@ def test_the_whole_siege(tmp_path):
         },
     }
     (EVIDENCE / "hostile.json").write_text(json.dumps(figures, indent=1) + "\n")
-
-
-def test_who_is_refused_and_does_not_read_is_not_waited_for(monkeypatch):
-    """Its connection ends all the same, so that it finds out."""
-    monkeypatch.setattr(network, "FAREWELL", 0.05)
-    told = []
-
-    class Deaf:
-        async def write(self, packet):
-            told.append(packet)
-            await asyncio.sleep(3600)
-
-    class Server:
-        def _refusal(self, error, context):
-            return note(Type.REFUSED, {"name": error.name, "text": str(error)})
-
-    asyncio.run(asyncio.wait_for(network.Network._part_with(Server(), Refused("session", "no"), Deaf()), 10))
-    assert len(told) == 1
