@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
+from ..core.lost_numbers import finite
 from ..core.plan_view import PlanView
 from ..core.spec import Spec
 from .parts.correction import Correction
@@ -119,7 +119,7 @@ def _unsound(current: Mapping[str, Tensor], update: Update) -> str:
             return f"{name} has shape {tuple(tensor.shape)}, not {tuple(like.shape)}"
         if like is not None and tensor.dtype != like.dtype:
             return f"{name} is {tensor.dtype}, not {like.dtype}"
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if tensor.is_floating_point() and not finite(tensor):
             return f"{name} has numbers that are not finite"
     return ""
 

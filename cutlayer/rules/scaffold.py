@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.lost_numbers import finite
 from ..core.plan_view import PlanView
 from .base import CONTROL, NET, STAT, Update, check_number
 from .parts.correction import Correction, add_to_gradient
@@ -116,7 +117,7 @@ class ControlVariate(Correction):
             for name, began in self._began.items()
         }
         # An update that is not finite is rejected whole; remembering it would spoil this client for good.
-        if not all(bool(torch.isfinite(move).all()) for move in moves.values()):
+        if not all(map(finite, moves.values())):
             return {}
         self._own = {name: self._own[name] + move for name, move in moves.items()}
         return {CONTROL + name: move for name, move in moves.items()}

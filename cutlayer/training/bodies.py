@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..core.bodies import Bodies
 from ..core.errors import NonFinite
+from ..core.lost_numbers import finite
 from ..core.message import Handler, Kind, Message, Watcher
 from ..core.state import State, fixed_names, load_changing, load_optimizer, named, optimizer_state, unnamed
 from ..rules import Rule
@@ -52,7 +53,7 @@ class RoundBodies(Bodies):
     def lost_numbers(self) -> str:
         """Which weights of the body are no numbers any more; empty if all are."""
         for name, tensor in self.body.state_dict().items():
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            if tensor.is_floating_point() and not finite(tensor):
                 return f"it leaves the body with NaN or infinity ({name})"
         return ""
 
@@ -93,7 +94,7 @@ class Gathered(RoundBodies):
         weight = self.weight(rows)
         found = [torch.zeros_like(p) if p.grad is None else p.grad * weight for p in self.trainable()]
         self.body.zero_grad()
-        if not all(bool(gradient.isfinite().all()) for gradient in found):
+        if not all(map(finite, found)):
             raise NonFinite("its gradients of the body are not finite")
         self._pending[client] = weight, found
 
@@ -127,7 +128,7 @@ class Gathered(RoundBodies):
             return answer(message)
         before = [buffer.clone() for buffer in self.body.buffers()]
         reply = answer(message)
-        if not all(bool(b.isfinite().all()) for b in self.body.buffers() if b.is_floating_point()):
+        if not all(finite(b) for b in self.body.buffers() if b.is_floating_point()):
             for buffer, kept in zip(self.body.buffers(), before, strict=True):
                 buffer.data.copy_(kept)  # beside autograd: others still have their backward pass to come
             raise NonFinite("its batch would leave statistics of the body that are not finite")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import NonFinite, ProtocolError
+from ..core.lost_numbers import finite
 from ..core.message import Kind, Message, through
 from ..core.server import Server
 from ..core.threads import count_as_set
@@ -66,7 +67,7 @@ class Fusion:
         for parameter in self.bodies.trainable():
             if parameter.grad is not None:
                 parameter.grad.div_(sum(weights.values()))
-        if not all(bool(p.grad.isfinite().all()) for p in self.bodies.trainable() if p.grad is not None):
+        if not all(finite(p.grad) for p in self.bodies.trainable() if p.grad is not None):
             self.server.body.zero_grad()
             raise NonFinite("the gradients of this wave are not finite together, and whose they are cannot be told")
         self.bodies.step()

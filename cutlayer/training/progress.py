@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.lost_numbers import finite
 from ..core.state import State
 from .awaited import Awaited, is_far
 from .step import lost_numbers
@@ -86,7 +87,7 @@ class Progress:
                 continue
             if is_far(tensor):
                 far[name] = tensor
-            elif not torch.isfinite(tensor).all():
+            elif not finite(tensor):
                 self._refuse([name])
         if far:  # one wait and a few launches for all of them
             ends = torch.stack([end.double() for end in torch._foreach_norm(list(far.values()), inf)])

@@ -154,7 +154,7 @@ class MessageValidator:
         if not self._exchanges or bool(message.tensors) != (self._exchanges == "replace"):
             raise Refused("kind", f"{message}: this guard's half at the server is not exchanged that way")
         for name, tensor in message.tensors.items():
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            if tensor.is_floating_point() and not finite(tensor):
                 raise Refused("non-finite", f"{message}: {name} holds NaN or infinity")
 
     def _begin_batch(self) -> None:
