@@ -92,8 +92,9 @@ class Gathered(RoundBodies):
 
     def learnt(self, client: int, rows: int) -> None:
         weight = self.weight(rows)
-        found = [torch.zeros_like(p) if p.grad is None else p.grad * weight for p in self.trainable()]
-        self.body.zero_grad()
+        # Taken from the body, and weighed, summed and divided where they lie: as large as the body, new ones are dear.
+        found = [torch.zeros_like(p) if p.grad is None else p.grad.mul_(weight) for p in self.trainable()]
+        self.body.zero_grad(set_to_none=True)
         if not all(map(finite, found)):
             raise NonFinite("its gradients of the body are not finite")
         self._pending[client] = weight, found
@@ -101,14 +102,14 @@ class Gathered(RoundBodies):
     def commit(self, client: int) -> None:
         if client in self._pending:
             weight, found = self._pending.pop(client)
-            self._sum = [a + b for a, b in zip(self._sum, found, strict=True)] if self._sum else found
+            self._sum = [a.add_(b) for a, b in zip(self._sum, found, strict=True)] if self._sum else found
             self._weight += weight
 
     def close_round(self) -> None:
         if not self._weight:
             return
         for parameter, total in zip(self.trainable(), self._sum, strict=True):
-            parameter.grad = total / self._weight
+            parameter.grad = total.div_(self._weight)
         self._sum, self._weight = [], 0.0
         self.step()
 
