@@ -58,10 +58,10 @@ class Merging(Rule):
 
     def moved(self, now: Tensor, arrived: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
         """g of one tensor, in double precision."""
-        start, g = now.double(), torch.zeros_like(now, dtype=torch.float64)
+        g = torch.zeros_like(now, dtype=torch.float64)
         for tensor, share in zip(arrived, shares, strict=True):
             if share:
-                g.add_(start - tensor.to(start), alpha=share)
+                g.add_(_way_back(now, tensor), alpha=share)
         return g
 
     def step(self, name: str, now: Tensor, g: Tensor, current: Mapping[str, Tensor]) -> State:
@@ -94,8 +94,7 @@ class RunningMean:
             if name.startswith((NET, STAT)):
                 if name not in self._sums:
                     self._sums[name] = torch.zeros_like(now, dtype=torch.float64)
-                start = now.double()
-                self._sums[name].add_(start - update.state[name].to(start), alpha=update.samples)
+                self._sums[name].add_(_way_back(now, update.state[name]), alpha=update.samples)
 
     def merged(self) -> State:
         """The rule's next state; what it was, if no update came."""
@@ -104,6 +103,11 @@ class RunningMean:
         if not self._samples:
             raise ValueError(NO_SAMPLES)
         return self._rule.stepped(self._current, lambda name: self._sums[name] / self._samples)
+
+
+def _way_back(now: Tensor, arrived: Tensor) -> Tensor:
+    """x − xᵢ in double precision. As large as two bodies, so that it is made once and not three times."""
+    return now.to(torch.float64, copy=True).sub_(arrived.to(now.device))
 
 
 def like(now: Tensor, value: Tensor) -> Tensor:
