@@ -92,7 +92,7 @@ class Gathered(RoundBodies):
 
     def learnt(self, client: int, rows: int) -> None:
         weight = self.weight(rows)
-        # Taken from the body, and weighed, summed and divided where they lie: as large as the body, new ones are dear.
+        # Taken from the body, and weighed, summed and divided in place: as large as the body, new ones are dear.
         found = [torch.zeros_like(p) if p.grad is None else p.grad.mul_(weight) for p in self.trainable()]
         self.body.zero_grad(set_to_none=True)
         if not all(map(finite, found)):
