@@ -101,11 +101,24 @@ def _sent(guard: Guard, shape: Shape, task: Task) -> tuple[GuardModule, Tensor, 
     with seeded(0):
         module = guard.build(shape, 1, 2, task)
     need(callable(module), f"its build returns {type(module).__name__}: return the client's module, a GuardModule")
+    need(
+        hasattr(module, "packed") and hasattr(module, "notes"),
+        f"{type(module).__name__} is no GuardModule: derive it from that, and call super().__init__() in its own",
+    )
+    given = {"z": z, "batch.x": batch.x, "batch.y": batch.y}
+    before = {name: tensor.clone() for name, tensor in given.items()}
     with seeded(batch.seed):
         made = module(z, batch)
+    for name, tensor in given.items():
+        need(torch.equal(tensor, before[name]), f"it changes {name} in place, which others read: make a new tensor")
     need(isinstance(made, Guarded), f"its module returns {type(made).__name__}: return Guarded(seen)")
     need(isinstance(made.seen, Tensor), f"what it sends is a {type(made.seen).__name__}, not a tensor")
+    need(made.seen.dtype == z.dtype, f"it sends {made.seen.dtype}, and the body reads {z.dtype}: return seen.to(z)")
     need(made.seen.isfinite().all(), "what it sends of numbers from 0 to 1 holds NaN or infinity")
+    need("task" not in made.penalty, "a penalty has the name 'task', that of the task's own loss: give it another")
+    for name, term in made.penalty.items():
+        size = torch.as_tensor(term).numel()
+        need(size == 1, f"the penalty {name!r} has {size} numbers, and a loss is one number: take their mean or sum")
     return module, z, made
 
 

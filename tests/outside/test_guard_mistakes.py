@@ -1,0 +1,46 @@
+"""What a guard of somebody else may get wrong: each mistake is named before anything is trained."""
+
+from pathlib import Path
+
+import pytest
+
+from cutlayer.audit import check
+from cutlayer.core.spec import spec
+from cutlayer.training.laws import TASK, refuse_broken
+
+SHOWN = (Path(__file__).parents[2] / "recipes" / "plugins" / "channel_dropout.py").read_text()
+SENT = "z * mask.reshape(*mask.shape, *[1] * (z.dim() - 2)) / self.keep"
+LEAVES = f"return Guarded({SENT})"
+MISTAKES = {
+    "another precision": (LEAVES, f"return Guarded(({SENT}).double())", "return seen.to(z)"),
+    "whole numbers": (LEAVES, f"return Guarded(({SENT}).round().long())", "return seen.to(z)"),
+    "z in place": (LEAVES, f"z *= 2\n        {LEAVES}", "changes z in place"),
+    "inputs in place": (LEAVES, f"batch.x.mul_(0.5)\n        {LEAVES}", "changes batch.x in place"),
+    "labels in place": (LEAVES, f"batch.y.zero_()\n        {LEAVES}", "changes batch.y in place"),
+    "a penalty a sample": (LEAVES, f'return Guarded({SENT}, {{"mine": z.flatten(1).mean(1)}})', "one number"),
+    "a penalty for the task": (LEAVES, f'return Guarded({SENT}, {{"task": z.mean()}})', "the task's own loss"),
+    "no super": ("super().__init__()", "nn.Module.__init__(self)", "call super().__init__()"),
+}
+
+
+@pytest.fixture
+def guard(tmp_path):
+    def written(old="", new=""):
+        assert old in SHOWN
+        (tmp_path / "mine.py").write_text(SHOWN.replace(old, new) if old else SHOWN)
+        return spec(f"{tmp_path / 'mine.py'}:ChannelDropout(keep=0.5)", "guards")
+
+    return written
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_before_anything_is_trained(mistake, guard):
+    old, new, words = MISTAKES[mistake]
+    with pytest.raises(ValueError, match="breaks a law of guards") as told:
+        refuse_broken([guard(old, new)], (4, 5, 5), TASK)
+    assert words in str(told.value)
+
+
+def test_the_guard_of_the_docs_makes_none(guard):
+    refuse_broken([guard()], (4, 5, 5), TASK)
+    assert [one.why for one in check.check(guard()) if one.holds is False] == []
