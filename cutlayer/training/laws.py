@@ -180,6 +180,34 @@ def is_a_function_of_its_seeds(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
+def says_that_it_draws_anew(guard: Guard, shape: Shape, task: Task) -> None:
+    """a guard by which two messages of one sample differ says so: draws_anew"""
+    if guard.draws_anew:
+        return
+    count = max(8, 2 * guard.least_batch)
+    half, same = count // 2, toy_batch(task, count)
+    sent: list[Tensor] = []
+    z, first = (torch.rand(count, *shape, generator=generator(seed)) for seed in (5, 6))
+    for seed in (1, 2):  # of the step: half of its samples are the same ones, among other companions
+        other = toy_batch(task, count, seed)
+        companions = torch.rand(count, *shape, generator=generator(seed))
+        with seeded(0):
+            module = guard.build(shape, 1, 2, task)
+        with seeded(same.seed):
+            module(first, same)  # what it takes from its first batch, it has from the same one
+        with seeded(seed):
+            made = module(
+                torch.cat([z[:half], companions[half:]]),
+                Batch(torch.cat([same.x[:half], other.x[half:]]), other.y, other.s, seed),
+            )
+        sent.append(each(made.seen, made.rows)[:half])
+    need(
+        torch.allclose(sent[0], sent[1], atol=1e-5),
+        "two messages of one sample differ, by what is drawn or by its companions, and an audit would read each by "
+        "itself: let draws_anew return True (mixes_samples, where samples share rows)",
+    )
+
+
 def _own(guard: Guard) -> set[str]:
     return {name for kind in type(guard).__mro__ if is_outside(kind) for name in vars(kind)}
 
@@ -189,6 +217,7 @@ CHEAP_GUARD: tuple[Law, ...] = (
     lift_undoes_the_shape,
     the_server_builds_the_same_lift,
     is_a_function_of_its_seeds,
+    says_that_it_draws_anew,
 )
 
 

@@ -19,6 +19,7 @@ MISTAKES = {
     "labels in place": (LEAVES, f"batch.y.zero_()\n        {LEAVES}", "changes batch.y in place"),
     "a penalty a sample": (LEAVES, f'return Guarded({SENT}, {{"mine": z.flatten(1).mean(1)}})', "one number"),
     "a penalty for the task": (LEAVES, f'return Guarded({SENT}, {{"task": z.mean()}})', "the task's own loss"),
+    "drawing anew, and silent of it": ("    def draws_anew(", "    def draws(", "let draws_anew return True"),
     "no super": ("super().__init__()", "nn.Module.__init__(self)", "call super().__init__()"),
 }
 

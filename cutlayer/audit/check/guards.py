@@ -20,6 +20,7 @@ from ...training.laws import (
     is_a_function_of_its_seeds,
     lift_undoes_the_shape,
     need,
+    says_that_it_draws_anew,
     sends_what_it_promises,
     the_server_builds_the_same_lift,
     toy_batch,
@@ -87,6 +88,11 @@ def public_half(guard: Guard) -> None:
 def by_seeds(guard: Guard) -> None:
     """what leaves follows from its seeds and the step: a replayed step is the same step"""
     is_a_function_of_its_seeds(guard, _cut(guard), TASK)
+
+
+def draws_anew(guard: Guard) -> None:
+    """a guard by which two messages of one sample differ says so: draws_anew"""
+    says_that_it_draws_anew(guard, _cut(guard), TASK)
 
 
 def split_is_unsplit(guard: Guard) -> None:
@@ -219,6 +225,7 @@ LAWS = (
     lifts,
     public_half,
     by_seeds,
+    draws_anew,
     split_is_unsplit,
     bytes_are_frames,
     tells_no_secret,
