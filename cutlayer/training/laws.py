@@ -344,7 +344,7 @@ def refuse_broken(parts: Sequence[Any], cut: Shape, task: Task) -> None:
             if ":" in written(type(one)):  # else nobody could type it: a class of a notebook, or of a test
                 hold(one, (its_text_is_itself,))
         if isinstance(part, Guard) and any(_from_outside(part)):
-            hold(part, CHEAP_GUARD, tuple(cut), _Task(task))
+            hold(part, CHEAP_GUARD, tuple(cut), task)
         elif is_outside(type(part)):
             for kind, laws in ((Rule, CHEAP_RULE), (Partition, CHEAP_PARTITION)):
                 if isinstance(part, kind) and getattr(part, "merges", True):
@@ -354,7 +354,7 @@ def refuse_broken(parts: Sequence[Any], cut: Shape, task: Task) -> None:
 def refuse_broken_net(net: Net, task: Task) -> None:
     """Only where one process plays both sides: elsewhere a server builds no tail, and a client no body."""
     if is_outside(type(net)):
-        hold(net, CHEAP_NET, _Task(task))
+        hold(net, CHEAP_NET, task)
 
 
 def _from_outside(value: Any) -> Iterator[Spec]:
@@ -384,7 +384,7 @@ class _Task:
 def hold(part: Any, laws: tuple[Law, ...], *given: Any) -> None:
     """A ValueError for the first of these laws that `part` breaks."""
     try:
-        why = _known_broken(part, laws, *given)
+        why = _known_broken(part, laws, *(_Task(one) if isinstance(one, Task) else one for one in given))
     except TypeError:  # it has a list among its fields, and no hash: the first law is about that
         why = _broken(part, laws, *given)
     if why:

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from toys import tiny_plan
 
 from cutlayer.audit import check
+from cutlayer.audit.fit import why_unfit
 from cutlayer.core.spec import spec
+from cutlayer.guards import WCC, Chain
 from cutlayer.training.laws import TASK, refuse_broken
 
 SHOWN = (Path(__file__).parents[2] / "recipes" / "plugins" / "channel_dropout.py").read_text()
@@ -26,9 +29,12 @@ MISTAKES = {
 
 @pytest.fixture
 def guard(tmp_path):
-    def written(old="", new=""):
-        assert old in SHOWN
-        (tmp_path / "mine.py").write_text(SHOWN.replace(old, new) if old else SHOWN)
+    def written(*changes):
+        text = SHOWN
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "mine.py").write_text(text)
         return spec(f"{tmp_path / 'mine.py'}:ChannelDropout(keep=0.5)", "guards")
 
     return written
@@ -38,10 +44,24 @@ def guard(tmp_path):
 def test_a_mistake_is_named_before_anything_is_trained(mistake, guard):
     old, new, words = MISTAKES[mistake]
     with pytest.raises(ValueError, match="breaks a law of guards") as told:
-        refuse_broken([guard(old, new)], (4, 5, 5), TASK)
+        refuse_broken([guard((old, new))], (4, 5, 5), TASK)
     assert words in str(told.value)
 
 
 def test_the_guard_of_the_docs_makes_none(guard):
     refuse_broken([guard()], (4, 5, 5), TASK)
     assert [one.why for one in check.check(guard()) if one.holds is False] == []
+
+
+def test_an_audit_repeats_no_claim_that_is_false(guard):
+    """Its report has what is claimed under "for every input and every attacker"."""
+    claims = """    def claims(self, shape):
+        return (Claim("no number that leaves is above {most}", lambda sent: bool(sent.seen.max() <= {most})),)
+
+    def build("""
+    assert "import Guard," in SHOWN
+    for most, true in ((1e9, True), (1.0, False)):
+        one = guard(("    def build(", claims.format(most=most)), ("import Guard,", "import Claim, Guard,"))
+        for whole in (one, Chain(one, WCC(weight=0.1))):
+            told = why_unfit(tiny_plan(), TASK, whole)
+            assert told is None if true else told is not None and 'claims "no number that leaves is above' in told

@@ -29,7 +29,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
 from ...training.protocols import Bypass, Protocol, UShaped, Vanilla
 from ...wire import frames
-from .claims import COMPANY, chains_with, refuse_false_claims
+from .claims import COMPANY, chains_with, claims_what_is_so
 from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
 
 PROTOCOLS: tuple[Protocol, ...] = (UShaped(), Vanilla(), Bypass())
@@ -179,7 +179,7 @@ def claims_are_true(guard: Guard) -> None:
     """what it claims is true of what is sent, alone and in a chain with others, and so is what they claim"""
     shape = _cut(guard)
     for one in (guard, *chains_with(guard, COMPANY, shape)):
-        refuse_false_claims(one, shape)
+        claims_what_is_so(one, shape)
 
 
 def hands_on(guard: Guard) -> None:
