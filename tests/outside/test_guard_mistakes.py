@@ -53,6 +53,16 @@ def test_the_guard_of_the_docs_makes_none(guard):
     assert [one.why for one in check.check(guard()) if one.holds is False] == []
 
 
+def test_a_secret_in_what_a_client_hands_on_is_found(guard):
+    """A relay's server has the weights between two turns, and those that two clients share."""
+    kept = "self.keep, self.private = keep, private"
+    for persistent in (True, False):
+        key = f"self.register_buffer('key', torch.tensor(private), persistent={persistent})"
+        one = guard((kept, f"{kept}; {key}"))
+        broken = [found.why for found in check.check(one) if found.holds is False]
+        assert ["the guard's seed is in what" in why for why in broken] == [True] * persistent
+
+
 def test_an_audit_repeats_no_claim_that_is_false(guard):
     """Its report has what is claimed under "for every input and every attacker"."""
     claims = """    def claims(self, shape):

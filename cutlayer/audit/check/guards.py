@@ -126,17 +126,18 @@ def bytes_are_frames(guard: Guard) -> None:
 
 
 def tells_no_secret(guard: Guard) -> None:
-    """nothing the server gets holds inputs, labels or the client's seeds"""
+    """nothing the server gets, nor what clients hand on, holds inputs, labels or the client's seeds"""
     plan, task = plan_for(guard)
-    _, server, up, _ = trained(plan, task, 2)
+    client, server, up, _ = trained(plan, task, 2)
     names = {name for message in up for name in message.tensors}
     need(names <= {"z", "du"}, f"{', '.join(sorted(names - {'z', 'du'}))} leave beside z and du")
     known = repr(plan.public()).encode()
-    held = pickle.dumps([server.body.state_dict(), [message.tensors for message in up]]) + known
+    shown = [server.body.state_dict(), client.split.state_dict(), [message.tensors for message in up]]
+    held = pickle.dumps(shown) + known
     own = derive(SECRET, "client", 0)
     for what, secret in {"private seed": SECRET, "client's seed": own, "guard's seed": derive(own, "guard")}.items():
         found = secret.to_bytes(8, "little") in held or str(secret).encode() in held
-        need(not found, f"the {what} is in what the server has: keep keys in non-persistent buffers")
+        need(not found, f"the {what} is in what the server has, or is handed on: keep keys in non-persistent buffers")
     need(
         not guard.client_only or type(guard).__name__.encode() not in known,
         "the server's plan names a guard that is the client's alone",
