@@ -22,7 +22,7 @@ from ..core.spec import Spec, kind_of, spec
 from ..core.split import each
 from ..data.partitions import Partition
 from ..data.samples import Samples
-from ..guards.base import Guard
+from ..guards.base import Bound, Guard, behind
 from ..nets.base import Net, crossing, out_shape
 from ..rules.base import Rule, Update
 
@@ -208,6 +208,39 @@ def says_that_it_draws_anew(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
+def noise_hides_what_leaves(guard: Guard, shape: Shape, task: Task) -> None:
+    """what leaves follows from what the guard reads; where inputs or labels are in it, bound() says so"""
+    bound = Bound()
+    for part in guard.stages():
+        settled, bound = behind(part, bound)
+        if is_outside(type(part)) and type(part).bound is Guard.bound and not part.client_only:
+            _reads_z_alone(settled, shape, task)
+        shape = settled.out_shape(shape)
+
+
+def _reads_z_alone(guard: Guard, shape: Shape, task: Task) -> None:
+    count = max(4, 2 * guard.least_batch)
+    first = toy_batch(task, count)
+    others = {name: (values + 1) % max(2, task.attributes[name]) for name, values in first.s.items()}
+    z, begun = (torch.rand(count, *shape, generator=generator(seed)) for seed in (5, 6))
+    sent: list[Tensor] = []
+    for batch in (
+        first,
+        Batch(toy_batch(task, count, 1).x, (first.y + 1) % max(2, task.classes), others, first.seed),
+    ):
+        with seeded(0):
+            module = guard.build(shape, 1, 2, task)
+        with seeded(0):
+            module(begun, first)  # what it takes from its first batch, it has from the same one
+        with seeded(first.seed):
+            sent.append(module(z, batch).seen)
+    need(
+        sent[0].shape == sent[1].shape and torch.allclose(sent[0], sent[1], atol=1e-6),
+        "inputs or labels are in what leaves beside z, and noise in front of it hides neither, so no ε holds: write "
+        "bound(self, before), which returns Bound(why=...)",
+    )
+
+
 def _own(guard: Guard) -> set[str]:
     return {name for kind in type(guard).__mro__ if is_outside(kind) for name in vars(kind)}
 
@@ -218,6 +251,7 @@ CHEAP_GUARD: tuple[Law, ...] = (
     the_server_builds_the_same_lift,
     is_a_function_of_its_seeds,
     says_that_it_draws_anew,
+    noise_hides_what_leaves,
 )
 
 

@@ -8,7 +8,8 @@ from toys import tiny_plan
 from cutlayer.audit import check
 from cutlayer.audit.fit import why_unfit
 from cutlayer.core.spec import spec
-from cutlayer.guards import WCC, Chain
+from cutlayer.guards import WCC, Chain, Clip, Gaussian
+from cutlayer.training.facts.privacy import privacy
 from cutlayer.training.laws import TASK, refuse_broken
 
 SHOWN = (Path(__file__).parents[2] / "recipes" / "plugins" / "channel_dropout.py").read_text()
@@ -23,6 +24,12 @@ MISTAKES = {
     "a penalty a sample": (LEAVES, f'return Guarded({SENT}, {{"mine": z.flatten(1).mean(1)}})', "one number"),
     "a penalty for the task": (LEAVES, f'return Guarded({SENT}, {{"task": z.mean()}})', "the task's own loss"),
     "drawing anew, and silent of it": ("    def draws_anew(", "    def draws(", "let draws_anew return True"),
+    "the input beside z": (LEAVES, f"return Guarded({SENT} + batch.x.mean())", "write bound(self, before)"),
+    "the label beside z": (
+        LEAVES,
+        f"return Guarded({SENT} + batch.y.reshape(-1, *[1] * (z.dim() - 1)))",
+        "write bound(self, before)",
+    ),
     "no super": ("super().__init__()", "nn.Module.__init__(self)", "call super().__init__()"),
 }
 
@@ -46,6 +53,21 @@ def test_a_mistake_is_named_before_anything_is_trained(mistake, guard):
     with pytest.raises(ValueError, match="breaks a law of guards") as told:
         refuse_broken([guard((old, new))], (4, 5, 5), TASK)
     assert words in str(told.value)
+
+
+def test_no_epsilon_is_said_of_noise_with_the_input_behind_it(guard):
+    """Noise in front of a guard that adds the input in the clear hides nothing of it."""
+    peeks = guard((LEAVES, f"return Guarded({SENT} + batch.x.mean())"))
+    with pytest.raises(ValueError, match="so no ε holds"):
+        privacy(tiny_plan(guard=Chain(Clip(), Gaussian(epsilon=8.0), peeks)), TASK)
+    says = ("import Guard,", "import Bound, Guard,")
+    bound = """    def bound(self, before):
+        return Bound(why="the mean of the inputs leaves beside it")
+
+    def build("""
+    honest = guard(says, ("    def build(", bound), (LEAVES, f"return Guarded({SENT} + batch.x.mean())"))
+    told = privacy(tiny_plan(guard=Chain(Clip(), Gaussian(epsilon=8.0), honest)), TASK)
+    assert told["epsilon"] is None and told["why_no_epsilon"] == "the mean of the inputs leaves beside it"
 
 
 def test_the_guard_of_the_docs_makes_none(guard):

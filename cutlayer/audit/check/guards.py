@@ -20,6 +20,7 @@ from ...training.laws import (
     is_a_function_of_its_seeds,
     lift_undoes_the_shape,
     need,
+    noise_hides_what_leaves,
     says_that_it_draws_anew,
     sends_what_it_promises,
     the_server_builds_the_same_lift,
@@ -93,6 +94,11 @@ def by_seeds(guard: Guard) -> None:
 def draws_anew(guard: Guard) -> None:
     """a guard by which two messages of one sample differ says so: draws_anew"""
     says_that_it_draws_anew(guard, _cut(guard), TASK)
+
+
+def reads_z_alone(guard: Guard) -> None:
+    """what leaves follows from what the guard reads; where inputs or labels are in it, bound() says so"""
+    noise_hides_what_leaves(guard, _cut(guard), TASK)
 
 
 def split_is_unsplit(guard: Guard) -> None:
@@ -227,6 +233,7 @@ LAWS = (
     public_half,
     by_seeds,
     draws_anew,
+    reads_z_alone,
     split_is_unsplit,
     bytes_are_frames,
     tells_no_secret,
