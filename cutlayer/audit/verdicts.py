@@ -12,7 +12,6 @@ from .grades import (
     GOOD,
     GRADES,
     LEAST_LEAK,
-    LEAST_TASK,
     OPEN,
     TASK_LOST,
     UNKNOWN,
@@ -25,7 +24,7 @@ from .grades import (
 from .kinds import KINDS, of_floors, rebuilt
 from .leak import found_by, recognised_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
-from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
+from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, lost, rests_on
 from .words import (
     cost,
     hardly_leaks,
@@ -213,9 +212,9 @@ def verdict(rows: Sequence[Row], floors: Floors, guard: str, secrets: Sequence[s
     grade, graded, leak, sentence = _worst(asked, [name for name in secrets if name in missing], guard)
     if guard != "none" and own and open_rows:
         accuracy, before = (over_seeds(some, lambda row: row["accuracy"]) for some in (own, open_rows))
-        if accuracy < before * LEAST_TASK:
+        if why := lost(accuracy, before, open_rows[0].get("accuracy_chance")):
             left = "" if leak is None else f" That {100 * leak:.0f} % of the leak is left says little then."
-            sentence = f"The task is lost: accuracy {accuracy:.2f} against {before:.2f} unguarded.{left}"
+            sentence = f"The task is lost: {why}.{left}"
             grade = graded = TASK_LOST
         else:
             points = 100 * (accuracy - before)
