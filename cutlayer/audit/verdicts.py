@@ -26,6 +26,7 @@ from .leak import found_by, recognised_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
 from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, lost, rests_on
 from .words import (
+    begun,
     cost,
     hardly_leaks,
     in_short,
@@ -266,7 +267,7 @@ def _flags(
     found += _weaker(own, judged)
     broken = {row["attack"]: row for row in own if row.get("broken")}
     found += [f"{name} returned NaN or infinity for {row['broken']} samples" for name, row in broken.items()]
-    return [f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(found)]
+    return [begun(one) for one in dict.fromkeys(found)]
 
 
 def _weaker(own: Sequence[Row], judged: Sequence[SecretVerdict]) -> list[str]:
@@ -283,4 +284,4 @@ def flags(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
     found = [why for row in rows if row["guard"] == "none" and (why := hardly_learnt(row))][:1]
     for judged in verdicts:
         found += _weaker([row for row in rows if row["guard"] == judged.guard], judged.secrets)
-    return [f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(found)]
+    return [begun(one) for one in dict.fromkeys(found)]

@@ -116,6 +116,15 @@ def test_of_few_classes_the_task_is_lost_where_little_more_than_guessing_is_left
     assert (f"naming the commonest class gives {chance:.2f}" in found.sentence) == lost
 
 
+def test_a_sentence_that_begins_with_a_name_leaves_it_as_it_is_typed():
+    """It may be a file's, and files are told apart by the case of their letters."""
+    name = "my/reader.py:Reader()"
+    rows = [pictured(guard, 0.5, name, broken=3, below_default=["steps 1 of 2"]) for guard in ("none", "g")]
+    found = verdict(rows, FLOORS, "g")
+    begun = [one for one in (*found.flags, *flags(rows, [found])) if name.casefold() in one.casefold()]
+    assert begun and all(one.startswith(name) for one in begun), begun
+
+
 def test_who_was_told_the_key_is_a_limit_and_no_threat():
     told = pictured("g", 0.9, "Decoder(keys='true')", ceiling=True)
     assert strongest([told], "g") == told, "where there is no other, it is what we know"
