@@ -208,12 +208,13 @@ def says_that_it_draws_anew(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
-def noise_hides_what_leaves(guard: Guard, shape: Shape, task: Task) -> None:
-    """what leaves follows from what the guard reads; where inputs or labels are in it, bound() says so"""
+def noise_hides_what_leaves(guard: Guard, shape: Shape, task: Task, behind_noise: bool = False) -> None:
+    """what leaves behind noise follows from what was noised; where inputs or labels are in it, bound() says so"""
     bound = Bound()
     for part in guard.stages():
+        noised = behind_noise or bound.release is not None
         settled, bound = behind(part, bound)
-        if is_outside(type(part)) and type(part).bound is Guard.bound and not part.client_only:
+        if noised and is_outside(type(part)) and type(part).bound is Guard.bound and not part.client_only:
             _reads_z_alone(settled, shape, task)
         shape = settled.out_shape(shape)
 

@@ -97,8 +97,8 @@ def draws_anew(guard: Guard) -> None:
 
 
 def reads_z_alone(guard: Guard) -> None:
-    """what leaves follows from what the guard reads; where inputs or labels are in it, bound() says so"""
-    noise_hides_what_leaves(guard, _cut(guard), TASK)
+    """what leaves behind noise follows from what was noised; where inputs or labels are in it, bound() says so"""
+    noise_hides_what_leaves(guard, _cut(guard), TASK, behind_noise=True)
 
 
 def split_is_unsplit(guard: Guard) -> None:
