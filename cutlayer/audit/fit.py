@@ -16,7 +16,9 @@ from ..training.build import build_client, build_server
 from ..training.labels import why_unfit_labels
 from ..training.laws import hold, refuse_broken
 from ..training.plan.plan import Plan
+from ..training.plan.shapes import cut_shapes
 from .check.attacks import says_what_it_knows
+from .check.claims import claims_what_is_so
 from .knowledge import why_pointless
 from .tables import refuse_unfit
 
@@ -42,6 +44,8 @@ def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> 
         plan = replace(plan.with_guard(guard), private_seed=0)
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
+        if any(is_outside(type(part)) for part in guard.stages()):
+            hold(guard, (claims_what_is_so,), cut_shapes(plan, task).shared, task)
         for one in plan.client_detectors:
             one.refuse_unfit(
                 ClientContext(task, plan.batch_size, 0, lambda steps: iter(()), apart=not guard.mixes_samples)

@@ -9,6 +9,7 @@ BY_BADNESS = ("hides", "blunts", UNKNOWN, "weakens", "does not protect")
 
 LEAST_LEAK = 0.05  # SSIM, accuracy or AUC above a blind guess: less than that leaves no leak to take shares of
 LEAST_TASK = 0.5  # of the unguarded accuracy: below it a guard has hidden the task as well
+LEAST_GAIN = 0.2  # of what it is above always naming the commonest class: below it, too
 LEAST_LEARNT = 0.2  # of the way from naming the commonest class to being always right: less is hardly a model
 # SSIM, skill or correlation a white-box attacker must reach on the open cut before finding little means anything.
 STRONG_CONTROL = 0.5

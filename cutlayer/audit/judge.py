@@ -1,5 +1,6 @@
 """The judge: holds the truth, shows an attack only what it may know, and says what its pictures are worth."""
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,11 +28,12 @@ from .knowledge import after_training
 from .passes import Linking, links_right
 from .refusal import refusals
 from .row_scores import spread, worth
-from .rows import Row, Scores, shown
+from .rows import Remarks, Row, Scores, shown
 from .uncertainty import intervals, sampled
 from .victim import Observed, Victim, uploads
 
 WORST = 10  # samples that are shown because they were read best
+MEASURED = Row.__annotations__.keys() - Remarks.__annotations__.keys()  # what no attacker says of itself
 NAMED = "which class each group is that it sorted samples into (the judge names them as fits best)"
 
 
@@ -78,10 +80,26 @@ def judge(
         "n": len(victim.truth),
         **figures,
         "seconds": round(time.perf_counter() - began, 2),
-        **attacker.remarks(),
+        **_remarks(attack, attacker),
     }
     row["interval"] = intervals({**row, "guard": shown(victim.run.plan.guard)})
     return cast(Row, row), pictures  # figures and remarks are known by name only; a test compares them
+
+
+def _remarks(attack: Attack, attacker: Attacker) -> dict[str, object]:
+    """What an attacker says of itself: never what the judge measures, and all of it can be written down."""
+    said = attacker.remarks()
+    if taken := sorted(said.keys() & MEASURED):
+        raise ValueError(f"{attack}: remarks() names {', '.join(taken)}, which the judge measures: take another name")
+    for name, value in said.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{attack}: remarks() has {name}, which is a {type(value).__name__} that no file can hold: use "
+                "numbers, words, and lists of these"
+            ) from error
+    return said
 
 
 Scored = tuple[Mapping[str, Any], Tensor | None]
@@ -179,7 +197,7 @@ def _values(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS | N
     """Labels or an attribute: how often right, against always naming the commonest value."""
     truth = victim.y if attack.secret == "labels" else victim.s[attack.attribute]  # type: ignore[attr-defined]
     forward = uploads(victim.messages)
-    found = for_each_sample(attacker.infer(victim.messages), forward, victim.rows).to(truth.device)
+    found = for_each_sample(_one_each(attacker.infer(victim.messages)), forward, victim.rows).to(truth.device)
     chance = float(truth.bincount().max() / len(truth))
     if attack.clusters:
         found, by_naming = named(found, truth)
@@ -194,7 +212,7 @@ def _membership(attack: Attack, attacker: Attacker, victim: Victim, lpips: LPIPS
     sides, broken = [], 0
     own, others = Observed(victim.messages, victim.rows, victim.units), victim.strangers()
     for messages, rows, _ in (own, others):
-        side = for_each_sample(attacker.infer(messages), uploads(messages), rows).double().flatten()
+        side = for_each_sample(_one_each(attacker.infer(messages)), uploads(messages), rows).double()
         broken += int(side.isnan().sum())
         sides.append(side.nan_to_num())
     members, strangers = sides
@@ -221,7 +239,19 @@ def _scorer(
     return partial(_rows, data) if rebuilds_rows else _SCORED[attack.secret]
 
 
+def _one_each(found: Tensor) -> Tensor:
+    if found.numel() != len(found):
+        raise ValueError(
+            f"infer gives a tensor {tuple(found.shape)}, and one number for each row is asked for: of the scores of "
+            "classes take argmax(1)"
+        )
+    return found.reshape(-1)
+
+
 def for_each_sample(found: Tensor, messages: Sequence[Message], rows: Sequence[Tensor | None]) -> Tensor:
     """Where samples shared a row, what was found for it is the attacker's answer for each of them."""
-    pieces = found.split([len(message["z"]) for message in messages])
+    sizes = [len(message["z"]) for message in messages]
+    if len(found) != sum(sizes):
+        raise ValueError(f"the attack gives {len(found)} answers for the {sum(sizes)} rows that were sent: one each")
+    pieces = found.split(sizes)
     return torch.cat([each(piece, index) for piece, index in zip(pieces, rows, strict=True)])

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 from ..training.facts.privacy import rounding
 from .floors import blind_guess
-from .grades import LEAST_LEARNT, LEAST_UNITS, MOST_EPSILON, READ_BETTER, STRONG_CONTROL, STRONG_SHARE
+from .grades import (
+    LEAST_GAIN,
+    LEAST_LEARNT,
+    LEAST_TASK,
+    LEAST_UNITS,
+    MOST_EPSILON,
+    READ_BETTER,
+    STRONG_CONTROL,
+    STRONG_SHARE,
+)
 from .kinds import rebuilt
 from .rows import Floors, Row
 
@@ -120,6 +129,19 @@ def _read_better(rows: Sequence[Row], unguarded: Sequence[Row], floors: Floors) 
 def learnt(accuracy: float, chance: float) -> bool:
     """Whether a model is well above always naming the commonest class."""
     return accuracy >= chance + LEAST_LEARNT * (1 - chance)
+
+
+def lost(accuracy: float, before: float, chance: float | None) -> str | None:
+    """Why a guard of this accuracy has lost the task, beside the unguarded one and always naming the commonest class.
+
+    Of two classes nobody gets below half of the unguarded accuracy: what counts is how much is above guessing.
+    """
+    said = f"accuracy {accuracy:.2f} against {before:.2f} unguarded"
+    if accuracy < before * LEAST_TASK:
+        return said
+    if chance is None or not learnt(before, chance) or accuracy - chance >= LEAST_GAIN * (before - chance):
+        return None
+    return f"{said}, and always naming the commonest class gives {chance:.2f}"
 
 
 def hardly_learnt(row: Row) -> str | None:

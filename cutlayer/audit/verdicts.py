@@ -12,7 +12,6 @@ from .grades import (
     GOOD,
     GRADES,
     LEAST_LEAK,
-    LEAST_TASK,
     OPEN,
     TASK_LOST,
     UNKNOWN,
@@ -25,8 +24,9 @@ from .grades import (
 from .kinds import KINDS, of_floors, rebuilt
 from .leak import found_by, recognised_by, secret_of
 from .rows import Floors, Row, SecretVerdict, Verdict
-from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, rests_on
+from .strength import below_default, doubts, epsilon_holds, hardly_learnt, hollow, lost, rests_on
 from .words import (
+    begun,
     cost,
     hardly_leaks,
     in_short,
@@ -213,9 +213,9 @@ def verdict(rows: Sequence[Row], floors: Floors, guard: str, secrets: Sequence[s
     grade, graded, leak, sentence = _worst(asked, [name for name in secrets if name in missing], guard)
     if guard != "none" and own and open_rows:
         accuracy, before = (over_seeds(some, lambda row: row["accuracy"]) for some in (own, open_rows))
-        if accuracy < before * LEAST_TASK:
+        if why := lost(accuracy, before, open_rows[0].get("accuracy_chance")):
             left = "" if leak is None else f" That {100 * leak:.0f} % of the leak is left says little then."
-            sentence = f"The task is lost: accuracy {accuracy:.2f} against {before:.2f} unguarded.{left}"
+            sentence = f"The task is lost: {why}.{left}"
             grade = graded = TASK_LOST
         else:
             points = 100 * (accuracy - before)
@@ -267,7 +267,7 @@ def _flags(
     found += _weaker(own, judged)
     broken = {row["attack"]: row for row in own if row.get("broken")}
     found += [f"{name} returned NaN or infinity for {row['broken']} samples" for name, row in broken.items()]
-    return [f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(found)]
+    return [begun(one) for one in dict.fromkeys(found)]
 
 
 def _weaker(own: Sequence[Row], judged: Sequence[SecretVerdict]) -> list[str]:
@@ -284,4 +284,4 @@ def flags(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> list[str]:
     found = [why for row in rows if row["guard"] == "none" and (why := hardly_learnt(row))][:1]
     for judged in verdicts:
         found += _weaker([row for row in rows if row["guard"] == judged.guard], judged.secrets)
-    return [f"{one[0].upper()}{one[1:]}." for one in dict.fromkeys(found)]
+    return [begun(one) for one in dict.fromkeys(found)]

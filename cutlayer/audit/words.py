@@ -18,6 +18,12 @@ def floor_name(name: str, kind: Kind) -> str:
     return no_floors.get(name, f"floor: {told.replace('_', ' ')}")
 
 
+def begun(said: str) -> str:
+    """A sentence as it stands in a text. One that begins with a file's name leaves that as it was typed."""
+    begins_with_a_file = ":" in said.partition(" ")[0].partition("(")[0]
+    return f"{said if begins_with_a_file else said[0].upper() + said[1:]}."
+
+
 def secret_name(one: SecretVerdict) -> str:
     return f"{one.secret} {one.target}".strip()
 

@@ -23,7 +23,8 @@ def check(
     """Try the laws of a plug-in's kind on toy shapes, and say in words which hold. Exits with 1 if one is broken.
 
     [bold]cutlayer check 'my.py:SignBit(scale=2)'[/bold]
-    Guards, attacks, rules, detectors, partitions, networks: split = unsplit, bytes = frames, claims = what is sent.
+    Guards, attacks, rules, detectors, partitions, networks, sources of data: split = unsplit, bytes = frames,
+    claims = what is sent.
     """
     prepare(threads or 1, "cpu")  # toys are too small to share out
     from ..audit.check import check as try_laws

@@ -45,6 +45,8 @@ class Source(Spec, ABC):
     mirrors: ClassVar[bool] = True  # whether the mirror image of a sample is one of the same class
 
     def __post_init__(self) -> None:
+        if not hasattr(self, "limit"):
+            raise ValueError(f"{type(self).__name__} needs the field `limit: int | None = None`, as every source")
         if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
             raise ValueError(f"limit is how many training samples to keep, at least 1; got {self.limit!r}")
         if self.augment not in AUGMENTATIONS:

@@ -127,7 +127,7 @@ class LFQ(Guard):
 
     @property
     def draws_anew(self) -> bool:
-        return self.depth > 1 or self.scale != "none"  # BatchNorm between stages, a size of the whole batch
+        return True  # BatchNorm in every stage: a code hangs on the batch it is in
 
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         decoder = self._decoder(shape, public)  # both sides start from the same one

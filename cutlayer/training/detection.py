@@ -66,8 +66,10 @@ class ClientDetection:
         for (one, watch), course in zip(self.watches, self._courses, strict=True):
             if self.meters or one.suspects:
                 watch.look(look)
-            if watch.score is not None and (not course or course[-1][1] != watch.score):
-                course.append((look.step, watch.score))
+            if watch.score is not None:
+                watch.score = float(watch.score)  # a tensor of one number is one, too, but no file's
+                if not course or course[-1][1] != watch.score:
+                    course.append((look.step, watch.score))
         return {**({} if look.fake else values), **self.scores()}
 
     def scores(self) -> dict[str, float]:
@@ -76,7 +78,7 @@ class ClientDetection:
         return {name: score for name, score in found if score is not None} | self.figures()
 
     def figures(self) -> dict[str, float]:
-        return {name: value for _, watch in self._made or () for name, value in watch.figures.items()}
+        return {name: float(value) for _, watch in self._made or () for name, value in watch.figures.items()}
 
     def finish(self) -> None:
         """Nothing more will be sent: for those that have a last word."""

@@ -22,7 +22,7 @@ from ..core.spec import Spec, kind_of, spec
 from ..core.split import each
 from ..data.partitions import Partition
 from ..data.samples import Samples
-from ..guards.base import Guard
+from ..guards.base import Bound, Guard, behind
 from ..nets.base import Net, crossing, out_shape
 from ..rules.base import Rule, Update
 
@@ -101,11 +101,24 @@ def _sent(guard: Guard, shape: Shape, task: Task) -> tuple[GuardModule, Tensor, 
     with seeded(0):
         module = guard.build(shape, 1, 2, task)
     need(callable(module), f"its build returns {type(module).__name__}: return the client's module, a GuardModule")
+    need(
+        hasattr(module, "packed") and hasattr(module, "notes"),
+        f"{type(module).__name__} is no GuardModule: derive it from that, and call super().__init__() in its own",
+    )
+    given = {"z": z, "batch.x": batch.x, "batch.y": batch.y}
+    before = {name: tensor.clone() for name, tensor in given.items()}
     with seeded(batch.seed):
         made = module(z, batch)
+    for name, tensor in given.items():
+        need(torch.equal(tensor, before[name]), f"it changes {name} in place, which others read: make a new tensor")
     need(isinstance(made, Guarded), f"its module returns {type(made).__name__}: return Guarded(seen)")
     need(isinstance(made.seen, Tensor), f"what it sends is a {type(made.seen).__name__}, not a tensor")
+    need(made.seen.dtype == z.dtype, f"it sends {made.seen.dtype}, and the body reads {z.dtype}: return seen.to(z)")
     need(made.seen.isfinite().all(), "what it sends of numbers from 0 to 1 holds NaN or infinity")
+    need("task" not in made.penalty, "a penalty has the name 'task', that of the task's own loss: give it another")
+    for name, term in made.penalty.items():
+        size = torch.as_tensor(term).numel()
+        need(size == 1, f"the penalty {name!r} has {size} numbers, and a loss is one number: take their mean or sum")
     return module, z, made
 
 
@@ -167,6 +180,68 @@ def is_a_function_of_its_seeds(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
+def says_that_it_draws_anew(guard: Guard, shape: Shape, task: Task) -> None:
+    """a guard by which two messages of one sample differ says so: draws_anew"""
+    if guard.draws_anew:
+        return
+    count = max(8, 2 * guard.least_batch)
+    half, same = count // 2, toy_batch(task, count)
+    sent: list[Tensor] = []
+    z, first = (torch.rand(count, *shape, generator=generator(seed)) for seed in (5, 6))
+    for seed in (1, 2):  # of the step: half of its samples are the same ones, among other companions
+        other = toy_batch(task, count, seed)
+        companions = torch.rand(count, *shape, generator=generator(seed))
+        with seeded(0):
+            module = guard.build(shape, 1, 2, task)
+        with seeded(same.seed):
+            module(first, same)  # what it takes from its first batch, it has from the same one
+        with seeded(seed):
+            made = module(
+                torch.cat([z[:half], companions[half:]]),
+                Batch(torch.cat([same.x[:half], other.x[half:]]), other.y, other.s, seed),
+            )
+        sent.append(each(made.seen, made.rows)[:half])
+    need(
+        torch.allclose(sent[0], sent[1], atol=1e-5),
+        "two messages of one sample differ, by what is drawn or by its companions, and an audit would read each by "
+        "itself: let draws_anew return True (mixes_samples, where samples share rows)",
+    )
+
+
+def noise_hides_what_leaves(guard: Guard, shape: Shape, task: Task, behind_noise: bool = False) -> None:
+    """what leaves behind noise follows from what was noised; where inputs or labels are in it, bound() says so"""
+    bound = Bound()
+    for part in guard.stages():
+        noised = behind_noise or bound.release is not None
+        settled, bound = behind(part, bound)
+        if noised and is_outside(type(part)) and type(part).bound is Guard.bound and not part.client_only:
+            _reads_z_alone(settled, shape, task)
+        shape = settled.out_shape(shape)
+
+
+def _reads_z_alone(guard: Guard, shape: Shape, task: Task) -> None:
+    count = max(4, 2 * guard.least_batch)
+    first = toy_batch(task, count)
+    others = {name: (values + 1) % max(2, task.attributes[name]) for name, values in first.s.items()}
+    z, begun = (torch.rand(count, *shape, generator=generator(seed)) for seed in (5, 6))
+    sent: list[Tensor] = []
+    for batch in (
+        first,
+        Batch(toy_batch(task, count, 1).x, (first.y + 1) % max(2, task.classes), others, first.seed),
+    ):
+        with seeded(0):
+            module = guard.build(shape, 1, 2, task)
+        with seeded(0):
+            module(begun, first)  # what it takes from its first batch, it has from the same one
+        with seeded(first.seed):
+            sent.append(module(z, batch).seen)
+    need(
+        sent[0].shape == sent[1].shape and torch.allclose(sent[0], sent[1], atol=1e-6),
+        "inputs or labels are in what leaves beside z, and noise in front of it hides neither, so no ε holds: write "
+        "bound(self, before), which returns Bound(why=...)",
+    )
+
+
 def _own(guard: Guard) -> set[str]:
     return {name for kind in type(guard).__mro__ if is_outside(kind) for name in vars(kind)}
 
@@ -176,6 +251,8 @@ CHEAP_GUARD: tuple[Law, ...] = (
     lift_undoes_the_shape,
     the_server_builds_the_same_lift,
     is_a_function_of_its_seeds,
+    says_that_it_draws_anew,
+    noise_hides_what_leaves,
 )
 
 
@@ -302,7 +379,7 @@ def refuse_broken(parts: Sequence[Any], cut: Shape, task: Task) -> None:
             if ":" in written(type(one)):  # else nobody could type it: a class of a notebook, or of a test
                 hold(one, (its_text_is_itself,))
         if isinstance(part, Guard) and any(_from_outside(part)):
-            hold(part, CHEAP_GUARD, tuple(cut), _Task(task))
+            hold(part, CHEAP_GUARD, tuple(cut), task)
         elif is_outside(type(part)):
             for kind, laws in ((Rule, CHEAP_RULE), (Partition, CHEAP_PARTITION)):
                 if isinstance(part, kind) and getattr(part, "merges", True):
@@ -312,7 +389,7 @@ def refuse_broken(parts: Sequence[Any], cut: Shape, task: Task) -> None:
 def refuse_broken_net(net: Net, task: Task) -> None:
     """Only where one process plays both sides: elsewhere a server builds no tail, and a client no body."""
     if is_outside(type(net)):
-        hold(net, CHEAP_NET, _Task(task))
+        hold(net, CHEAP_NET, task)
 
 
 def _from_outside(value: Any) -> Iterator[Spec]:
@@ -342,7 +419,7 @@ class _Task:
 def hold(part: Any, laws: tuple[Law, ...], *given: Any) -> None:
     """A ValueError for the first of these laws that `part` breaks."""
     try:
-        why = _known_broken(part, laws, *given)
+        why = _known_broken(part, laws, *(_Task(one) if isinstance(one, Task) else one for one in given))
     except TypeError:  # it has a list among its fields, and no hash: the first law is about that
         why = _broken(part, laws, *given)
     if why:

@@ -19,6 +19,10 @@ class ChannelDropout(Guard):
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep is the share of channels sent, in (0, 1]; got {self.keep}")
 
+    @property
+    def draws_anew(self) -> bool:
+        return self.keep < 1  # other channels of a sample in every epoch: an audit reads several messages together
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Drop(self.keep, private)
 

@@ -11,7 +11,7 @@ from cutlayer.audit.judge import judge
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.passes import links_right, one_pass, order_of, passes_of
 from cutlayer.audit.victim import Victim, uploads
-from cutlayer.core.seeds import seeded
+from cutlayer.core.seeds import generator, seeded
 from cutlayer.core.state import freeze
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import (
@@ -145,15 +145,21 @@ def test_it_is_tried_where_a_guard_draws_anew(guard, anew):
 
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
 def test_what_a_guard_says_of_drawing_anew_is_so(guard):
-    """A sample twice, with other companions and other random numbers, through one head."""
+    """Samples twice, with other companions and other random numbers, through one head."""
     run = LocalRun(tiny_plan(guard=guard, batch_size=8), tiny_parts(), classes=TASK.classes)
     split, samples = run.networks[0].split, run.samples[0]
     freeze(split.eval())
     split.guard.train()
-    companions = torch.arange(8), torch.tensor([0, *range(8, 15)])
+    # Of a head that has learnt nothing activations are small, and signs of a code hang on biases alone.
+    split.head.register_forward_hook(lambda module, given, z: 8 * z)
+    shown = torch.arange(0, 8, 2)  # every other place of the batch
     with torch.no_grad():
-        one, other = (split.send(as_batch(samples, pick, seed))[0] for seed, pick in enumerate(companions))
-    assert torch.allclose(one, other, atol=1e-5) != guard.draws_anew
+        sent = []
+        for seed in range(4):
+            pick = 8 + torch.randperm(len(samples) - 8, generator=generator(seed))[:8]
+            pick[shown] = shown
+            sent.append(split.send(as_batch(samples, pick, seed))[shown])
+    assert any(not torch.allclose(sent[0], other, atol=1e-5) for other in sent[1:]) == guard.draws_anew
 
 
 def test_only_the_ceiling_is_told_the_order():

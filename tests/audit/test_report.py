@@ -11,7 +11,7 @@ from toys import samples, tiny_plan
 from cutlayer.attacks import Decoder
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
-from cutlayer.audit.report.pictures import reconstructions, tradeoff
+from cutlayer.audit.report.pictures import reconstructions, tradeoff, wrapped
 from cutlayer.audit.report.shown import one_of_each
 from cutlayer.audit.report.tidy import without_empty_columns
 from cutlayer.audit.spec import AuditSpec
@@ -118,3 +118,12 @@ def test_it_says_where_when_and_how_long(result):
     assert told["date"][:10] in page and told["machine"] in page and f"torch {told['versions']['torch']}" in page
     slowest = max(row["seconds"] for row in result.rows)
     assert told["seconds"] >= slowest > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["my/guards/coarse.py:Coarse(window=4)", "Chain(LightSplit(ratio=8), WCC(weight=0.01))", "x" * 70]
+)
+def test_a_name_stays_inside_its_figure(name):
+    """That of a guard from outside the package has its file in front and no space in it."""
+    lines = wrapped(name).split("\n")
+    assert max(map(len, lines)) <= 28 and "".join(lines).replace(" ", "") == name.replace(" ", "")

@@ -95,6 +95,36 @@ def test_a_guard_that_loses_the_task_is_not_praised_for_hiding():
     assert found.grade == "task lost" and "accuracy 0.30 against 0.90" in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "before", "chance", "lost"),
+    [
+        (0.50, 0.90, 0.5, True),  # of two classes no guard gets below half of it
+        (0.57, 0.90, 0.5, True),
+        (0.59, 0.90, 0.5, False),
+        (0.50, 0.55, 0.5, False),  # the unguarded model is hardly one: there is no task to lose
+        (0.92, 0.93, 0.9, False),
+        (0.46, 0.90, 0.1, False),
+    ],
+)
+def test_of_few_classes_the_task_is_lost_where_little_more_than_guessing_is_left(accuracy, before, chance, lost):
+    rows = [
+        pictured(guard, 0.9, accuracy=reached, accuracy_chance=chance)
+        for guard, reached in (("none", before), ("g", accuracy))
+    ]
+    found = judged(*rows)
+    assert (found.grade == "task lost") == lost
+    assert (f"naming the commonest class gives {chance:.2f}" in found.sentence) == lost
+
+
+def test_a_sentence_that_begins_with_a_name_leaves_it_as_it_is_typed():
+    """It may be a file's, and files are told apart by the case of their letters."""
+    name = "my/reader.py:Reader()"
+    rows = [pictured(guard, 0.5, name, broken=3, below_default=["steps 1 of 2"]) for guard in ("none", "g")]
+    found = verdict(rows, FLOORS, "g")
+    begun = [one for one in (*found.flags, *flags(rows, [found])) if name.casefold() in one.casefold()]
+    assert begun and all(one.startswith(name) for one in begun), begun
+
+
 def test_who_was_told_the_key_is_a_limit_and_no_threat():
     told = pictured("g", 0.9, "Decoder(keys='true')", ceiling=True)
     assert strongest([told], "g") == told, "where there is no other, it is what we know"
@@ -421,7 +451,7 @@ def test_the_page_has_the_thresholds_of_the_code():
     assert table == {f"{100 * limit:.0f}": name for limit, name in GRADES[:-1]}
     assert f"| more | {GRADES[-1][1]} |" in PAGE
     for name in (
-        "LEAST_LEAK", "LEAST_TASK", "LEAST_LEARNT", "STRONG_CONTROL", "STRONG_SHARE", "LEAST_UNITS",
+        "LEAST_LEAK", "LEAST_TASK", "LEAST_GAIN", "LEAST_LEARNT", "STRONG_CONTROL", "STRONG_SHARE", "LEAST_UNITS",
         "MOST_EPSILON", "READ_BETTER", "WIDE_GAP",
     ):  # fmt: skip
         assert re.search(rf"^\| `{name}` \| {getattr(grades, name):g}\b", PAGE, re.MULTILINE), name

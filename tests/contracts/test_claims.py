@@ -8,7 +8,7 @@ from toys import ALL_GUARDS, TASK, TinyNet, cut_of
 
 from cutlayer import Plan
 from cutlayer.audit.check import check
-from cutlayer.audit.check.claims import COMPANY, chains_with, held, refuse_false_claims
+from cutlayer.audit.check.claims import COMPANY, chains_with, claims_what_is_so, held
 from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.guards import (
     DPSGD,
@@ -41,7 +41,7 @@ CLAIMANTS = [guard for guard in ONE_OF_A_KIND if guard.claims(cut_of(guard))]
 
 @pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
 def test_a_guard_claims_what_is_true(guard):
-    refuse_false_claims(guard, cut_of(guard))
+    claims_what_is_so(guard, cut_of(guard))
 
 
 @pytest.mark.one_in(3)
@@ -50,7 +50,7 @@ def test_every_chain_of_two_claims_what_is_true(guard):
     """In either order beside every guard that claims something: two that claim nothing cannot be wrong."""
     cut = cut_of(guard)
     for chain in chains_with(guard, [one for one in CLAIMANTS if cut_of(one) == cut], cut):
-        refuse_false_claims(chain, cut)
+        claims_what_is_so(chain, cut)
 
 
 @pytest.mark.parametrize("guard", CLAIMANTS, ids=repr)
@@ -87,7 +87,7 @@ def test_what_was_taken_away_was_false(chain, monkeypatch):
     found = held(chain, CUT, z, toy_batch(TASK, 32))
     assert not found[0].holds and found[0].claim.text == own.text
     with pytest.raises(AssertionError, match="that is false of what Chain"):
-        refuse_false_claims(chain, CUT)
+        claims_what_is_so(chain, CUT)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ LAWS = (
     laws.lifts,
     laws.public_half,
     laws.by_seeds,
+    laws.draws_anew,
+    laws.reads_z_alone,
     laws.acts_in_service,
     laws.says_what_may_be_claimed,
     laws.hands_on,

@@ -112,6 +112,20 @@ def test_attack_on_a_recording(plugins, command, monkeypatch):
     assert [row["attack"] for row in json.loads(out)["rows"]] == ["nearest.py:Nearest()"]
 
 
+def test_a_score_that_is_a_tensor_is_a_number_all_the_same(plugins, command):
+    """The most natural thing to write ended in a traceback when the epoch was over."""
+    text = (plugins / "large_gradients.py").read_text()
+    assert "        self.score = 1.0\n" in text
+    (plugins / "large_gradients.py").write_text(
+        text.replace("        self.score = 1.0\n", "        self.score = norm\n")
+    )
+    detector = ["--client-detectors", "large_gradients.py:LargeGradients"]
+    code, out, err = command("train", *QUICK, "--epochs", "1", *detector, "--out", "a", "--json")
+    assert code == 0, err
+    (told,) = json.loads(out)["detectors"]
+    assert told["score"] > 0
+
+
 def test_predict_names_the_file_too(plugins, command, monkeypatch):
     assert command("train", *QUICK, "--guard", GUARD, "--epochs", "1", "--out", "a")[0] == 0
     forget(monkeypatch)

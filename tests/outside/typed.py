@@ -7,5 +7,6 @@ TYPED = {
     "detectors": ("large_gradients.py", "LargeGradients(times=1000.0)"),
     "partitions": ("in_order.py", "InOrder()"),
     "protocols": ("smoothed_labels.py", "Smoothed(share=0.2)"),
+    "data": ("stripes.py", "Stripes(count=40)"),
     "nets": ("two_layers.py", "TwoLayers(width=12)"),
 }

@@ -61,6 +61,10 @@ class Shift(Guard):
     def attributes(self):
         return (self.attribute,)
 
+    @property
+    def draws_anew(self):
+        return True
+
     def build(self, shape, public, private, task=None):
         return _Shift(private)
 

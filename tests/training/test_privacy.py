@@ -20,7 +20,20 @@ from cutlayer.data.base import Parts
 from cutlayer.data.digits import Digits
 from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import DPSGD, WCC, Bottleneck1x1, Chain, Clip, Gaussian, KAnonymous, Laplace, LightSplit, Noise
+from cutlayer.guards import (
+    DPSGD,
+    WCC,
+    Bottleneck1x1,
+    Chain,
+    Clip,
+    Gaussian,
+    KAnonymous,
+    Laplace,
+    LightSplit,
+    Noise,
+    RandTopK,
+    Shredder,
+)
 from cutlayer.guards.base import Guard, Release
 from cutlayer.nets import SimpleCNN
 from cutlayer.training import Pretrained
@@ -142,6 +155,8 @@ class Centre(nn.Module):
 BATCH = TinyNet()
 REFUSED = {
     "no noise": (replace(FROZEN, guard=Clip()), "no noise is added to what leaves"),
+    "learned noise": (replace(FROZEN, guard=Shredder(tensors=3)), "each time, and no noise of a known scale"),
+    "drawn": (replace(FROZEN, guard=RandTopK(share=0.2)), "each time, and no noise of a known scale"),
     "baseline": (replace(FROZEN, guard=Noise()), "Noise is a baseline without a claim"),
     "no clip": (replace(FROZEN, guard=Gaussian(scale=1.0)), "no row is bounded: put Clip(norm=...) before the noise"),
     "L2 for Laplace": (replace(FROZEN, guard=Chain(Clip(), Laplace(scale=1.0))), "write Clip(norm=..., p=1)"),

@@ -90,8 +90,8 @@ def inputs(shape: Shape, count: int = ROWS) -> Iterator[Tensor]:
     yield plain[:1].expand(count, *shape).contiguous()
 
 
-def refuse_false_claims(guard: Guard, shape: Shape, task: Task = TASK) -> None:
-    """An AssertionError for the first claim that is false."""
+def claims_what_is_so(guard: Guard, shape: Shape, task: Task = TASK) -> None:
+    """what it claims is true of what is sent"""
     if not any(one.claims for one in standing(guard, shape)):
         return
     for place, z in enumerate(inputs(shape)):

@@ -20,6 +20,8 @@ from ...training.laws import (
     is_a_function_of_its_seeds,
     lift_undoes_the_shape,
     need,
+    noise_hides_what_leaves,
+    says_that_it_draws_anew,
     sends_what_it_promises,
     the_server_builds_the_same_lift,
     toy_batch,
@@ -28,7 +30,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
 from ...training.protocols import Bypass, Protocol, UShaped, Vanilla
 from ...wire import frames
-from .claims import COMPANY, chains_with, refuse_false_claims
+from .claims import COMPANY, chains_with, claims_what_is_so
 from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
 
 PROTOCOLS: tuple[Protocol, ...] = (UShaped(), Vanilla(), Bypass())
@@ -89,6 +91,16 @@ def by_seeds(guard: Guard) -> None:
     is_a_function_of_its_seeds(guard, _cut(guard), TASK)
 
 
+def draws_anew(guard: Guard) -> None:
+    """a guard by which two messages of one sample differ says so: draws_anew"""
+    says_that_it_draws_anew(guard, _cut(guard), TASK)
+
+
+def reads_z_alone(guard: Guard) -> None:
+    """what leaves behind noise follows from what was noised; where inputs or labels are in it, bound() says so"""
+    noise_hides_what_leaves(guard, _cut(guard), TASK, behind_noise=True)
+
+
 def split_is_unsplit(guard: Guard) -> None:
     """split training is the unsplit one, bit for bit"""
     plan, task = plan_for(guard)
@@ -120,17 +132,18 @@ def bytes_are_frames(guard: Guard) -> None:
 
 
 def tells_no_secret(guard: Guard) -> None:
-    """nothing the server gets holds inputs, labels or the client's seeds"""
+    """nothing the server gets, nor what clients hand on, holds inputs, labels or the client's seeds"""
     plan, task = plan_for(guard)
-    _, server, up, _ = trained(plan, task, 2)
+    client, server, up, _ = trained(plan, task, 2)
     names = {name for message in up for name in message.tensors}
     need(names <= {"z", "du"}, f"{', '.join(sorted(names - {'z', 'du'}))} leave beside z and du")
     known = repr(plan.public()).encode()
-    held = pickle.dumps([server.body.state_dict(), [message.tensors for message in up]]) + known
+    shown = [server.body.state_dict(), client.split.state_dict(), [message.tensors for message in up]]
+    held = pickle.dumps(shown) + known
     own = derive(SECRET, "client", 0)
     for what, secret in {"private seed": SECRET, "client's seed": own, "guard's seed": derive(own, "guard")}.items():
         found = secret.to_bytes(8, "little") in held or str(secret).encode() in held
-        need(not found, f"the {what} is in what the server has: keep keys in non-persistent buffers")
+        need(not found, f"the {what} is in what the server has, or is handed on: keep keys in non-persistent buffers")
     need(
         not guard.client_only or type(guard).__name__.encode() not in known,
         "the server's plan names a guard that is the client's alone",
@@ -173,7 +186,7 @@ def claims_are_true(guard: Guard) -> None:
     """what it claims is true of what is sent, alone and in a chain with others, and so is what they claim"""
     shape = _cut(guard)
     for one in (guard, *chains_with(guard, COMPANY, shape)):
-        refuse_false_claims(one, shape)
+        claims_what_is_so(one, shape)
 
 
 def hands_on(guard: Guard) -> None:
@@ -219,6 +232,8 @@ LAWS = (
     lifts,
     public_half,
     by_seeds,
+    draws_anew,
+    reads_z_alone,
     split_is_unsplit,
     bytes_are_frames,
     tells_no_secret,

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from ...attacks import Attack
 from ...core.outside.files import where
 from ...core.spec import Spec
+from ...data.base import Source
 from ...data.partitions import Partition
 from ...detectors import Detector, ServerDetector
 from ...guards.base import Guard
@@ -12,7 +13,7 @@ from ...nets.base import Net
 from ...rules.base import Rule
 from ...training.laws import CHEAP_PARTITION, Law, in_words, its_text_is_itself
 from ...training.protocols import Protocol
-from . import attacks, detectors, guards, networks, protocols, rules
+from . import attacks, detectors, guards, networks, protocols, rules, sources
 from .toys import Skipped
 
 _LAWS: dict[type, tuple[Law, ...]] = {
@@ -24,6 +25,7 @@ _LAWS: dict[type, tuple[Law, ...]] = {
     Partition: CHEAP_PARTITION,
     Net: networks.LAWS,
     Protocol: protocols.LAWS,
+    Source: sources.LAWS,
 }
 
 

@@ -164,6 +164,14 @@ def _short(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int = 28) -> str:
+    """In lines: broken at spaces, and where a word (a file's name) is too long for one, behind a mark in it."""
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, width, break_long_words=False))
+    lines = []
+    for line in textwrap.wrap(text, width, break_long_words=False):
+        while len(line) > width:
+            at = max(line.rfind(mark, 0, width) for mark in "/:(") + 1 or width
+            lines.append(line[:at])
+            line = line[at:]
+        lines.append(line)
+    return "\n".join(lines)

@@ -236,6 +236,11 @@ def _why_no_release(guard: Guard, bound: Bound) -> str:
         return bound.why
     if any(isinstance(part, Noise) for part in parts):
         return "Noise is a baseline without a claim: take Chain(Clip(norm=...), Gaussian(...))"
+    if own := next((part for part in parts if part.draws_anew), None):
+        return (
+            f"{own} sends something else of a sample each time, and no noise of a known scale: take "
+            "Chain(Clip(norm=...), Gaussian(...))"
+        )
     return "no noise is added to what leaves"
 
 
