@@ -197,6 +197,20 @@ def test_a_resumed_run_goes_on_watching_as_if_nothing_had_been(detector, tmp_pat
 
 
 @EVERY
+def test_what_it_found_is_told_of_a_client_that_makes_no_step_after_a_resume(detector):
+    """Its part is over, or it is not drawn again: a budget that was not kept must not be forgotten for that."""
+    run = trained(plan(detector), parts=parts_for(detector))
+    again = LocalRun(plan(detector), parts_for(detector), classes=TASK.classes)
+    again.clients[0].load_state(run.clients[0].own_state())
+    ours, theirs = (one.clients[0].detection for one in (again, run))
+    # Pairs of images are never written down: the last word of a meter is about those of its last looks.
+    assert ours.scores() == theirs.scores() and len(ours.report()) == 1
+    assert [one["scores"] for one in ours.report()] == [one["scores"] for one in theirs.report()]
+    untouched = LocalRun(plan(detector), parts_for(detector), classes=TASK.classes)
+    assert untouched.clients[0].detection.report() == []
+
+
+@EVERY
 def test_it_refuses_what_it_cannot_look_at(detector):
     for changes in ({"micro_batches": 2}, {"frozen_parts": ("head",)}):
         with pytest.raises(ValueError, match="micro_batches=1"):
