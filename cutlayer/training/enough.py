@@ -1,16 +1,19 @@
 """Whether every client has enough samples for the messages of a plan: said before the first step."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from ..core.batch import Task
+from ..core.batch import Batch, Task, made_up
 from ..core.compressor import Compressor
 from ..core.guard import Shape
+from ..core.seeds import generator, seeded
 from ..guards import Guard
 from .batches import in_batches, micro_batches
-from .build import build_server
+from .build import build_client, build_server
+from .labels import label_shape
 from .plan.plan import Plan
 from .plan.shapes import cut_shapes
 
@@ -35,30 +38,37 @@ def refuse_small_batches(plan: Plan, task: Task, counts: Mapping[str, int]) -> N
     ]  # fmt: skip
     for whose, count in counts.items():
         rows = _smallest_batch(plan, count)
-        alone = whose.startswith("client") and 0 < rows < 2 * plan.guard.least_batch
-        if alone and not _learns_from_a_row(plan, task, cut.sent):
-            raise ValueError(
-                f"{whose} has {count} samples, so with --batch-size {plan.batch_size} and {plan.guard} a message has "
-                "a single row, and the server's network normalises over rows: "
-                f"--batch-size {2 * plan.guard.least_batch}"
-            )
         for reader, shape in readers:
-            if 0 < rows < (least := reader.least_rows(shape)):
+            if 0 < rows < (fewest := reader.least_rows(shape)):
                 raise ValueError(
                     f"{whose} has {count} samples, so with --batch-size {plan.batch_size} one message has {rows} of "
-                    f"them, and {reader} needs {least}: another batch size, or a setting that leaves more bits"
+                    f"them, and {reader} needs {fewest}: another batch size, or a setting that leaves more bits"
                 )
+        least = 2 * plan.guard.least_batch
+        if whose.startswith("client") and 0 < rows < least and not _learns_from(rows, plan, task):
+            more = f"--batch-size {least}" if count >= least else "fewer clients, more data, or norm='group'"
+            raise ValueError(
+                f"{whose} has {count} samples, so with --batch-size {plan.batch_size} and {plan.guard} a message has "
+                f"a single row, and the network normalises over rows: {more}"
+            )
 
 
-def _learns_from_a_row(plan: Plan, task: Task, sent: Shape) -> bool:
-    """Batch normalisation cannot: where one place is left of a row, nothing is beside it."""
-    body = build_server(plan.public(), task).body.train()
-    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in body.modules()):
+def _learns_from(rows: int, plan: Plan, task: Task) -> bool:
+    """Batch normalisation cannot from one row, at home or at the server: of one place nothing is beside it."""
+    server = build_server(plan.public(), task)
+    client = build_client(replace(plan, private_seed=0), task, 0, server.handle)
+    layers = [*server.body.modules(), *client.split.modules()]
+    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers):
         return True
+    labels = torch.zeros(rows, *label_shape(plan, task), dtype=torch.int64)
+    s = {name: torch.zeros(rows, dtype=torch.int64) for name in task.attributes}
+    batch = Batch(made_up(task, rows, generator(0)), labels, s)
     try:
-        with torch.no_grad():
-            body(torch.zeros(1, *sent))
-    except ValueError:
+        with seeded(0):
+            client.split.train().terms(batch, client.remote)
+    except ValueError as error:
+        if "value per channel" not in str(error):  # as torch puts it
+            raise
         return False
     return True
 
