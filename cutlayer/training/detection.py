@@ -122,7 +122,7 @@ class ClientDetection:
         for place, (one, watch) in enumerate(self._made or ()):
             own = watch.tensors() | {"course": torch.tensor(self._courses[place], dtype=torch.float64).reshape(-1, 2)}
             found |= {_prefix(place, one) + name: tensor.clone() for name, tensor in own.items()}
-        return found if self._made is not None else dict(self._kept)
+        return found if self._made is not None else {name: t.clone() for name, t in self._kept.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `tensors` once was; nothing: to before the first step."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from rotation import and_the_rest
-from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
+from toys import GUARDS, TASK, LinearNet, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FORA
 from cutlayer.audit.check import detectors as laws
@@ -25,6 +25,8 @@ from cutlayer.detectors import (
 from cutlayer.detectors.leak_meter import POLICIES
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, Gaussian
+from cutlayer.nets import Whole
+from cutlayer.nets.lora import LoRA
 from cutlayer.training import checkpoint
 from cutlayer.training.laws import its_text_is_itself
 from cutlayer.training.plan.schedule import SplitFed, Wave
@@ -215,6 +217,36 @@ def test_it_refuses_what_it_cannot_look_at(detector):
     for changes in ({"micro_batches": 2}, {"frozen_parts": ("head",)}):
         with pytest.raises(ValueError, match="micro_batches=1"):
             plan(detector, **changes)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"net": Whole(net=TinyNet())},
+        {"net": LinearNet(), "adapters": LoRA(rank=2, at="query", side="server")},
+    ],
+    ids=["cut at the input", "adapters at the server"],
+)
+def test_a_head_in_which_nothing_trains_is_refused_before_the_first_step(detector, changes):
+    if not detector.reads_gradients:
+        assert trained(plan(detector, **changes), parts=parts_for(detector))
+        return
+    with pytest.raises(ValueError, match="nothing in the head trains"):
+        LocalRun(plan(detector, **changes), parts_for(detector), classes=TASK.classes)
+
+
+@EVERY
+def test_a_client_that_was_put_down_shares_no_memory_with_what_it_was_given(detector):
+    """Best epochs and the last state go into one file, which takes no tensor twice."""
+    run = trained(plan(detector), parts=parts_for(detector))
+    given = run.clients[0].own_state()
+    again = LocalRun(plan(detector), parts_for(detector), classes=TASK.classes)
+    again.clients[0].load_state(given)
+    kept = again.clients[0].own_state()
+    assert any("watch." in name for name in kept) and kept.keys() == given.keys()
+    places = {tensor.data_ptr() for tensor in given.values() if tensor.numel()}
+    assert not [name for name, tensor in kept.items() if tensor.numel() and tensor.data_ptr() in places]
 
 
 def test_every_exception_is_of_a_detector_in_the_table():
