@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from ..core.batch import Batch, Task, made_up
-from ..core.compressor import Compressor
+from ..core.compressor import NOTHING, Compressor
 from ..core.guard import Shape
 from ..core.seeds import generator, seeded
 from ..guards import Guard
@@ -16,6 +15,8 @@ from .build import build_client, build_server
 from .labels import label_shape
 from .plan.plan import Plan
 from .plan.shapes import cut_shapes
+
+NORMALISES = "more than 1 value per channel"  # as torch puts it
 
 
 def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
@@ -45,32 +46,34 @@ def refuse_small_batches(plan: Plan, task: Task, counts: Mapping[str, int]) -> N
                     f"them, and {reader} needs {fewest}: another batch size, or a setting that leaves more bits"
                 )
         least = 2 * plan.guard.least_batch
-        if whose.startswith("client") and 0 < rows < least and not _learns_from(rows, plan, task):
-            more = f"--batch-size {least}" if count >= least else "fewer clients, more data, or norm='group'"
-            raise ValueError(
+        # Of samples that share rows nobody knows how many are left, but who tries it.
+        doubtful = rows < least or (plan.guard.mixes_samples and plan.compression != NOTHING)
+        if whose.startswith("client") and rows and doubtful and (why := _why_no_step(rows, plan, task)):
+            said = (
                 f"{whose} has {count} samples, so with --batch-size {plan.batch_size} and {plan.guard} a message has "
-                f"a single row, and the network normalises over rows: {more}"
             )
+            if why != NORMALISES:
+                raise ValueError(f"{said}few rows: {why}")
+            more = f"--batch-size {least}" if count >= least else "fewer clients, more data, or norm='group'"
+            raise ValueError(f"{said}a single row, and the network normalises over rows: {more}")
 
 
-def _learns_from(rows: int, plan: Plan, task: Task) -> bool:
-    """Batch normalisation cannot from one row, at home or at the server: of one place nothing is beside it."""
+def _why_no_step(rows: int, plan: Plan, task: Task) -> str | None:
+    """Why so many samples make no step, as whoever cannot work on them puts it; tried with networks made for it."""
     server = build_server(plan.public(), task)
     client = build_client(replace(plan, private_seed=0), task, 0, server.handle)
-    layers = [*server.body.modules(), *client.split.modules()]
-    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers):
-        return True
     labels = torch.zeros(rows, *label_shape(plan, task), dtype=torch.int64)
     s = {name: torch.zeros(rows, dtype=torch.int64) for name in task.attributes}
     batch = Batch(made_up(task, rows, generator(0)), labels, s)
     try:
         with seeded(0):
-            client.split.train().terms(batch, client.remote)
+            loss = sum(client.split.train().terms(batch, client.remote).values(), torch.zeros(()))
+        if loss.requires_grad:
+            loss.backward()
     except ValueError as error:
-        if "value per channel" not in str(error):  # as torch puts it
-            raise
-        return False
-    return True
+        # Batch normalisation: where one place is left of a row, nothing is beside it, at home or at the server.
+        return NORMALISES if NORMALISES in str(error) else str(error)
+    return None
 
 
 def _smallest_batch(plan: Plan, count: int) -> int:

@@ -110,6 +110,7 @@ def test_a_client_with_fewer_samples_than_the_guard_needs_is_refused():
 
 BUDGET = SplitFC(ratio=2, budget=0.27)
 CUT = (4, 5, 5)
+SMALL_ANSWERS = Compression(gradients=SplitFC(ratio=2, budget=4))  # 9 rows of what comes back are enough for it
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ CUT = (4, 5, 5)
         (32, {"guard": BUDGET, "micro_batches": 8}, "one message has 2 of them"),
         (32, {"guard": Chain(WCC(weight=0.1), BUDGET), "batch_size": 24}, "one message has 8 of them"),
         (37, {"compression": Compression(gradients=BUDGET)}, r"SplitFC\(.*\) needs"),
+        (36, {"compression": SMALL_ANSWERS, "guard": KAnonymous(k=3), "batch_size": 12}, "has few rows: SplitFC"),
     ],
 )
 def test_a_message_too_small_for_a_budget_is_refused_before_training(private, changes, words):
