@@ -87,6 +87,9 @@ class Matrix:
             if (why := why_pointless(one, self.plan, self.task, data, spec.images))
         }
         attacks = [*spec.attacks, *(one for one in spec.optional_attacks if one not in pointless)]
+        if pointless and not attacks:
+            reasons = dict.fromkeys(f"{one}: {of_itself(one, why)}" for one, why in pointless.items())
+            raise ValueError(f"no attack has anything to find here: {'; '.join(reasons)}")
         # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
         shape = cut_shapes(self.plan, self.task).shared
         self.forms = {guard: forms(attacks, self.plan, guard, shape) for guard in self.guards}
