@@ -12,7 +12,7 @@ from ..core.seeds import generator, seeded
 from ..guards import Guard
 from .batches import in_batches, micro_batches
 from .build import build_client, build_server
-from .labels import label_shape
+from .labels import label_shape, why_unfit_labels
 from .plan.plan import Plan
 from .plan.shapes import cut_shapes
 
@@ -63,6 +63,8 @@ def _why_no_step(rows: int, plan: Plan, task: Task) -> str | None:
     server = build_server(plan.public(), task)
     client = build_client(replace(plan, private_seed=0), task, 0, server.handle)
     labels = torch.zeros(rows, *label_shape(plan, task), dtype=torch.int64)
+    if why_unfit_labels(plan, task, labels):  # as is said of the labels that there are
+        return None
     s = {name: torch.zeros(rows, dtype=torch.int64) for name in task.attributes}
     batch = Batch(made_up(task, rows, generator(0)), labels, s)
     try:
