@@ -25,7 +25,7 @@ from ..training.plan.shapes import cut_shapes
 from .alone import Baseline, baselines, train_alone
 from .control import why_control_failed, why_invalid
 from .detector_trial import on_trial
-from .facts import left_uncompared, refuse_alike, refuse_overlap, shared_out
+from .facts import left_uncompared, refuse_alike, refuse_overlap, refuse_single, shared_out
 from .fit import checked, forms, of_itself, refuse_attacks, why_unfit
 from .floors import floors
 from .grades import LEAST_UNITS
@@ -146,6 +146,7 @@ class Matrix:
         data = self._data(self.own(seed), seed)
         refuse_overlap(data)
         refuse_alike(data)
+        refuse_single(self.own(seed), data)
         return SceneContext(
             data, self.task, self.spec.images, self.resources.device, self.show, self.records, self.spec.link
         )
