@@ -88,6 +88,17 @@ def refuse_alike(data: Parts) -> None:
         )
 
 
+def refuse_single(plan: Plan, data: Parts) -> None:
+    """The first client's samples are scored: of a single one no spread is known, and so no attack that succeeded."""
+    count = len(plan.partition.assign(data.private, plan.clients, derive(plan.seed, "partition"))[0])
+    if count < 2:
+        what = task_of(data.private, 0).kind
+        raise ValueError(
+            f"attacks are judged on the first client's {what}, and with {plan.partition!r} it has {count} of "
+            f"{len(data.private)}: take fewer clients, more data or another partition"
+        )
+
+
 def commonest(y: Tensor) -> float:
     """Accuracy of always naming the commonest label."""
     counts = torch.zeros(0, dtype=torch.int64)

@@ -25,7 +25,7 @@ from ..training.plan.shapes import cut_shapes
 from .alone import Baseline, baselines, train_alone
 from .control import why_control_failed, why_invalid
 from .detector_trial import on_trial
-from .facts import left_uncompared, refuse_alike, refuse_overlap, shared_out
+from .facts import left_uncompared, refuse_alike, refuse_overlap, refuse_single, shared_out
 from .fit import checked, forms, of_itself, refuse_attacks, why_unfit
 from .floors import floors
 from .grades import LEAST_UNITS
@@ -87,6 +87,9 @@ class Matrix:
             if (why := why_pointless(one, self.plan, self.task, data, spec.images))
         }
         attacks = [*spec.attacks, *(one for one in spec.optional_attacks if one not in pointless)]
+        if pointless and not attacks:
+            reasons = dict.fromkeys(f"{one}: {of_itself(one, why)}" for one, why in pointless.items())
+            raise ValueError(f"no attack has anything to find here: {'; '.join(reasons)}")
         # Each attack in every form of knowledge that matters against a guard; the strongest one will count.
         shape = cut_shapes(self.plan, self.task).shared
         self.forms = {guard: forms(attacks, self.plan, guard, shape) for guard in self.guards}
@@ -143,6 +146,7 @@ class Matrix:
         data = self._data(self.own(seed), seed)
         refuse_overlap(data)
         refuse_alike(data)
+        refuse_single(self.own(seed), data)
         return SceneContext(
             data, self.task, self.spec.images, self.resources.device, self.show, self.records, self.spec.link
         )

@@ -35,6 +35,10 @@ class GuardModule(nn.Module):
         self.notes: dict[str, Any] = {}
         self.packed: Any = None
 
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self.notes = {}  # what the last batch had to say is not said of this one
+        return super().__call__(*given, **named)
+
     def forward(self, z: Tensor, batch: Batch) -> Guarded:
         return Guarded(z)
 

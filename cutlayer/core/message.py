@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .errors import ProtocolError
+from .layout import as_it_arrives
 
 
 class Kind(IntEnum):
@@ -34,7 +35,10 @@ BESIDE = "beside."  # before the names of what crosses beside z (core/features.p
 
 @dataclass(frozen=True)
 class Message:
-    """One letter: kind, client, step and named tensors. Nobody writes into it, in process it shares memory."""
+    """One letter: kind, client, step and named tensors. Nobody writes into it, in process it shares memory.
+
+    Its tensors lie as they would come out of a frame, so that in one process they are summed as between machines.
+    """
 
     kind: Kind
     client: int
@@ -42,6 +46,11 @@ class Message:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     # Bytes that some of the tensors can be read back from, as only who made them can write them (codecs.Prepared).
     packed: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        lying = {name: as_it_arrives(tensor) for name, tensor in self.tensors.items()}
+        if any(lying[name] is not tensor for name, tensor in self.tensors.items()):
+            object.__setattr__(self, "tensors", lying)
 
     def __getitem__(self, name: str) -> Tensor:
         try:

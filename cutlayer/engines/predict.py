@@ -220,8 +220,10 @@ def network_here(
             "give --server HOST:PORT --as NAME"
         )
     run = start.ready(plan, data_dir, device)
-    which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
-    run.restore(*checkpoint.load(which))
+    tensors, facts = checkpoint.load(folder / "last.safetensors")
+    if plan.patience and facts["best"][1]:  # it has had a best epoch
+        tensors, facts = checkpoint.load(folder / "best.safetensors")
+    run.restore(tensors, facts)
     client = run.newest(0)
     yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
 

@@ -143,7 +143,7 @@ class ConvReader(nn.Module):
         size, doublings = cut[1], 0
         while size * 2 ** (doublings + 1) <= image[1]:
             doublings += 1
-        border, resize = _border(size, image, doublings)
+        border, resize = _border(cut[1:], image, doublings)
         layers: list[nn.Module] = [border, nn.Conv2d(cut[0], width, 3, padding=1), _bend()]
         layers += [nn.Conv2d(width, width, 3, padding=1), _bend()]
         for _ in range(doublings):
@@ -197,15 +197,15 @@ def _bend() -> nn.Module:
     return nn.LeakyReLU(0.1)
 
 
-def _border(size: int, image: tuple[int, ...], doublings: int) -> tuple[nn.Module, nn.Module]:
+def _border(cut: tuple[int, ...], image: tuple[int, ...], doublings: int) -> tuple[nn.Module, nn.Module]:
     """(what to do before the first layer, what to do after the last doubling) to end at the size of the image.
 
     Unpadded convolutions cut the border off. Putting it back at the cut keeps every pixel where it was; only where
     that is impossible is the rest taken for a scale.
     """
     whole, rest = divmod(image[1], 2**doublings)
-    missing = whole - size
-    if image[1] == image[2] and not rest and 0 <= missing < size:
+    missing = whole - cut[0]
+    if image[1] == image[2] and cut[0] == cut[1] and not rest and 0 <= missing < cut[0]:
         return nn.ZeroPad2d((missing // 2, missing - missing // 2) * 2), nn.Identity()
     return nn.Identity(), nn.Upsample(size=image[1:], mode="bilinear")
 

@@ -88,11 +88,22 @@ def build_client(
     seed = derive(plan.private_seed, "adapters", 0 if plan.shared_client_network else number)
     _fix(plan, seed, number, head=head, tail=tail)
     _fix(plan, derive(plan.seed, "adapters"), number, body=body)
+    _refuse_unwatchable(plan, head)
     split.to(device)
     optimizer = plan.client_optimizer.build(split.parameters())
     if optimizer is not None:
         spec.attach(optimizer, split)
     return ClientNetwork(number, split, optimizer, build_remote(plan, number, send))
+
+
+def _refuse_unwatchable(plan: Plan, head: nn.Module) -> None:
+    """A ValueError where detectors would look at gradients that there are none of."""
+    looking = next((one for one in plan.client_detectors if one.reads_gradients), None)
+    if looking is not None and not any(parameter.requires_grad for parameter in head.parameters()):
+        raise ValueError(
+            f"{looking!r} looks at the gradients of the head's first layer, and nothing in the head trains here: "
+            "take a network, or adapters, of which the client trains a layer before the cut, or leave it out"
+        )
 
 
 def _start(plan: Plan, number: int, part: str) -> int:

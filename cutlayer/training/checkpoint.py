@@ -16,6 +16,7 @@ from .. import __version__
 from ..core import files
 from ..core.files import write_bytes as write_bytes
 from ..core.files import write_text as write_text
+from ..core.layout import in_rows
 
 log = logging.getLogger("cutlayer.checkpoint")
 
@@ -145,6 +146,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     sha = hashlib.sha256()
     for name in sorted(tensors):
         sha.update(name.encode())
-        flat = tensors[name].contiguous().reshape(-1)
+        flat = in_rows(tensors[name]).reshape(-1)
         sha.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return sha.hexdigest()

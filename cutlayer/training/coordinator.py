@@ -302,6 +302,11 @@ class Coordinator:
         if self.kept is not None:
             self.kept.restore(own["kept"])
 
+    @property
+    def has_best(self) -> bool:
+        """Whether there is a best epoch to go back to. Of a server that learns nothing it holds no tensor."""
+        return bool(self.plan.patience and self.progress.best.epoch)
+
     def snapshot(self, clients: State) -> tuple[State, dict[str, Any]]:
         """(tensors, plain facts): all that the next step depends on, and what the report will say.
 

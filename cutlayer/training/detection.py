@@ -55,6 +55,11 @@ class ClientDetection:
                 self._recall(_prefix(place, one), watch, self._courses[place])
         return self._made
 
+    @property
+    def _heard(self) -> list[tuple[Detector, Watch]]:
+        """Those that have seen a step, also where that was before the client was last put down."""
+        return self.watches if self._made is not None or self._kept else []
+
     def learn(self, client: ClientNetwork, batch: Batch, hooks: StepHooks = NO_HOOKS) -> dict[str, float]:
         """One step, or a probe in its place, of which the loss says nothing. `halt_if_alarmed` comes after it."""
         for _, watch in self.watches:
@@ -74,15 +79,15 @@ class ClientDetection:
 
     def scores(self) -> dict[str, float]:
         """The newest of each detector that has one."""
-        found = ((type(one).__name__, watch.score) for one, watch in self._made or ())
+        found = ((type(one).__name__, watch.score) for one, watch in self._heard)
         return {name: score for name, score in found if score is not None} | self.figures()
 
     def figures(self) -> dict[str, float]:
-        return {name: float(value) for _, watch in self._made or () for name, value in watch.figures.items()}
+        return {name: float(value) for _, watch in self._heard for name, value in watch.figures.items()}
 
     def finish(self) -> None:
         """Nothing more will be sent: for those that have a last word."""
-        for _, watch in self._made or ():
+        for _, watch in self._heard:
             watch.finish()
 
     def halt_if_alarmed(self, client: int) -> None:
@@ -109,7 +114,7 @@ class ClientDetection:
                 "alarm": watch.alarm,
                 **watch.report(),
             }
-            for (one, watch), course in zip(self._made or (), self._courses, strict=True)
+            for (one, watch), course in zip(self._heard, self._courses, strict=True)
         ]
 
     # ----------------------------------------------------------------- a client that is put down and taken up
@@ -119,7 +124,7 @@ class ClientDetection:
         for place, (one, watch) in enumerate(self._made or ()):
             own = watch.tensors() | {"course": torch.tensor(self._courses[place], dtype=torch.float64).reshape(-1, 2)}
             found |= {_prefix(place, one) + name: tensor.clone() for name, tensor in own.items()}
-        return found if self._made is not None else dict(self._kept)
+        return found if self._made is not None else {name: t.clone() for name, t in self._kept.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `tensors` once was; nothing: to before the first step."""

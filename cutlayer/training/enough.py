@@ -1,18 +1,22 @@
 """Whether every client has enough samples for the messages of a plan: said before the first step."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
-from torch import nn
 
-from ..core.batch import Task
-from ..core.compressor import Compressor
+from ..core.batch import Batch, Task, made_up
+from ..core.compressor import NOTHING, Compressor
 from ..core.guard import Shape
+from ..core.seeds import generator, seeded
 from ..guards import Guard
 from .batches import in_batches, micro_batches
-from .build import build_server
+from .build import build_client, build_server
+from .labels import label_shape, why_unfit_labels
 from .plan.plan import Plan
 from .plan.shapes import cut_shapes
+
+NORMALISES = "more than 1 value per channel"  # as torch puts it
 
 
 def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
@@ -35,32 +39,43 @@ def refuse_small_batches(plan: Plan, task: Task, counts: Mapping[str, int]) -> N
     ]  # fmt: skip
     for whose, count in counts.items():
         rows = _smallest_batch(plan, count)
-        alone = whose.startswith("client") and 0 < rows < 2 * plan.guard.least_batch
-        if alone and not _learns_from_a_row(plan, task, cut.sent):
-            raise ValueError(
-                f"{whose} has {count} samples, so with --batch-size {plan.batch_size} and {plan.guard} a message has "
-                "a single row, and the server's network normalises over rows: "
-                f"--batch-size {2 * plan.guard.least_batch}"
-            )
         for reader, shape in readers:
-            if 0 < rows < (least := reader.least_rows(shape)):
+            if 0 < rows < (fewest := reader.least_rows(shape)):
                 raise ValueError(
                     f"{whose} has {count} samples, so with --batch-size {plan.batch_size} one message has {rows} of "
-                    f"them, and {reader} needs {least}: another batch size, or a setting that leaves more bits"
+                    f"them, and {reader} needs {fewest}: another batch size, or a setting that leaves more bits"
                 )
+        least = 2 * plan.guard.least_batch
+        # Of samples that share rows nobody knows how many are left, but who tries it.
+        doubtful = rows < least or (plan.guard.mixes_samples and plan.compression != NOTHING)
+        if whose.startswith("client") and rows and doubtful and (why := _why_no_step(rows, plan, task)):
+            said = (
+                f"{whose} has {count} samples, so with --batch-size {plan.batch_size} and {plan.guard} a message has "
+            )
+            if why != NORMALISES:
+                raise ValueError(f"{said}few rows: {why}")
+            more = f"--batch-size {least}" if count >= least else "fewer clients, more data, or norm='group'"
+            raise ValueError(f"{said}a single row, and the network normalises over rows: {more}")
 
 
-def _learns_from_a_row(plan: Plan, task: Task, sent: Shape) -> bool:
-    """Batch normalisation cannot: where one place is left of a row, nothing is beside it."""
-    body = build_server(plan.public(), task).body.train()
-    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in body.modules()):
-        return True
+def _why_no_step(rows: int, plan: Plan, task: Task) -> str | None:
+    """Why so many samples make no step, as whoever cannot work on them puts it; tried with networks made for it."""
+    server = build_server(plan.public(), task)
+    client = build_client(replace(plan, private_seed=0), task, 0, server.handle)
+    labels = torch.zeros(rows, *label_shape(plan, task), dtype=torch.int64)
+    if why_unfit_labels(plan, task, labels):  # as is said of the labels that there are
+        return None
+    s = {name: torch.zeros(rows, dtype=torch.int64) for name in task.attributes}
+    batch = Batch(made_up(task, rows, generator(0)), labels, s)
     try:
-        with torch.no_grad():
-            body(torch.zeros(1, *sent))
-    except ValueError:
-        return False
-    return True
+        with seeded(0):
+            loss = sum(client.split.train().terms(batch, client.remote).values(), torch.zeros(()))
+        if loss.requires_grad:
+            loss.backward()
+    except ValueError as error:
+        # Batch normalisation: where one place is left of a row, nothing is beside it, at home or at the server.
+        return NORMALISES if NORMALISES in str(error) else str(error)
+    return None
 
 
 def _smallest_batch(plan: Plan, count: int) -> int:

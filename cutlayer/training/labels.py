@@ -17,9 +17,11 @@ def label_shape(plan: Plan, task: Task) -> tuple[int, ...]:
 def why_unfit_labels(plan: Plan, task: Task, y: Tensor) -> str | None:
     """Why a plan cannot learn these labels, as one sentence; None: it can."""
     given, wanted = tuple(y.shape[1:]), label_shape(plan, task)
+    by_class = f"goes by the class of a sample, and here every {'place' if task.vocabulary else 'pixel'} has its own"
     if given and plan.guard.reads_classes:
-        what = "place" if task.vocabulary else "pixel"
-        return f"{plan.guard} goes by the class of a sample, and here every {what} has its own: choose another guard"
+        return f"{plan.guard} {by_class}: choose another guard"
+    if given and plan.poison is not None:
+        return f"{plan.poison} {by_class}: leave it out"
     if task.vocabulary:
         return _why_unfit_tokens(plan, task, given, wanted)
     if given == wanted:

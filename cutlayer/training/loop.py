@@ -121,6 +121,7 @@ def _close_epoch(coordinator: Coordinator, carrier: Carrier) -> None:
 
 def back_to_best(coordinator: Coordinator, carrier: Carrier) -> None:
     """Server and clients as they were after the best epoch, where one was kept."""
-    if kept := coordinator.progress.best.tensors:
+    if coordinator.has_best:
+        kept = coordinator.progress.best.tensors
         coordinator.load(kept)
         carrier.rewind(BEST, kept)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import OffPlan
+from ..core.layout import in_rows
 from ..core.state import State
 from ..rules.base import NET, OPTIMIZER, SEAL, STAT
 
@@ -106,7 +107,7 @@ def _digest(state: Mapping[str, Tensor], *kinds: str) -> bytes:
     """Of names, types, shapes and numbers."""
     found = hashlib.sha256()
     for name in sorted(name for name in state if name.startswith(kinds)):
-        tensor = state[name].detach().cpu().contiguous()
+        tensor = in_rows(state[name].detach().cpu())
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
     return found.digest()

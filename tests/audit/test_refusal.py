@@ -14,6 +14,7 @@ from cutlayer.audit.report import files as report
 from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
+from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import DCT, LightSplit, NoGuard
 
 LOADED = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
@@ -111,3 +112,13 @@ def test_a_bug_is_no_refusal():
         raise ValueError("scores have another shape")
     with pytest.raises(NotTried), refusals(READER):
         raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_first_client_with_a_single_image_is_refused_before_any_training():
+    """Nothing that was rebuilt of it could count, and a spread of one is no number."""
+    loaded, heard = Loaded(samples(40, 1), samples(12, 2), ("a", "b", "c")), []
+    plan = tiny_plan(clients=8, partition=Dirichlet(alpha=0.05, refill=True), aux_samples=12, val_share=0.0)
+    spec = AuditSpec(plan, [], [READER], seeds=[2], images=8)
+    with pytest.raises(ValueError, match=r"the first client's images, and with .* it has 1 of 28"):
+        audit(spec, loaded, Resources(on_event=heard.append))
+    assert not heard

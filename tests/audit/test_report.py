@@ -8,16 +8,17 @@ import pytest
 from test_schema import strays
 from toys import samples, tiny_plan
 
-from cutlayer.attacks import Decoder
+from cutlayer.attacks import Decoder, LabelClustering
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.report import files as report
 from cutlayer.audit.report.pictures import reconstructions, tradeoff, wrapped
 from cutlayer.audit.report.shown import one_of_each
 from cutlayer.audit.report.tidy import without_empty_columns
-from cutlayer.audit.spec import AuditSpec
+from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.data.base import Loaded
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import LightSplit
+from cutlayer.training.protocols import Vanilla
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,23 @@ def test_an_audit_becomes_five_files(result, tmp_path):
     for row in result.rows:
         assert f"{row['ssim']:.3f}" in page and row["guard"] in page
     assert "What the attacker knew" in page and "cutlayer audit --guard x" in page
+
+
+def test_an_audit_of_labels_alone_has_a_report(tmp_path):
+    loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
+    found = audit(AuditSpec(tiny_plan(epochs=1, batch_size=16), [], [LabelClustering()], images=24), loaded)
+    report.write(found, tmp_path / "a", "x")
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "LabelClustering" in page and 'type="range"' not in page, "nothing to slide between"
+
+
+def test_attacks_that_all_find_nothing_are_refused_before_any_training():
+    loaded = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
+    heard = []
+    spec = AuditSpec(tiny_plan(protocol=Vanilla()), [], [], optional_attacks=[LabelClustering()], images=24)
+    with pytest.raises(ValueError, match=r"no attack has anything to find here: .*they travel"):
+        audit(spec, loaded, Resources(on_event=heard.append))
+    assert not heard
 
 
 def test_a_failed_attack_is_shown_as_failed(result, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from rotation import and_the_rest
-from toys import GUARDS, TASK, TinyNet, tiny_parts, tiny_plan
+from toys import GUARDS, TASK, LinearNet, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.attacks import FORA
 from cutlayer.audit.check import detectors as laws
@@ -25,6 +25,8 @@ from cutlayer.detectors import (
 from cutlayer.detectors.leak_meter import POLICIES
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, Gaussian
+from cutlayer.nets import Whole
+from cutlayer.nets.lora import LoRA
 from cutlayer.training import checkpoint
 from cutlayer.training.laws import its_text_is_itself
 from cutlayer.training.plan.schedule import SplitFed, Wave
@@ -197,10 +199,54 @@ def test_a_resumed_run_goes_on_watching_as_if_nothing_had_been(detector, tmp_pat
 
 
 @EVERY
+def test_what_it_found_is_told_of_a_client_that_makes_no_step_after_a_resume(detector):
+    """Its part is over, or it is not drawn again: a budget that was not kept must not be forgotten for that."""
+    run = trained(plan(detector), parts=parts_for(detector))
+    again = LocalRun(plan(detector), parts_for(detector), classes=TASK.classes)
+    again.clients[0].load_state(run.clients[0].own_state())
+    ours, theirs = (one.clients[0].detection for one in (again, run))
+    # Pairs of images are never written down: the last word of a meter is about those of its last looks.
+    assert ours.scores() == theirs.scores() and len(ours.report()) == 1
+    assert [one["scores"] for one in ours.report()] == [one["scores"] for one in theirs.report()]
+    untouched = LocalRun(plan(detector), parts_for(detector), classes=TASK.classes)
+    assert untouched.clients[0].detection.report() == []
+
+
+@EVERY
 def test_it_refuses_what_it_cannot_look_at(detector):
     for changes in ({"micro_batches": 2}, {"frozen_parts": ("head",)}):
         with pytest.raises(ValueError, match="micro_batches=1"):
             plan(detector, **changes)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"net": Whole(net=TinyNet())},
+        {"net": LinearNet(), "adapters": LoRA(rank=2, at="query", side="server")},
+    ],
+    ids=["cut at the input", "adapters at the server"],
+)
+def test_a_head_in_which_nothing_trains_is_refused_before_the_first_step(detector, changes):
+    if not detector.reads_gradients:
+        assert trained(plan(detector, **changes), parts=parts_for(detector))
+        return
+    with pytest.raises(ValueError, match="nothing in the head trains"):
+        LocalRun(plan(detector, **changes), parts_for(detector), classes=TASK.classes)
+
+
+@EVERY
+def test_a_client_that_was_put_down_shares_no_memory_with_what_it_was_given(detector):
+    """Best epochs and the last state go into one file, which takes no tensor twice."""
+    run = trained(plan(detector), parts=parts_for(detector))
+    given = run.clients[0].own_state()
+    again = LocalRun(plan(detector), parts_for(detector), classes=TASK.classes)
+    again.clients[0].load_state(given)
+    kept = again.clients[0].own_state()
+    assert any("watch." in name for name in kept) and kept.keys() == given.keys()
+    places = {tensor.data_ptr() for tensor in given.values() if tensor.numel()}
+    assert not [name for name, tensor in kept.items() if tensor.numel() and tensor.data_ptr() in places]
 
 
 def test_every_exception_is_of_a_detector_in_the_table():

@@ -10,6 +10,7 @@ import torch
 from toys import ALL_GUARDS, SECRET, TASK, activations, batches, cut_of, split_and_whole, states, tiny_plan
 
 from cutlayer.audit.check import guards as laws
+from cutlayer.core.guard import GuardModule
 from cutlayer.core.message import Kind
 from cutlayer.core.seeds import derive
 from cutlayer.core.spec import spec
@@ -72,6 +73,17 @@ def test_its_kind_is_known_and_it_says_the_same_again_in_service(guard):
     with torch.no_grad():
         one, other = (module(z, batch) for _ in range(2))
     assert torch.equal(one.seen, other.seen)
+
+
+@all_guards
+def test_what_it_notes_is_of_the_last_batch_alone(guard):
+    """What one stage of learning had to say must not be said of every step after it."""
+    module = guard.build(cut_of(guard), public=1, private=2, task=TASK)
+    for part in module.modules():
+        if isinstance(part, GuardModule):
+            part.notes = {"of another batch": 1.0}
+    module(activations(guard), batches(1)[0])
+    assert "of another batch" not in module.notes
 
 
 @all_guards

@@ -111,6 +111,21 @@ def test_counters_are_rounded_and_not_cut_off(rule):
 
 
 @merging
+def test_what_is_true_everywhere_stays_true(rule):
+    """Guards keep whether they have begun among their statistics."""
+    came = [Update({**update.state, "stat.begun": torch.tensor(True)}, 5) for update in updates(1, 2, 3, 4, 5)]
+    for begun in (True, False):
+        now = {**state(0), "stat.begun": torch.tensor(begun)}
+        found = [rule(now, came)]
+        if (running := rule.running(now)) is not None:
+            for update in came:
+                running.add(update)
+            found.append(running.merged())
+        for after in found:
+            assert after["stat.begun"].dtype is torch.bool and after["stat.begun"]
+
+
+@merging
 def test_half_precision_weights_have_a_memory_of_single_precision(rule):
     after = rule(state(0, torch.bfloat16), updates(1, 2, 3, dtype=torch.bfloat16))
     assert {t.dtype for name, t in after.items() if name.startswith("rule.")} <= {torch.float32}

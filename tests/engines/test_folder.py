@@ -2,6 +2,7 @@
 
 import json
 import stat
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +29,13 @@ def without_times(folder):
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
     return folder, start.train(SMALL, folder)
+
+
+def test_clients_without_a_batch_of_so_many_pieces_still_finish(tmp_path):
+    """A batch of the few samples there are has fewer pieces, and so has what is said of memory."""
+    few = replace(SMALL, data=Digits(limit=20), clients=4, batch_size=16, micro_batches=3, epochs=1, val_share=0.0)
+    result = start.train(few, tmp_path / "few")
+    assert result["steps"] == 4 and result["client_memory"]["active"]["activations"] > 0
 
 
 def test_a_run_leaves_its_files(whole):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,6 +51,13 @@ def test_a_stream_finds_what_batches_find_and_says_what_each_took(trained):
     # 32x6x6 floats behind a ReLU, and a frame around them, for each sample alone
     assert all(64 <= int(line["bytes_up"]) <= 4 * 32 * 6 * 6 + 64 + 1024 for line in lines)
     assert list(rows(many)[0]) == ["sample", "predicted", "confidence", "label"]
+
+
+def test_a_run_that_has_no_best_epoch_predicts_with_what_it_has(tmp_path):
+    start.train(replace(PLAN, epochs=0, patience=2, val_share=0.2), tmp_path / "untrained")
+    start.train(replace(PLAN, epochs=0, val_share=0.2), tmp_path / "usual")
+    one, other = (predict(tmp_path / name, Inputs(limit=9)) for name in ("untrained", "usual"))
+    assert torch.equal(one.found, other.found)
 
 
 def test_quantiles_and_bytes_are_those_of_the_messages():

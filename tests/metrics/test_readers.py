@@ -41,6 +41,13 @@ def test_a_reader_can_be_written_down_without_the_data_it_was_trained_on(name):
     assert not any(row.numpy().tobytes() in written for row in (*images, *seen))
 
 
+@pytest.mark.parametrize("cut", [(2, 12, 16), (2, 4, 3), (2, 1, 9), (2, 16, 16), (2, 5, 5)])
+@pytest.mark.parametrize("image", [(1, 12, 12), (3, 13, 11)])
+def test_a_map_of_any_sides_is_read_as_an_image(cut, image):
+    """A linear layer on the rows of an image makes a map that is wider, or narrower, than the image."""
+    assert ConvReader(cut, image, 16)(torch.randn(2, *cut)).shape == (2, *image)
+
+
 def test_linear_is_an_affine_map_and_cuts_pixels_only_if_asked():
     weights, offset = torch.randn(6, 4).double(), torch.full((4,), 5.0).double()
     z = torch.randn(3, 6)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from toys import TASK, TinyNet, samples, tiny_parts, tiny_plan
+from toys import TASK, LinearNet, TinyNet, samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder
 from cutlayer.audit.fit import why_unfit
@@ -28,7 +28,7 @@ from cutlayer.nets.weights import load_weights
 from cutlayer.training.batches import epoch_batches, in_batches
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.shapes import cut_shapes, steps_per_epoch
-from cutlayer.training.protocols import Bypass, UShaped, Vanilla
+from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
 from cutlayer.training.step import predict
 
 QUICK = Decoder(steps=20, width=8, hidden=16)
@@ -114,6 +114,7 @@ def test_a_client_with_fewer_samples_than_the_guard_needs_is_refused():
 
 BUDGET = SplitFC(ratio=2, budget=0.27)
 CUT = (4, 5, 5)
+SMALL_ANSWERS = Compression(gradients=SplitFC(ratio=2, budget=4))  # 9 rows of what comes back are enough for it
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,7 @@ CUT = (4, 5, 5)
         (32, {"guard": BUDGET, "micro_batches": 8}, "one message has 2 of them"),
         (32, {"guard": Chain(WCC(weight=0.1), BUDGET), "batch_size": 24}, "one message has 8 of them"),
         (37, {"compression": Compression(gradients=BUDGET)}, r"SplitFC\(.*\) needs"),
+        (36, {"compression": SMALL_ANSWERS, "guard": KAnonymous(k=3), "batch_size": 12}, "has few rows: SplitFC"),
     ],
 )
 def test_a_message_too_small_for_a_budget_is_refused_before_training(private, changes, words):
@@ -138,12 +140,40 @@ class Normalised(TinyNet):
         return nn.Sequential(super().body(shape), nn.BatchNorm1d(7))
 
 
+class NormalisedLinear(LinearNet):
+    def body(self, shape):
+        return nn.Sequential(super().body(shape), nn.BatchNorm1d(self.width))
+
+
 def test_a_message_of_one_row_is_refused_where_the_server_normalises_over_rows():
     words = "--batch-size 5 and .* a message has a single row, .*: --batch-size 10"
     for net in (TinyNet(), Normalised()):
         plan = tiny_plan(net=net, guard=KAnonymous(k=5), batch_size=5)
         with pytest.raises(ValueError, match=words) if net != TinyNet() else nullcontext():
             LocalRun(plan, tiny_parts(20), classes=TASK.classes)
+
+
+@dataclass(frozen=True, repr=False)
+class NormalisedAtHome(LinearNet):
+    """The client's network normalises what has a single place, before the cut or behind it."""
+
+    before: bool = True
+
+    def head(self, shape):
+        return nn.Sequential(super().head(shape), *[nn.BatchNorm1d(self.width)] * self.before)
+
+    def tail(self, shape, classes):
+        return nn.Sequential(*[nn.BatchNorm1d(self.width)] * (not self.before), super().tail(shape, classes))
+
+
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Federated()], ids=repr)
+@pytest.mark.parametrize("net", [NormalisedAtHome(), NormalisedAtHome(before=False), NormalisedLinear()], ids=repr)
+def test_a_client_with_one_sample_is_refused_wherever_its_batch_is_normalised(net, protocol):
+    """A larger batch would not help a client that has no second sample."""
+    with pytest.raises(ValueError, match=r"client \d has 1 samples.* a single row.*: fewer clients, more data"):
+        LocalRun(tiny_plan(net=net, protocol=protocol, clients=3), tiny_parts(private=4), classes=TASK.classes)
+    run = LocalRun(tiny_plan(net=net, protocol=protocol, clients=2), tiny_parts(private=4), classes=TASK.classes)
+    assert run.task == TASK
 
 
 def test_the_least_rows_are_those_that_work():

@@ -13,6 +13,7 @@ from cutlayer.core.compressor import Compression
 from cutlayer.data import Npz, Scenes
 from cutlayer.data.base import parts
 from cutlayer.data.partitions import IID, Dirichlet, Labels
+from cutlayer.data.poisons import BadNets, LabelFlip
 from cutlayer.engines.local import start
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.engines.predict import Inputs, predict
@@ -179,6 +180,23 @@ def test_attacks_on_classes_are_refused_before_any_training(attack, tmp_path):
     loaded, plan = small(tmp_path).load(), plan_for(Scenes(), aux_samples=16, val_share=0.0)
     with pytest.raises(ValueError, match="goes by the class of a sample, and here every pixel has its own"):
         audit(AuditSpec(plan, [NoGuard()], [attack], images=8), loaded)
+
+
+def test_a_guard_of_classes_is_refused_as_one_also_where_the_smallest_batch_is_tried(tmp_path):
+    guard = Chain(WCC(weight=0.1), KAnonymous(k=2, grouping="random"))
+    plan = plan_for(small(tmp_path), guard=guard, compression=Compression(answers=Quantize(bits=4)))
+    with pytest.raises(ValueError, match="goes by the class of a sample, and here every pixel has its own"):
+        LocalRun(plan, parts(small(tmp_path).load(), aux=0, val=0.0, seed=0), classes=3)
+
+
+@pytest.mark.parametrize("poison", [LabelFlip(clients=1), BadNets(clients=1)], ids=repr)
+def test_poisons_of_classes_are_refused_before_any_training(poison, tmp_path):
+    with pytest.raises(ValueError, match="goes by the class of a sample, and here every pixel has its own"):
+        LocalRun(
+            plan_for(small(tmp_path), poison=poison, clients=2),
+            parts(small(tmp_path).load(), aux=0, val=0.0, seed=0),
+            classes=3,
+        )
 
 
 # ------------------------------------------------------------------------------ the commands

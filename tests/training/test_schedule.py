@@ -433,6 +433,11 @@ IMPOSSIBLE = {
         "no fused waves",
     ),
     "frozen in a fused wave": ({"rounds": Wave(fused=True), "roles": Frozen(share=0.4)}, "fused=False"),
+    "fused where no body is a server's": ({"rounds": Wave(fused=True), "protocol": Federated()}, "fused=False"),
+    "nothing that trains": (
+        {"protocol": Federated(), "rounds": Wave(), "frozen_parts": ("head", "body", "tail")},
+        "take fewer frozen_parts",
+    ),
     "control variates of copies": ({"rounds": SplitFed(), "rule": Scaffold()}, "version=2"),
     "too few for a robust rule": ({"rounds": SplitFed(), "rule": Krum(bad=1)}, "needs 5"),
     "too few are drawn for it": (

@@ -36,6 +36,25 @@ def test_the_memory_format_travels():
     assert back.is_contiguous(memory_format=torch.channels_last) and not back.is_contiguous()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize(("shape", "strides"), [((1, 1), (2, 2)), ((3, 1), (1, 3)), ((2, 3), (6, 2)), ((1,), (0,))])
+def test_a_tensor_crosses_however_it_lies(shape, strides, dtype):
+    """What guards make of complex numbers, and slices of longer rows, have strides of their own."""
+    tensor = torch.arange(1, 13).to(dtype).as_strided(shape, strides)
+    back = frames.decode(frames.encode(Message(Kind.FORWARD, 0, 0, {"z": tensor})))["z"]
+    assert torch.equal(back, tensor)
+
+
+def test_a_message_lies_in_one_process_as_it_arrives_on_another_machine():
+    maps = torch.randn(2, 3, 4, 5)
+    last = maps.to(memory_format=torch.channels_last)
+    for tensor in (maps, last, maps[..., ::2], maps.mT, maps[:1].expand_as(maps)):
+        sent = Message(Kind.FORWARD, 0, 0, {"z": tensor})
+        back = frames.decode(frames.encode(sent))["z"]
+        assert torch.equal(sent["z"], tensor) and sent["z"].stride() == back.stride()
+    assert Message(Kind.FORWARD, 0, 0, {"z": maps})["z"] is maps
+
+
 def test_a_decoded_tensor_owns_its_memory():
     frame = frames.encode(message((4,)))
     back = frames.decode(frame)["t0"]

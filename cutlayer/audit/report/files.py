@@ -194,6 +194,8 @@ def computing_seconds(audit: Audit) -> float:
 def _strips(audit: Audit) -> list[Strip]:
     """The pictures of the grid once more, to slide between original and reconstruction."""
     rows = shown_rows(audit)
+    if not rows:  # attacks on labels and attributes draw nothing
+        return []
     rebuilt_of = {row["guard"]: audit.pictures[picture_key(row)] for row in rows}
     fewest = min((len(pictures) for pictures in rebuilt_of.values()), default=0)
     return strips(rows, audit.truth, rebuilt_of, one_of_each(audit.labels[:fewest])[:SHOWN])

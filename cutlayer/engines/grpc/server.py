@@ -92,8 +92,8 @@ class GrpcServer:
     def use_kept(self) -> None:
         """Where a finished run stood, with the body of its best epoch: to answer predictions."""
         self.recovery.restore_newest()
-        if best := self.progress.best.tensors:
-            self.coordinator.load(best)
+        if self.coordinator.has_best:
+            self.coordinator.load(self.progress.best.tensors)
 
     def part(self, told: Callable[[str], None], already: Collection[str] = ()) -> None:
         """Tell clients that the run is over. Its result is on disk by now: who stays away misses only the news."""
@@ -115,7 +115,7 @@ class GrpcServer:
                         return False
                     connection.agree()
                     carrier.ask(number, carrier.order(Kind.REWIND, number, self.recovery.newest_of(connection)))
-                    if self.progress.best.tensors:
+                    if self.coordinator.has_best:
                         carrier.ask(number, carrier.order(Kind.REWIND, number, loop.BEST))
                 inexact = int(not self.attendance.exact)
                 carrier.ask(number, carrier.order(Kind.END, number, inexact, self.coordinator.shown(number)))

@@ -304,5 +304,7 @@ def _finish(run: LocalRun, folder: Path, more: dict[str, Any]) -> dict[str, Any]
 
 def _of_its_data(run: LocalRun) -> Plan:
     """The plan with a batch that a client can fill: a larger one is never in its memory."""
-    most = max(len(client.samples) for client in run.clients)
-    return replace(run.plan, batch_size=max(run.plan.least_batch, min(run.plan.batch_size, most)))
+    plan, most = run.plan, max(len(client.samples) for client in run.clients)
+    size = max(plan.least_batch, min(plan.batch_size, most))
+    pieces = max(1, min(plan.micro_batches, size // max(2, plan.guard.least_batch)))  # as a small batch has them
+    return replace(plan, batch_size=size, micro_batches=pieces)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.layout import in_rows
 from ...core.seeds import derive
 
 SPREAD = {"gaussian": 1.0, "laplace": sqrt(2)}  # standard deviation at scale 1
@@ -19,7 +20,7 @@ def draw(kind: str, hidden: Tensor, private: int, *names: object) -> Tensor:
     set after a validation set or by a loop that forgot it, must not undo what was promised. Not from torch: its CPU
     generator takes 32 bits of a seed, few enough to try them all, and some 77,000 steps would likely repeat one.
     """
-    seen = hidden.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    seen = in_rows(hidden.detach().cpu()).reshape(-1).view(torch.uint8).numpy().data
     seed = derive(private, *names, blake2b(seen, digest_size=16).hexdigest())
     dice, shape = np.random.Generator(np.random.Philox(key=seed)), tuple(hidden.shape)
     return torch.from_numpy(dice.standard_normal(shape) if kind == "gaussian" else dice.laplace(size=shape))

@@ -107,7 +107,9 @@ class RunningMean:
 
 def _way_back(now: Tensor, arrived: Tensor) -> Tensor:
     """x − xᵢ in double precision. As large as two bodies, so that it is made once and not three times."""
-    return now.to(torch.float64, copy=True).sub_(arrived.to(now.device))
+    arrived = arrived.to(now.device)
+    # torch does not subtract truth values, which guards keep among their statistics.
+    return now.to(torch.float64, copy=True).sub_(arrived.byte() if arrived.dtype is torch.bool else arrived)
 
 
 def like(now: Tensor, value: Tensor) -> Tensor:

@@ -108,6 +108,10 @@ class Wave(Rounds):
         super().refuse_unfit_plan(plan)
         if plan.local_steps != 1 or plan.micro_batches != 1:
             raise ValueError("a wave is one batch of every client, in one piece: local_steps=1 and micro_batches=1")
+        if self.fused and not plan.protocol.crosses:
+            raise ValueError(
+                f"a fused wave has one body for all, and in {plan.protocol} no body is shared: fused=False"
+            )
         if self.fused and plan.roles.learning(plan.clients) < plan.clients:
             raise ValueError("a fused wave answers all clients alike, and frozen ones get no gradient: fused=False")
 

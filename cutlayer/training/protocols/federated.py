@@ -1,7 +1,7 @@
 """Plain federated learning, to compare with."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
@@ -11,12 +11,22 @@ from ...core.remote import Remote
 from ...core.split import Output, Split
 from .base import Cut, Protocol
 
+if TYPE_CHECKING:
+    from ..plan.plan import Plan
+
 
 @dataclass(frozen=True, repr=False)
 class Federated(Protocol):
     """No cut: the whole network is the client's and only weights travel (plain federated learning, a baseline)."""
 
     crosses: ClassVar[bool] = False
+
+    def refuse_unfit_plan(self, plan: "Plan") -> None:
+        super().refuse_unfit_plan(plan)
+        if plan.epochs and not plan.client_parts_train:
+            raise ValueError(
+                f"{self}: no part of the network trains, and nothing else could: take fewer frozen_parts"
+            )
 
     def client(self, head: nn.Module, tail: nn.Module | None, guard: GuardModule, cut: Cut) -> Split:
         return FederatedNetwork(head, tail, guard)

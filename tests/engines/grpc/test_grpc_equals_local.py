@@ -170,6 +170,13 @@ def test_samples_that_share_a_row_over_sockets(tmp_path):
     check(plan(guard=C3(ratio=2), protocol=Vanilla()), tmp_path)
 
 
+def test_the_best_epoch_is_gone_back_to_also_where_the_server_learns_nothing(tmp_path):
+    """It then keeps no tensor of that epoch, and the clients' best weights are theirs alone."""
+    stopping = {"epochs": 12, "patience": 2, "val_share": 0.2, "client_optimizer": SGD(lr=0.5)}
+    stopped = plan(shared_client_network=False, frozen_parts=("body",), clients=2, **stopping)
+    check(stopped, tmp_path)
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=repr)
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)

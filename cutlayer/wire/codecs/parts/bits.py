@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....core.layout import in_rows
+
 # Unpacking takes memory beside the tensor. Larger tensors go raw, and a packed frame that claims one is refused.
 MOST_ELEMENTS = 1 << 28
 
@@ -23,7 +25,7 @@ def words(tensor: Tensor) -> Tensor:
 
     So -0.0 is no zero, and no NaN loses its payload: what a codec leaves out comes back bit for bit.
     """
-    return tensor.detach().view(_WORDS[tensor.element_size()]).contiguous()
+    return in_rows(tensor.detach().view(_WORDS[tensor.element_size()]))
 
 
 def on_host(tensor: Tensor) -> NDArray[Any]:
@@ -115,7 +117,7 @@ def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def own_bytes(tensor: Tensor) -> memoryview:
     """A tensor's numbers, little endian, row by row."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = in_rows(tensor.detach().cpu()).reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....core.layout import in_rows
 from ....core.lost_numbers import finite
 from .bits import counted, joined, pack, packed_size, unpack
 
@@ -44,7 +45,7 @@ class Gridded:
 
     def grids(self) -> list[NDArray[np.uint8]]:
         """The bytes of where grids begin and of their steps."""
-        return [one.detach().cpu().contiguous().view(torch.uint8).numpy() for one in (self.begin, self.step)]
+        return [in_rows(one.detach().cpu()).view(torch.uint8).numpy() for one in (self.begin, self.step)]
 
     def encode(self) -> memoryview:
         rows, length = self.codes.shape
