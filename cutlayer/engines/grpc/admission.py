@@ -48,6 +48,7 @@ class Admission:
             connection.wakeup = self.wakeup
         self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
         self.seals = certified and plan.hands_on and not plan.unequal_ranks
+        self.ended: set[str] = set()  # who knows that the run is over, and has its result
         self.task: Task | None = None
         self.predictor: Callable[[ClientConnection], None] | None = None
         self._visitors: list[ClientConnection] = []
@@ -64,6 +65,12 @@ class Admission:
         connection = self._connection(name)
         if facts.get("purpose") == "predict":
             return self._visit(connection)
+        if name in self.ended:
+            raise Refused(
+                "over",
+                f"the run is over, and {name} has heard so: its result is in the folder it took part with, which "
+                "`cutlayer predict` takes; a new run needs a server with another --out",
+            )
         if why := banned(connection):
             raise Refused("banned", f"{why}: the run goes on without it")
         task = _task(facts)

@@ -110,9 +110,10 @@ class Service:
                 result = self._result(host)
                 ended = {"step": host.progress.step, "exact": result["exact"]}
                 log.info("finished", extra={"facts": ended})
-            host.part(lambda name: self._told(result, name), already=result["ended"])
+            self.admission.ended.update(result["ended"])
+            host.part(lambda name: self._told(result, name))
             if stay:
-                self.stopping.wait()
+                host.stay(lambda name: self._told(result, name))
             return result
         finally:
             for connection in self.admission.connections:
