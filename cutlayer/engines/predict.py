@@ -18,6 +18,7 @@ from ..core.batch import NO_LABEL, Task
 from ..core.message import Kind, through
 from ..core.remote import Remote
 from ..core.seeds import derive
+from ..data.meaning import Meaning
 from ..data.streamed import soon_of
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
@@ -28,7 +29,7 @@ from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, load_plan, with_words
+from .folder import known_meaning, known_scale, load_plan, refuse_other_meaning, with_words
 from .inputs import Inputs as Inputs
 from .inputs import refuse_stream as refuse_stream
 from .local import start
@@ -172,6 +173,11 @@ def predict(
     plan, inputs = load_plan(folder, given), inputs or Inputs()
     inputs = replace(inputs, data=with_words(inputs.data or plan.data, folder))
     loaded, samples = inputs.load(plan, known_scale(folder))
+    names = loaded.classes
+    if inputs.labelled:
+        refuse_other_meaning(folder, Meaning.of(loaded), repr(inputs.data))
+    elif len(known := known_meaning(folder).classes) == len(names):
+        names = known  # a site's own data may have others than the plan's
     ledger, stream = Ledger(), inputs.stream
     with (
         network_here(plan, folder, ledger, inputs.data_dir, device)
@@ -204,7 +210,7 @@ def predict(
             down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - before[1])
             on_batch(int(index[-1]) + 1, len(samples))
     return Predictions(
-        tuple(map(str, loaded.classes)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
+        tuple(map(str, names)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
         seconds, up, down, stream, link, torch.cat(surprise) if surprise else None,
     )  # fmt: skip
 

@@ -29,7 +29,16 @@ from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
-from ..folder import SCALE, SECRET, keep_scale, keep_words, known_scale, known_secret
+from ..folder import (
+    SCALE,
+    SECRET,
+    keep_meaning,
+    keep_scale,
+    keep_words,
+    known_scale,
+    known_secret,
+    refuse_other_meaning,
+)
 from ..halt import refuse_halted
 from ..taken import FolderLock, is_nothing
 from . import certs
@@ -246,7 +255,9 @@ def join(
         task, own = own_parts(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
         )
+        refuse_other_meaning(folder, own.meaning, repr(plan.data))
         keep_scale(folder, own.scale)
+        keep_meaning(folder, own.meaning)
         keep_words(folder, own.private.tokenizer)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
