@@ -179,10 +179,11 @@ def predict(
     elif len(known := known_meaning(folder).classes) == len(names):
         names = known  # a site's own data may have others than the plan's
     ledger, stream = Ledger(), inputs.stream
+    task = task_of(loaded.train, len(loaded.classes))
     with (
-        network_here(plan, folder, ledger, inputs.data_dir, device)
+        network_here(plan, folder, ledger, task, inputs.data_dir, device)
         if over is None
-        else network_there(plan, folder, ledger, task_of(loaded.train, len(loaded.classes)), over, device)
+        else network_there(plan, folder, ledger, task, over, device)
     ) as client:
         # Noise is drawn anew by every process: the same image twice must not meet the same noise.
         secret = derive(plan.private_seed or 0, "predict", secrets.token_hex(8))
@@ -209,6 +210,7 @@ def predict(
             up.append(ledger.bytes[Kind.PREDICT.name, UP] - before[0])
             down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - before[1])
             on_batch(int(index[-1]) + 1, len(samples))
+    names = (*names, *range(len(names), scores.shape[1]))  # of classes that these samples have nothing of
     return Predictions(
         tuple(map(str, names)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
         seconds, up, down, stream, link, torch.cat(surprise) if surprise else None,
@@ -217,9 +219,9 @@ def predict(
 
 @contextmanager
 def network_here(
-    plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str
+    plan: Plan, folder: Path, ledger: Ledger, task: Task, data_dir: Path | None, device: str
 ) -> Iterator[ClientNetwork]:
-    """The client of a run whose body is in this process."""
+    """The client of a run whose body is in this process, for samples of this `task`."""
     if not (folder / "last.safetensors").exists() and (folder / "client.safetensors").exists():
         raise ValueError(
             f"{folder} is a client's part of a run between machines, and the body is at its server: "
@@ -229,7 +231,10 @@ def network_here(
     which = folder / ("best.safetensors" if plan.patience else "last.safetensors")
     run.restore(*checkpoint.load(which))
     client = run.newest(0)
-    yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
+    try:
+        yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
+    except RuntimeError as error:  # some networks take pictures of any size
+        raise (_other_shape(folder, task, run.task.shape) if task.shape != run.task.shape else error) from None
 
 
 @contextmanager
@@ -241,6 +246,10 @@ def network_there(
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
     state, facts = checkpoint.load(path)
+    shape, classes = facts.get("task", task)[:2]
+    if task.shape != tuple(shape):
+        raise _other_shape(folder, task, tuple(shape))
+    task = task._replace(classes=classes)
     from .grpc import certs  # grpcio is needed for this alone
     from .grpc.channel import Address
     from .grpc.visitor import PredictOnlyClient
@@ -253,3 +262,11 @@ def network_there(
             raise ValueError(f"{folder} is client {facts['number']}'s, {over.name} is client {visitor.number}")
         load(client, {key: tensor.to(device) for key, tensor in state.items()})
         yield client
+
+
+def _other_shape(folder: Path, task: Task, learnt: tuple[int, ...]) -> ValueError:
+    ours, theirs = (" x ".join(map(str, shape)) for shape in (task.shape, learnt))
+    return ValueError(
+        f"the samples are {ours}, and the network in {folder} has learnt from {theirs}: give it data in the form of "
+        "its training data"
+    )

@@ -287,7 +287,8 @@ class DeployedClient(Home):
 
     def _result(self) -> dict[str, Any]:
         client = self._party
-        checkpoint.save(self.folder / "client.safetensors", export(client.network), {"number": client.number})
+        facts = {"number": client.number, "task": self._about["task"]}
+        checkpoint.save(self.folder / "client.safetensors", export(client.network), facts)
         client.detection.finish()
         result = {
             "name": self.name,
