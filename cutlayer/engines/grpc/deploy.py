@@ -40,7 +40,7 @@ from ..folder import (
     refuse_other_meaning,
 )
 from ..halt import refuse_halted
-from ..taken import FolderLock, is_nothing
+from ..taken import FolderLock, is_nothing, standing
 from . import certs
 from .admission import Admission, Limits
 from .audit_log import AuditLog
@@ -300,6 +300,7 @@ def _refuse_own_words(plan: Plan, data: Source | None) -> None:
 def _begin(folder: Path, plan: Plan) -> FolderLock:
     """A new folder, or one that was left by the same plan; it is this process's now."""
     plan.refuse_nameless()
+    standing(folder)
     path = folder / "plan.json"
     if not path.exists() and folder.exists() and any(not is_nothing(one) for one in folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")
