@@ -30,6 +30,15 @@ class Where:
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(f"--jobs is at least 1; got {self.jobs}")
+        if self.cpus is None and self.gpus is None:
+            return
+        if not self.apart or self.kind == PROCESSES:
+            raise ValueError(
+                "--cpus-each and --gpus-each are what a job takes of a Ray cluster: give --cluster local, auto or "
+                "its address, or leave them out"
+            )
+        if (self.cpus is not None and self.cpus <= 0) or (self.gpus is not None and self.gpus < 0):
+            raise ValueError("--cpus-each is above 0, --gpus-each 0 or more")
 
     @property
     def apart(self) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..training.plan.plan import Plan
 
 _NET = "The network"
+LONGEST = 10_000_000  # seconds that a clock waits for; whoever means "for ever" types as many
 Server = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the server listens.")]
 Certs = Annotated[
     Path | None,
@@ -139,8 +140,12 @@ def serve(
     refuse_no_place(metrics)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
-    if deadline <= 0 or min(every, max_message, max_batches, connections) < 1 or visitors < 0:
-        raise ValueError("--deadline is above 0, --every, --max-message, --max-batches and --connections at least 1")
+    if not 0 < deadline <= LONGEST:
+        raise ValueError(f"--deadline is above 0 and at most {LONGEST} seconds; got {deadline:g}")
+    if min(every, max_message, max_batches, connections) < 1 or visitors < 0:
+        raise ValueError(
+            "--visitors is 0 or more, --every, --max-message, --max-batches and --connections at least 1"
+        )
     service = Service(
         chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
         limits=Limits(
@@ -238,6 +243,8 @@ def join(
     from ..engines.grpc.logs import start_logs
     from ..engines.grpc.native_lines import native_lines
 
+    if not give_up >= 0 or not silence > 0 or max_message < 1:
+        raise ValueError("--give-up is 0 or more, --silence above 0, --max-message at least 1")
     own = changes.pop("data", None)
     if private_seed is not None:
         changes["private_seed"] = private_seed

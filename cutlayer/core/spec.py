@@ -187,6 +187,9 @@ class _Reader:
             thing = self._find(node.func, kind)
             if any(keyword.arg is None for keyword in node.keywords):
                 raise ValueError(f"cannot read {text!r}: ** is not allowed in a spec")
+            given = [keyword.arg for keyword in node.keywords]
+            if twice := next((name for name in given if given.count(name) > 1), None):
+                raise ValueError(f"{thing.__name__} has {twice!r} twice: leave one of them out (got {text!r})")
             arguments = [self.build(argument) for argument in node.args]
             keywords = {keyword.arg: self.build(keyword.value) for keyword in node.keywords if keyword.arg}
             try:

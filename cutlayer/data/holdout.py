@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.seeds import derive, generator
+from .meaning import Meaning
 from .rows import at
 from .samples import Loaded, Samples
 from .scaling import Scale
@@ -25,6 +26,7 @@ class Parts:
     test: Samples
     scale: Scale | None = None  # that the inputs were put on
     notes: tuple[str, ...] = ()  # see Loaded
+    meaning: Meaning = Meaning()  # what its numbers stand for
 
 
 def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
@@ -58,6 +60,7 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
         test=loaded.test,
         scale=loaded.scale,
         notes=loaded.notes,
+        meaning=Meaning.of(loaded),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from .. import __version__
 from ..core.spec import NotNamed, spec
 from ..data.base import Source
+from ..data.meaning import Meaning
 from ..data.scaling import AS_THEY_ARE, Scale
 from ..data.texts import TextSource
 from ..data.tokenizer import Tokenizer, WordTokenizer
@@ -18,6 +19,7 @@ from ..training.plan.plan_text import refuse_old_names
 TRANSCRIPT = "transcript.bin"
 RESULT = "result.json"
 SCALE = "input_scale.json"
+MEANING = "meaning.json"
 WORDS = "words.txt"
 SECRET = "private.json"
 
@@ -148,6 +150,30 @@ def known_scale(folder: Path) -> Scale:
         return Scale.from_dict(json.loads(path.read_text())) if path.exists() else AS_THEY_ARE
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def keep_meaning(folder: Path, meaning: Meaning) -> None:
+    """What a client's numbers stand for, readable by its owner alone."""
+    if meaning != Meaning():
+        checkpoint.write_text(folder / MEANING, json.dumps(meaning.as_dict()), mode=0o600)
+
+
+def known_meaning(folder: Path) -> Meaning:
+    """What the features and classes of the network in a folder stand for."""
+    path = folder / MEANING
+    try:
+        return Meaning.from_dict(json.loads(path.read_text())) if path.exists() else Meaning()
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def refuse_other_meaning(folder: Path, meaning: Meaning, data: str) -> None:
+    """The network in a folder knows features and classes by their places alone."""
+    if difference := meaning.difference(known_meaning(folder)):
+        raise ValueError(
+            f"{data} is not what the run in {folder} has learnt from: {difference}. Give it the same "
+            "names and values, in the same order"
+        )
 
 
 def keep_words(folder: Path, tokenizer: Tokenizer | None) -> None:

@@ -112,7 +112,7 @@ def generate(
     ids = start_of(prompt, loaded.tokenizer, task.shape[0])
     before, seconds, up, down = len(ids), list[float](), list[int](), list[int]()
     there = None if over is None else network_there(plan, folder, ledger, task, over, device)
-    with there or network_here(plan, folder, ledger, data_dir, device) as client:
+    with there or network_here(plan, folder, ledger, task, data_dir, device) as client:
         secret = derive(plan.private_seed or 0, "generate", secrets.token_hex(8))
         sender = SendsNewPlaces() if grows(plan, task) else None
         began = time.perf_counter()

@@ -35,6 +35,11 @@ class Inputs:
         few = torch.arange(min(self.limit or len(samples), len(samples)))
         return loaded, samples[few] if self.limit else samples
 
+    @property
+    def labelled(self) -> bool:
+        """Whether somebody knows what is right."""
+        return not isinstance(self.data, Npz) or self.data.has("y", self.data_dir)
+
     def left_for_training(self) -> int:
         """How many rows of a file of one's own are not predicted, because it has no test set and they would train."""
         if not isinstance(self.data, Npz) or self.data.has("x_test", self.data_dir):
@@ -42,7 +47,7 @@ class Inputs:
         return len(self.data.load(self.data_dir).train) if self.data.has("y", self.data_dir) else 0
 
     def _read(self, plan: Plan, scale: Scale | None) -> tuple[Loaded, Samples]:
-        if isinstance(self.data, Npz) and not self.data.has("y", self.data_dir):
+        if isinstance(self.data, Npz) and not self.labelled:
             return self._unlabelled(self.data, plan.data.load(self.data_dir, scale), scale)
         loaded = (self.data or plan.data).load(self.data_dir, scale)
         refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)

@@ -18,6 +18,7 @@ from ..core.batch import NO_LABEL, Task
 from ..core.message import Kind, through
 from ..core.remote import Remote
 from ..core.seeds import derive
+from ..data.meaning import Meaning
 from ..data.streamed import soon_of
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
@@ -28,7 +29,7 @@ from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, load_plan, with_words
+from .folder import known_meaning, known_scale, load_plan, refuse_other_meaning, with_words
 from .inputs import Inputs as Inputs
 from .inputs import refuse_stream as refuse_stream
 from .local import start
@@ -172,11 +173,17 @@ def predict(
     plan, inputs = load_plan(folder, given), inputs or Inputs()
     inputs = replace(inputs, data=with_words(inputs.data or plan.data, folder))
     loaded, samples = inputs.load(plan, known_scale(folder))
+    names = loaded.classes
+    if inputs.labelled:
+        refuse_other_meaning(folder, Meaning.of(loaded), repr(inputs.data))
+    elif len(known := known_meaning(folder).classes) == len(names):
+        names = known  # a site's own data may have others than the plan's
     ledger, stream = Ledger(), inputs.stream
+    task = task_of(loaded.train, len(loaded.classes))
     with (
-        network_here(plan, folder, ledger, inputs.data_dir, device)
+        network_here(plan, folder, ledger, task, inputs.data_dir, device)
         if over is None
-        else network_there(plan, folder, ledger, task_of(loaded.train, len(loaded.classes)), over, device)
+        else network_there(plan, folder, ledger, task, over, device)
     ) as client:
         # Noise is drawn anew by every process: the same image twice must not meet the same noise.
         secret = derive(plan.private_seed or 0, "predict", secrets.token_hex(8))
@@ -203,17 +210,18 @@ def predict(
             up.append(ledger.bytes[Kind.PREDICT.name, UP] - before[0])
             down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - before[1])
             on_batch(int(index[-1]) + 1, len(samples))
+    names = (*names, *range(len(names), scores.shape[1]))  # of classes that these samples have nothing of
     return Predictions(
-        tuple(map(str, loaded.classes)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
+        tuple(map(str, names)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
         seconds, up, down, stream, link, torch.cat(surprise) if surprise else None,
     )  # fmt: skip
 
 
 @contextmanager
 def network_here(
-    plan: Plan, folder: Path, ledger: Ledger, data_dir: Path | None, device: str
+    plan: Plan, folder: Path, ledger: Ledger, task: Task, data_dir: Path | None, device: str
 ) -> Iterator[ClientNetwork]:
-    """The client of a run whose body is in this process."""
+    """The client of a run whose body is in this process, for samples of this `task`."""
     if not (folder / "last.safetensors").exists() and (folder / "client.safetensors").exists():
         raise ValueError(
             f"{folder} is a client's part of a run between machines, and the body is at its server: "
@@ -225,7 +233,10 @@ def network_here(
         tensors, facts = checkpoint.load(folder / "best.safetensors")
     run.restore(tensors, facts)
     client = run.newest(0)
-    yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
+    try:
+        yield replace(client, remote=Remote(client.number, through([ledger], run.server.handle)))
+    except RuntimeError as error:  # some networks take pictures of any size
+        raise (_other_shape(folder, task, run.task.shape) if task.shape != run.task.shape else error) from None
 
 
 @contextmanager
@@ -237,6 +248,10 @@ def network_there(
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no finished part in a run: there is no {path.name} in it")
     state, facts = checkpoint.load(path)
+    shape, classes = facts.get("task", task)[:2]
+    if task.shape != tuple(shape):
+        raise _other_shape(folder, task, tuple(shape))
+    task = task._replace(classes=classes)
     from .grpc import certs  # grpcio is needed for this alone
     from .grpc.channel import Address
     from .grpc.visitor import PredictOnlyClient
@@ -249,3 +264,11 @@ def network_there(
             raise ValueError(f"{folder} is client {facts['number']}'s, {over.name} is client {visitor.number}")
         load(client, {key: tensor.to(device) for key, tensor in state.items()})
         yield client
+
+
+def _other_shape(folder: Path, task: Task, learnt: tuple[int, ...]) -> ValueError:
+    ours, theirs = (" x ".join(map(str, shape)) for shape in (task.shape, learnt))
+    return ValueError(
+        f"the samples are {ours}, and the network in {folder} has learnt from {theirs}: give it data in the form of "
+        "its training data"
+    )

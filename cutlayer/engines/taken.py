@@ -134,11 +134,7 @@ def _made(out: Path | None, kind: str) -> tuple[Path, list[Path]]:
 
 def _make(folder: Path) -> list[Path]:
     """The folders that are there only now; none: it was there before, with nothing in it."""
-    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
-    if not above.is_dir():
-        raise NotADirectoryError(f"{above} is a file, and results go into a folder: choose another --out")
-    if not os.access(above, os.W_OK):
-        raise _no_permission(above)
+    above = standing(folder)
     if above == folder and not (folder / LOCK).exists():
         _refuse_full(folder)  # before a lock is laid into what is somebody else's
     made = [parent for parent in [folder, *folder.parents] if not parent.exists()]
@@ -149,6 +145,16 @@ def _make(folder: Path) -> list[Path]:
         except FileExistsError:  # another process was first; the lock says which of the two has it
             return []
     return made
+
+
+def standing(folder: Path) -> Path:
+    """What of a folder's path is there already; refused where no folder can be made in it."""
+    above = next(parent for parent in [folder, *folder.absolute().parents] if parent.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(f"{above} is a file, and results go into a folder: choose another --out")
+    if not os.access(above, os.W_OK):
+        raise _no_permission(above)
+    return above
 
 
 def _refuse_full(folder: Path) -> None:

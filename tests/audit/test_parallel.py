@@ -262,6 +262,20 @@ def test_no_job_at_all_is_refused(jobs):
         Where(jobs=jobs)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cpus": 2.0}, r"--cpus-each and --gpus-each .* give --cluster"),
+        ({"gpus": 0.0, "cluster": "processes"}, r"--cpus-each and --gpus-each .* give --cluster"),
+        ({"cpus": 0.0, "cluster": "local"}, "--cpus-each is above 0, --gpus-each 0 or more"),
+        ({"gpus": -1.0, "cluster": "local"}, "--cpus-each is above 0, --gpus-each 0 or more"),
+    ],
+)
+def test_what_a_job_takes_of_a_cluster_is_not_said_without_one(options, words):
+    with pytest.raises(ValueError, match=words):
+        Where(**options)
+
+
 def test_without_ray_jobs_are_processes(monkeypatch):
     monkeypatch.setattr("cutlayer.engines.cluster.is_there", lambda: False)
     assert Where(jobs=2).kind == "processes" and Where("local").kind == "local"

@@ -49,6 +49,7 @@ def test_defaults_are_left_out_and_required_fields_shown():
         ("LightSplit(**{'ratio': 8})", r"\*\* is not allowed"),
         ("os.system('true')", "write it as Name"),
         ("Digits()", "there is no 'Digits' among the guards"),
+        ("LightSplit(ratio=8, ratio=4)", "LightSplit has 'ratio' twice"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_way_out(text, words):

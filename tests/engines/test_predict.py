@@ -145,6 +145,11 @@ def test_a_served_network_streams_label_maps(protocol, tmp_path):
         result = join(plan, "a", tmp_path / "a", address=Address(address)).run()
         found = predict(tmp_path / "a", Inputs(stream=True), Over(address, "a"))
         together = predict(tmp_path / "a", over=Over(address, "a"))
+        np.savez(tmp_path / "wide.npz", x=np.zeros((20, 3, 16, 24), np.uint8), y=draw.integers(0, 3, (20, 16, 24)))
+        with pytest.raises(ValueError, match=r"are 3 x 16 x 24, and the network in .* has learnt from 3 x 16 x 16"):
+            predict(tmp_path / "a", Inputs(Npz(str(tmp_path / "wide.npz"))), Over(address, "a"))
+        np.savez(tmp_path / "few.npz", x=np.zeros((20, 3, 16, 16), np.uint8), y=draw.integers(0, 2, (20, 16, 16)))
+        assert len(predict(tmp_path / "a", Inputs(Npz(str(tmp_path / "few.npz"))), Over(address, "a")).classes) == 3
     finally:
         service.stop()
         served.join(30)
@@ -179,6 +184,14 @@ def test_a_file_of_which_a_part_would_train_says_so(command, trained, tmp_path):
 def test_rows_of_another_shape_are_refused(trained, tmp_path):
     with pytest.raises(ValueError, match="are 1 x 8 x 8, and this network has learnt from 1 x 28 x 28"):
         predict(trained, Inputs(mine(tmp_path / "small.npz", (8, 8))))
+    with pytest.raises(ValueError, match=r"are 1 x 8 x 8, and the network in .* has learnt from 1 x 28 x 28"):
+        predict(trained, Inputs(mine(tmp_path / "labelled.npz", (8, 8), 40, y=np.arange(40) % 10)))
+
+
+def test_a_site_that_lacks_a_class_predicts_and_the_others_have_names_as_well(trained, tmp_path):
+    """A predicted class beyond those of the file was a traceback when the table was written."""
+    found = predict(trained, Inputs(mine(tmp_path / "few.npz", count=60, y=np.arange(60) % 2)))
+    assert found.classes == tuple(map(str, range(10))) and len(rows(found)) == 6
 
 
 def test_a_clients_part_without_its_server_is_a_sentence(trained, tmp_path):

@@ -4,12 +4,14 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from math import prod
 from typing import Any
 
 import torch
 
 from ...core.batch import Task
+from ...data.meaning import Meaning
 from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
 from .connection import ClientConnection, Wakeup
@@ -19,6 +21,7 @@ from .session import Refused
 STRIKES = 3  # refusals in the middle of a conversation, or deadlines without a word, before a client is left out
 LOSSES = 10  # restarts of one client between two snapshots before the run goes on without it
 ABSENCES = 10  # deadlines for which one client was away before it need not come back
+MEANINGS = tuple(one.name for one in fields(Meaning))
 _CODE = re.compile("[0-9a-f]{64}")
 
 
@@ -48,6 +51,7 @@ class Admission:
             connection.wakeup = self.wakeup
         self.known: list[dict[str, Any]] = [{} for _ in names]  # batches, own data: as first told
         self.seals = certified and plan.hands_on and not plan.unequal_ranks
+        self.ended: set[str] = set()  # who knows that the run is over, and has its result
         self.task: Task | None = None
         self.predictor: Callable[[ClientConnection], None] | None = None
         self._visitors: list[ClientConnection] = []
@@ -64,6 +68,12 @@ class Admission:
         connection = self._connection(name)
         if facts.get("purpose") == "predict":
             return self._visit(connection)
+        if name in self.ended:
+            raise Refused(
+                "over",
+                f"the run is over, and {name} has heard so: its result is in the folder it took part with, which "
+                "`cutlayer predict` takes; a new run needs a server with another --out",
+            )
         if why := banned(connection):
             raise Refused("banned", f"{why}: the run goes on without it")
         task = _task(facts)
@@ -76,12 +86,20 @@ class Admission:
         if self.task is None:
             self._refuse_unfit(task)
         elif task != self.task:
-            raise Refused("data", f"{name} has data of shape and classes {task}, others have {self.task}")
+            raise Refused(
+                "data",
+                f"{name} has data of shape and classes {task}, others have {self.task}: samples have one form at all "
+                "sites, and all know the same classes, those too that they have no sample of (an Npz names them in "
+                "an array `classes`)",
+            )
+        meaning = _meaning(facts)
+        self._refuse_other_meaning(connection, meaning)
         known = dict(self.known[connection.number])
         code |= {} if code else {key: known[key] for key in ("batches_code",) if key in known}
         if self.seals and not code:  # without all of them no client could tell merged weights from foreign ones
             raise Refused("garbage", "batches_code is missing: each client seals how many batches it has")
         known.pop("batches_code", None)
+        known.pop("meaning", None)  # a snapshot may be older than it
         if known not in ({}, told):
             raise Refused("data", f"{name} came with {known} before, now with {told}")
         snapshots = facts.get("snapshots")
@@ -89,9 +107,22 @@ class Admission:
             isinstance(one, int) and 0 <= one < 1 << 53 for one in snapshots
         ):
             raise Refused("garbage", "snapshots is a list of numbers")
-        self.task, self.known[connection.number] = task, told | code
+        self.task, self.known[connection.number] = task, told | code | {"meaning": meaning}
         self.wakeup.ring()
         return connection
+
+    def _refuse_other_meaning(self, connection: ClientConnection, meaning: Mapping[str, str]) -> None:
+        """Shapes and counts may be equal where columns or classes are others: nothing would be learnt from that."""
+        for other, known in zip(self.connections, self.known, strict=True):
+            if other is connection or not known:
+                continue
+            for what, code in meaning.items():
+                if known.get("meaning", {}).get(what, code) != code:
+                    raise Refused(
+                        "data",
+                        f"the {what} of {connection.name} are not those of {other.name}: names and values have to be "
+                        "the same at all sites, in the same order (which they are is not known here)",
+                    )
 
     def missing(self) -> list[str]:
         """Clients that have never come."""
@@ -170,6 +201,16 @@ def _code(facts: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(code, str) or not (code == "" or _CODE.fullmatch(code)):
         raise Refused("garbage", "batches_code is 64 hexadecimal digits")
     return {"batches_code": code} if code else {}
+
+
+def _meaning(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What its classes, columns and words stand for, each as a code that only other clients can read."""
+    codes = facts.get("meaning", {})
+    if not isinstance(codes, dict) or not all(
+        what in MEANINGS and isinstance(code, str) and _CODE.fullmatch(code) for what, code in codes.items()
+    ):
+        raise Refused("garbage", f"meaning is 64 hexadecimal digits for each of {', '.join(MEANINGS)}")
+    return codes
 
 
 def _task(facts: Mapping[str, Any]) -> Task:

@@ -18,7 +18,7 @@ from ...core.errors import ProtocolError
 from ...wire.pieces import Pieces
 from . import certs
 from .credentials import Credentials
-from .handshake import refuse_unlike
+from .handshake import place_of, refuse_unlike
 from .limits import QUIET
 from .service import CONVERSE, STATUS, transport
 from .session import LARGEST, Frame, Refused, Session, Type, head, note, read_note
@@ -61,6 +61,7 @@ class Address:
     own: Credentials | None = field(default=None, init=False, compare=False, repr=False)  # as they are now
 
     def __post_init__(self) -> None:
+        place_of(self.target)
         if self.identity is None:
             require_loopback(self.target)
         else:

@@ -15,6 +15,7 @@ from ...core.batch import Task
 from ...core.errors import DiskFull, Halt, Interrupted, NonFinite, ProtocolError
 from ...core.message import Kind, Message
 from ...data.base import Parts
+from ...data.meaning import Meaning
 from ...training import checkpoint
 from ...training.client import Client
 from ...training.enough import refuse_small_batches, refuse_too_few
@@ -81,11 +82,18 @@ class DeployedClient(Home):
             "batches": self.party.batches,
             "own_data": own_data,
             "task": [*task[:2], dict(task.attributes), task.vocabulary],
+            "meaning": self._codes(parts.meaning),
             **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }
         self.snapshots.set_aside_damaged()
         if not self.snapshots.numbers():
             self._write(0)
+
+    def _codes(self, meaning: Meaning) -> dict[str, str]:
+        """What its numbers stand for is told in codes that only clients can read: the server sees who differs."""
+        identity = self.address.identity
+        key = b"" if identity is None else identity.weights
+        return {} if key is None else meaning.codes(key)
 
     def run(self, on_step: OnStep = lambda *told: None) -> dict[str, Any]:
         """Follow orders until the run is over; returns what this client says of it."""
@@ -279,7 +287,8 @@ class DeployedClient(Home):
 
     def _result(self) -> dict[str, Any]:
         client = self._party
-        checkpoint.save(self.folder / "client.safetensors", export(client.network), {"number": client.number})
+        facts = {"number": client.number, "task": self._about["task"]}
+        checkpoint.save(self.folder / "client.safetensors", export(client.network), facts)
         client.detection.finish()
         result = {
             "name": self.name,

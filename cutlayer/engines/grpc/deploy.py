@@ -29,9 +29,18 @@ from ...training import checkpoint
 from ...training.batches import task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
-from ..folder import SCALE, SECRET, keep_scale, keep_words, known_scale, known_secret
+from ..folder import (
+    SCALE,
+    SECRET,
+    keep_meaning,
+    keep_scale,
+    keep_words,
+    known_scale,
+    known_secret,
+    refuse_other_meaning,
+)
 from ..halt import refuse_halted
-from ..taken import FolderLock, is_nothing
+from ..taken import FolderLock, is_nothing, standing
 from . import certs
 from .admission import Admission, Limits
 from .audit_log import AuditLog
@@ -110,9 +119,10 @@ class Service:
                 result = self._result(host)
                 ended = {"step": host.progress.step, "exact": result["exact"]}
                 log.info("finished", extra={"facts": ended})
-            host.part(lambda name: self._told(result, name), already=result["ended"])
+            self.admission.ended.update(result["ended"])
+            host.part(lambda name: self._told(result, name))
             if stay:
-                self.stopping.wait()
+                host.stay(lambda name: self._told(result, name))
             return result
         finally:
             for connection in self.admission.connections:
@@ -245,7 +255,9 @@ def join(
         task, own = own_parts(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
         )
+        refuse_other_meaning(folder, own.meaning, repr(plan.data))
         keep_scale(folder, own.scale)
+        keep_meaning(folder, own.meaning)
         keep_words(folder, own.private.tokenizer)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
@@ -288,6 +300,7 @@ def _refuse_own_words(plan: Plan, data: Source | None) -> None:
 def _begin(folder: Path, plan: Plan) -> FolderLock:
     """A new folder, or one that was left by the same plan; it is this process's now."""
     plan.refuse_nameless()
+    standing(folder)
     path = folder / "plan.json"
     if not path.exists() and folder.exists() and any(not is_nothing(one) for one in folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is not empty: choose another --out")

@@ -30,14 +30,19 @@ def refuse_unlike(target: str, identity: certs.Identity | None, patience: float 
     return ""
 
 
+def place_of(target: str) -> tuple[str, int]:
+    """Host and port. A scheme before them would be looked up as a part of the name, for as long as one waits."""
+    host, _, port = target.rpartition(":")
+    if not host or {*host} & {*"/ "} or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"a server is HOST:PORT, as server.example.org:7443; got {target!r}")
+    return host.strip("[]"), int(port)
+
+
 class _Server:
     """Whoever answers there."""
 
     def __init__(self, target: str, patience: float):
-        host, _, port = target.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise ValueError(f"a server is HOST:PORT; got {target!r}")
-        self.target, self.host, self.port, self._patience = target, host.strip("[]"), int(port), patience
+        self.target, (self.host, self.port), self._patience = target, place_of(target), patience
 
     def refuse_unlike_tls(self, identity: certs.Identity) -> str:
         context = ssl.create_default_context(cadata=identity.ca.decode())

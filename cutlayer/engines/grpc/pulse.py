@@ -16,7 +16,7 @@ class Pulse:
     def __init__(
         self, times: float = TIMES, least: float = LEAST, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if times <= 1:
+        if not times > 1:
             raise ValueError(f"--stalled-after is how many times as long as a step, above 1; got {times:g}")
         self.times, self.least, self._clock = times, least, clock
         self._taken = deque[float](maxlen=KEPT)

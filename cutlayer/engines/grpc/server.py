@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class GrpcServer:
         self.connections = room.connections
         self.carrier = GrpcCarrier(self.coordinator, room.task, self.attendance, self.replies)
         self.recovery = Recovery(self.carrier, self.attendance, room, folder)
-        self._wakeup = room.wakeup
+        self._room, self._wakeup = room, room.wakeup
         self.last: list[float] = []  # test accuracies at the end,
         self.used: list[float] = []  # and of the best epoch where one was kept
         room.predictor = partial(serve_predictions, self.carrier)
@@ -95,14 +95,33 @@ class GrpcServer:
         if self.coordinator.has_best:
             self.coordinator.load(self.progress.best.tensors)
 
-    def part(self, told: Callable[[str], None], already: Collection[str] = ()) -> None:
+    def part(self, told: Callable[[str], None]) -> None:
         """Tell clients that the run is over. Its result is on disk by now: who stays away misses only the news."""
         self.attendance.parting = True
         for connection in sorted(self.connections, key=lambda one: not one.connected):
-            if connection.name not in already and self._tell_the_end(connection):
-                told(connection.name)
-                connection.goodbye()
+            if connection.name not in self._room.ended:
+                self._part_with(connection, told)
         self.attendance.waiting_for = ""
+
+    def stay(self, told: Callable[[str], None]) -> None:
+        """Until it is asked to stop: predictions are answered, and a client that comes only now hears the end."""
+        while not self._stop.is_set():
+            self._wakeup.wait_for(lambda: self._stop.is_set() or bool(self._late()))
+            for connection in self._late():
+                if not self._part_with(connection, told):
+                    self.attendance.wait_in_vain(connection)
+            self.attendance.waiting_for = ""
+
+    def _late(self) -> list[ClientConnection]:
+        return [one for one in self.connections if one.connected and one.name not in self._room.ended]
+
+    def _part_with(self, connection: ClientConnection, told: Callable[[str], None]) -> bool:
+        if not self._tell_the_end(connection):
+            return False
+        self._room.ended.add(connection.name)
+        told(connection.name)
+        connection.goodbye()
+        return True
 
     def _tell_the_end(self, connection: ClientConnection) -> bool:
         absent = connection.number in self.attendance.absent

@@ -4,6 +4,7 @@ plan.json            what was asked for, and the fingerprint of the public part
 private.json         the clients' private seed (readable by its owner alone)
 words.txt            of texts: what the token ids stand for, where the words were those of the training texts
 input_scale.json     how inputs far from 0 to 1 were standardised (the same)
+meaning.json         what features and classes stand for, where they have names (the same)
 history.jsonl        one line an epoch
 last.safetensors     where the run stands; older-last.safetensors: the epoch before, as long as it runs
 best.safetensors     its best epoch by validation accuracy
@@ -43,6 +44,7 @@ from ..client_report import by_client
 from ..folder import (
     RESULT,
     TRANSCRIPT,
+    keep_meaning,
     keep_scale,
     keep_words,
     known_scale,
@@ -222,6 +224,7 @@ def _begin(run: LocalRun, folder: Path) -> None:
 def _write_first(run: LocalRun, folder: Path) -> None:
     write_plan(run.plan, folder, _data_of(run))
     keep_scale(folder, run.parts.scale)
+    keep_meaning(folder, run.parts.meaning)
     keep_words(folder, run.parts.private.tokenizer)
     secret = json.dumps({"private_seed": run.plan.private_seed})
     checkpoint.write_text(folder / "private.json", secret, mode=0o600)

@@ -201,3 +201,12 @@ def test_a_secret_that_root_hands_to_our_group_alone_is_taken(tmp_path, monkeypa
         assert files._open_to_others(other)
     monkeypatch.setattr(files.os, "geteuid", lambda: 0)
     assert files._open_to_others(about), "root itself needs no group"
+
+
+@pytest.mark.parametrize(
+    "target", ["localhost", "localhost:99999", "https://localhost:7443", ":7443", "local host:7443"]
+)
+def test_a_server_that_is_no_host_and_port_is_refused_before_anybody_is_called(target, folders):
+    """A name with a scheme was looked up for an hour."""
+    with pytest.raises(ValueError, match=r"a server is HOST:PORT, as server\.example\.org:7443; got"):
+        Address(target, certs.read_identity(folders / "ours/ward-a"))

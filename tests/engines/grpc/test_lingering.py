@@ -18,6 +18,7 @@ from cutlayer.engines.grpc.attendance import Attendance
 from cutlayer.engines.grpc.carrier import GrpcCarrier
 from cutlayer.engines.grpc.client import DeployedClient
 from cutlayer.engines.grpc.replies import Replies
+from cutlayer.engines.grpc.server import GrpcServer
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.training.build import build_server
 from cutlayer.training.coordinator import Coordinator
@@ -137,3 +138,31 @@ def test_who_never_hears_the_goodbye_is_not_told_for_ever(how, tmp_path, monkeyp
     server.join(15.0)
     assert not server.is_alive(), "the server still tells it"
     assert run.results["server"]["ended"] == ["ward-a", "ward-b"] and run.results["server"]["exact"]
+
+
+def test_who_comes_when_the_run_is_over_hears_so(tmp_path, monkeypatch):
+    """A server that stays for predictions left it waiting, for `--silence` seconds."""
+    run = Rehearsal(tiny_plan(epochs=1, clients=2), tmp_path, limits=Limits(deadline=0.2), names=NAMES[:2])
+    prepare, part, parted = DeployedClient.prepare, GrpcServer.part, threading.Event()
+
+    def prepared(site, *told, **more):
+        prepare(site, *told, **more)
+        if site.name == "ward-b" and not parted.is_set():
+            deaf(site, monkeypatch, "for good")
+
+    def parting(*told, **more):
+        part(*told, **more)
+        parted.set()
+
+    monkeypatch.setattr(DeployedClient, "prepare", prepared)
+    monkeypatch.setattr(GrpcServer, "part", parting)
+    for name in run.names:
+        run.join(name, give_up=1.0)
+    run._start(lambda: run.service.run(stay=True))
+    assert parted.wait(10.0) and isinstance(run.errors.pop(), SystemExit)
+    late = run.join("ward-b", give_up=1.0)
+    late.join(5.0)
+    assert not late.is_alive() and not run.errors, "it still waits"
+    assert run.results["ward-b"]["steps"] == 1 and run.results["ward-b"]["exact"]
+    run.join("ward-a", give_up=1.0).join(5.0)
+    assert "over, and ward-a has heard so" in str(run.errors.pop())
