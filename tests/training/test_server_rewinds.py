@@ -17,6 +17,7 @@ from cutlayer.training import checkpoint
 from cutlayer.training.bodies import RoundBodies
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.schedule import SplitFed
+from cutlayer.training.progress import Best
 
 OPTIMIZERS = [SGD(lr=0.05, momentum=0.9), Adam(lr=0.01), Adam(lr=0.01, amsgrad=True)]
 all_optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
@@ -186,7 +187,7 @@ def test_optimizers_of_clients_own_bodies_are_restored_too(optimizer):
 def test_the_best_epoch_comes_back_with_its_optimizer():
     run = start(OPTIMIZERS[0], clients=1, patience=2, val_share=0.2)
     run.take(run.timetable.rounds(0)[0])
-    run.progress.best.tensors = run.tensors()
+    run.progress.best = Best(1.0, 1, run.tensors())
     before = {name: tensor.clone() for name, tensor in whole(run.server).items()}
     run.take(run.timetable.rounds(0)[1])
     run.use_best()
