@@ -39,15 +39,15 @@ def parts(loaded: Loaded, *, aux: int, val: float, seed: int) -> Parts:
     total = len(loaded.train)
     if not 0 <= aux < total:
         raise ValueError(
-            f"aux is how many of the {total} training samples an attacker holds, 0 to {total - 1}; got {aux}"
+            f"aux_samples is how many of the {total} training samples an attacker holds, 0 to {total - 1}; got {aux}"
         )
     if not 0 <= val < 1:
-        raise ValueError(f"val is the share of the remaining samples held out, in [0, 1); got {val}")
+        raise ValueError(f"val_share is the share of the remaining samples held out, in [0, 1); got {val}")
     held = round(val * (total - aux))
     if held == total - aux or (val > 0 and held == 0):
         raise ValueError(
-            f"val={val} of the {total - aux} samples that aux={aux} leaves is {held} for validation and "
-            f"{total - aux - held} for training: lower aux, load more samples, or set val=0"
+            f"val_share={val} of the {total - aux} samples that aux_samples={aux} leaves is {held} for validation "
+            f"and {total - aux - held} for training: load more samples, lower aux_samples, or set val_share to 0"
         )
     rows = torch.arange(total)
     attacker = stratified(loaded.train.y, aux, derive(seed, "aux"))

@@ -99,7 +99,8 @@ def too_long(weights: Mapping[str, Tensor], before: Mapping[str, float]) -> str:
     for group, names in _kernels(weights).items():
         usual = max(before.get(group, 0.0), sum(weights[name].numel() for name in names) ** 0.5)
         if (found := length(weights, names)) > FARTHEST * usual:
-            return f"{group} is {found:.3g} long, more than {FARTHEST:g} times {usual:.3g}: its numbers are too large"
+            beyond = f"{group} is {found:.3g} long, more than {FARTHEST:g} times {usual:.3g}"
+            return f"{beyond}: its numbers, or a rate, are too large"
     return ""
 
 

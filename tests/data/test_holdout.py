@@ -71,12 +71,12 @@ def test_nobody_needs_an_attacker_or_a_validation_set(loaded):
 @pytest.mark.parametrize(
     ("aux", "val", "words"),
     [
-        (600, 0, "aux is how many of the 600 training samples an attacker holds, 0 to 599; got 600"),
+        (600, 0, "aux_samples is how many of the 600 training samples an attacker holds, 0 to 599; got 600"),
         (-1, 0, "0 to 599; got -1"),
-        (0, 1, r"val is the share of the remaining samples held out, in \[0, 1\); got 1"),
+        (0, 1, r"val_share is the share of the remaining samples held out, in \[0, 1\); got 1"),
         (0, -0.1, "got -0.1"),
-        (597, 0.1, "val=0.1 of the 3 samples that aux=597 leaves is 0 for validation .* set val=0"),
-        (598, 0.9, "is 2 for validation and 0 for training: lower aux"),
+        (597, 0.1, "val_share=0.1 of the 3 samples that aux_samples=597 leaves is 0 .* set val_share to 0"),
+        (598, 0.9, "is 2 for validation and 0 for training: load more samples, lower aux_samples"),
     ],
 )
 def test_impossible_sizes_are_refused(loaded, aux, val, words):

@@ -29,6 +29,9 @@ from cutlayer.training.protocols import Bypass, Cut, Vanilla
         ("epochs", 2.5, "epochs is a whole number"),
         ("frozen_parts", ("neck",), "frozen_parts names parts among head, body, tail; got neck"),
         ("val_share", 1.0, "share of training data"),
+        ("val_share", "x", "share of training data"),
+        ("seed", "a", "seed is a whole number; got 'a'"),
+        ("private_seed", 1.5, "private_seed is a whole number; got 1.5"),
     ],
 )
 def test_impossible_settings_are_refused_at_once(field, value, words):

@@ -130,6 +130,10 @@ class Plan(Spec):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} is a whole number from {least} up; got {value!r}")
+        for name in ("seed", "private_seed"):
+            value = getattr(self, name)
+            if not isinstance(value, int) and (name == "seed" or value is not None):
+                raise ValueError(f"{name} is a whole number; got {value!r}")
         if unknown := set(self.frozen_parts) - set(PARTS):
             raise ValueError(f"frozen_parts names parts among {', '.join(PARTS)}; got {', '.join(sorted(unknown))}")
         if self.guarded_clients is not None and not 0 <= self.guarded_clients <= self.clients:
@@ -148,11 +152,11 @@ class Plan(Spec):
                 f"micro_batches is at most {MOST_MICRO_BATCHES}, and each has at least two samples of a batch of "
                 f"{self.batch_size}; got {self.micro_batches}"
             )
-        if not 0 <= self.val_share < 1:
+        if not isinstance(self.val_share, int | float) or not 0 <= self.val_share < 1:
             raise ValueError(
-                f"val_share is the share of training data for validation, in [0, 1); got {self.val_share}"
+                f"val_share is the share of training data for validation, in [0, 1); got {self.val_share!r}"
             )
-        if not 0 <= self.largest_move < inf:
+        if not isinstance(self.largest_move, int | float) or not 0 <= self.largest_move < inf:
             raise ValueError(
                 "largest_move is how many times farther than in a client's own steps merged weights may move, from 0 "
                 f"(any distance) up; got {self.largest_move!r}"
