@@ -16,10 +16,9 @@ from torch import nn
 from ..core.batch import Batch, Task, made_up
 from ..core.features import features
 from ..core.message import Handler, Message
-from ..core.remote import Remote
 from ..core.seeds import generator
-from ..training.build import build_client, build_server
-from ..training.facts.memory import client_memory, far_away, total
+from ..training.build import build_client, build_remote, build_server
+from ..training.facts.memory import breakdown, client_memory, far_away, total
 from ..training.facts.sides import sides
 from ..training.labels import label_shape
 from ..training.plan.plan import Plan
@@ -125,7 +124,7 @@ def _mode(plan: Plan, task: Task, mode: str, repeats: int) -> dict[str, float]:
     counted = _Counted(build_server(plan.public(), task).handle)
 
     def step(send: Handler) -> None:
-        network = ClientNetwork(0, client.split, client.optimizer, Remote(0, send))
+        network = ClientNetwork(0, client.split, client.optimizer, build_remote(plan, 0, send))
         if learns:
             learn(network, batch)
         else:
@@ -134,7 +133,7 @@ def _mode(plan: Plan, task: Task, mode: str, repeats: int) -> dict[str, float]:
 
     step(counted)
     seconds = _seconds(lambda: step(far_away(batch, cut.u, client.split.guard.fan_out)), repeats)
-    sizes = client_memory(client, batch, cut.u, "active" if learns else "frozen")
+    sizes = breakdown(plan, task)["active"] if learns else client_memory(client, batch, cut.u, "frozen")
     return {"ms here": 1e3 * seconds / len(batch), "bytes": counted.bytes / len(batch), "memory": float(total(sizes))}
 
 

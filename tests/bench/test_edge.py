@@ -8,13 +8,20 @@ import torch
 from toys import TASK, tiny_plan
 from typer.testing import CliRunner
 
-from cutlayer.bench.edge import Core, edge, exported, lines
+from cutlayer.bench.edge import Core, _batch, edge, exported, lines
 from cutlayer.cli.app import app
-from cutlayer.guards import LFQ, LightSplit
+from cutlayer.core.compressor import Compression
+from cutlayer.core.message import through
+from cutlayer.guards import LFQ, LightSplit, Quantize
 from cutlayer.nets import TextEncoder
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.facts.memory import breakdown, total
 from cutlayer.training.facts.schemes import SCHEMES, Quantities, costs, quantities
 from cutlayer.training.plan.plan import Plan, Task
+from cutlayer.training.plan.schedule import Relay
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.step import learn
+from cutlayer.wire.ledger import Ledger
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +43,21 @@ def test_bytes_are_those_of_a_real_step(found):
     assert found["modes"]["predicts"]["bytes"] < found["modes"]["learns"]["bytes"]
     smaller = edge(tiny_plan(batch_size=8, guard=LightSplit(ratio=4)), TASK, repeats=1)["modes"]["learns"]["bytes"]
     assert smaller < found["modes"]["learns"]["bytes"]
+
+
+def test_gradients_that_a_plan_compresses_are_counted_as_they_leave():
+    plan = tiny_plan(batch_size=8, compression=Compression(gradients=Quantize(bits=2)), private_seed=0)
+    ledger = Ledger()
+    learn(
+        build_client(plan, TASK, 0, through([ledger], build_server(plan.public(), TASK).handle)), _batch(plan, TASK)
+    )
+    assert 8 * edge(plan, TASK, repeats=1)["modes"]["learns"]["bytes"] == sum(ledger.bytes.values())
+
+
+def test_memory_is_that_of_the_command_memory_also_where_steps_begin_ahead():
+    plan = tiny_plan(batch_size=8, rounds=Relay(ahead=1), local_steps=0)
+    learns = edge(plan, TASK, repeats=1)["modes"]["learns"]["memory"]
+    assert learns == total(breakdown(plan, TASK)["active"])
 
 
 def test_predicting_takes_less_memory_than_learning(found):
