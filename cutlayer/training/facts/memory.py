@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...core.batch import Batch, Task, made_up
 from ...core.features import Features, features
+from ...core.guard import GuardModule
 from ...core.message import Handler, Kind, Message
 from ...core.remote import Remote
 from ...core.seeds import generator
@@ -46,6 +47,7 @@ def client_memory(client: ClientNetwork, batch: Batch, u: tuple[int, ...], mode:
     parameters = list(split.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad] if learns else []
     weights = {_address(tensor) for tensor in [*parameters, *split.buffers()]}
+    apart = any(isinstance(one, GuardModule) and one.takes_gradients_apart for one in split.guard.modules())
     with _largest_layer(split, weights) as largest:
         if not learns:
             kept = _total(_saved(lambda: feed(ClientNetwork(client.number, split, None, remote), batch), weights))
@@ -57,7 +59,7 @@ def client_memory(client: ClientNetwork, batch: Batch, u: tuple[int, ...], mode:
                 kept += split.head.again
     return {
         "parameters": _bytes(parameters),
-        "gradients": _bytes(trained),
+        "gradients": _bytes(trained) * (1 + len(batch) if apart else 1),
         "optimizer": _optimizer_state(client.optimizer, trained) if learns else 0,
         "activations": kept,
         "working": largest[0],
