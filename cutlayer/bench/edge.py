@@ -13,15 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.batch import Batch, Task, made_up
+from ..core.batch import Task, made_up
 from ..core.features import features
 from ..core.message import Handler, Message
-from ..core.remote import Remote
 from ..core.seeds import generator
-from ..training.build import build_client, build_server
-from ..training.facts.memory import client_memory, far_away, total
+from ..training.build import build_client, build_remote, build_server
+from ..training.facts.memory import breakdown, client_memory, far_away, made_up_batch, total
 from ..training.facts.sides import sides
-from ..training.labels import label_shape
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from ..training.step import ClientNetwork, learn, predict
@@ -119,13 +117,13 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 def _mode(plan: Plan, task: Task, mode: str, repeats: int) -> dict[str, float]:
     """Time of the client alone, against a server that answers zeros at once; bytes of one step with a real one."""
-    plan, cut, batch = replace(plan, private_seed=0), cut_shapes(plan, task), _batch(plan, task)
+    plan, cut, batch = replace(plan, private_seed=0), cut_shapes(plan, task), made_up_batch(plan, task)
     learns = mode == "learns"
     client = build_client(plan, task, 0, lambda message: message)
     counted = _Counted(build_server(plan.public(), task).handle)
 
     def step(send: Handler) -> None:
-        network = ClientNetwork(0, client.split, client.optimizer, Remote(0, send))
+        network = ClientNetwork(0, client.split, client.optimizer, build_remote(plan, 0, send))
         if learns:
             learn(network, batch)
         else:
@@ -134,7 +132,7 @@ def _mode(plan: Plan, task: Task, mode: str, repeats: int) -> dict[str, float]:
 
     step(counted)
     seconds = _seconds(lambda: step(far_away(batch, cut.u, client.split.guard.fan_out)), repeats)
-    sizes = client_memory(client, batch, cut.u, "active" if learns else "frozen")
+    sizes = breakdown(plan, task)["active"] if learns else client_memory(client, batch, cut.u, "frozen")
     return {"ms here": 1e3 * seconds / len(batch), "bytes": counted.bytes / len(batch), "memory": float(total(sizes))}
 
 
@@ -148,16 +146,6 @@ class _Counted:
         reply = self._handle(message)
         self.bytes += frames.size(message) + frames.size(reply)
         return reply
-
-
-def _batch(plan: Plan, task: Task) -> Batch:
-    labels = label_shape(plan, task)
-    y = torch.arange(plan.batch_size) % task.classes
-    return Batch(
-        made_up(task, plan.batch_size, generator(0)),
-        y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
-        {name: torch.arange(plan.batch_size) % values for name, values in task.attributes.items()},
-    )
 
 
 def _seconds(run: Callable[[], object], repeats: int) -> float:

@@ -29,6 +29,7 @@ class GuardModule(nn.Module):
     """
 
     draws_nothing = True  # this one: what a guard of another type does it cannot say
+    takes_gradients_apart = False  # whether a step holds each sample's own gradient beside that of the batch
 
     def __init__(self) -> None:
         super().__init__()

@@ -97,9 +97,10 @@ class Predictions:
         return torch.stack([confusion(found, truth, len(self.classes)) for found, truth in some]).sum(0)
 
     def _over(self, link: Link) -> list[float]:
-        """Seconds of each message if it crossed this link: computed as here, its bytes, and a round trip."""
+        """Seconds of each message if it crossed this link: computed as here, its bytes, and a round trip. Where
+        nothing crosses, nothing is waited for."""
         return [
-            spent + link.seconds(up) + link.back.seconds(down) + link.rtt
+            spent + (link.seconds(up) + link.back.seconds(down) + link.rtt if up or down else 0.0)
             for spent, up, down in zip(self.seconds, self.bytes_up, self.bytes_down, strict=True)
         ]
 

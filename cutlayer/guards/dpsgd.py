@@ -114,6 +114,8 @@ class PerSample(GuardModule):
     backward pass (predictions, audits, copies).
     """
 
+    takes_gradients_apart = True
+
     def __init__(self, private: int):
         super().__init__()
         self.private, self.seed, self.samples = private, 0, 0

@@ -10,11 +10,18 @@ from typer.testing import CliRunner
 
 from cutlayer.bench.edge import Core, edge, exported, lines
 from cutlayer.cli.app import app
-from cutlayer.guards import LFQ, LightSplit
+from cutlayer.core.compressor import Compression
+from cutlayer.core.message import through
+from cutlayer.guards import BF16, LFQ, WCC, Gaussian, KAnonymous, LightSplit, NoGuard, Quantize, TopK
 from cutlayer.nets import TextEncoder
+from cutlayer.training.build import build_client, build_server
+from cutlayer.training.facts.memory import breakdown, made_up_batch, total
 from cutlayer.training.facts.schemes import SCHEMES, Quantities, costs, quantities
 from cutlayer.training.plan.plan import Plan, Task
+from cutlayer.training.plan.schedule import Relay
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.step import learn
+from cutlayer.wire.ledger import Ledger
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +43,20 @@ def test_bytes_are_those_of_a_real_step(found):
     assert found["modes"]["predicts"]["bytes"] < found["modes"]["learns"]["bytes"]
     smaller = edge(tiny_plan(batch_size=8, guard=LightSplit(ratio=4)), TASK, repeats=1)["modes"]["learns"]["bytes"]
     assert smaller < found["modes"]["learns"]["bytes"]
+
+
+def test_gradients_that_a_plan_compresses_are_counted_as_they_leave():
+    plan = tiny_plan(batch_size=8, compression=Compression(gradients=Quantize(bits=2)), private_seed=0)
+    ledger = Ledger()
+    client = build_client(plan, TASK, 0, through([ledger], build_server(plan.public(), TASK).handle))
+    learn(client, made_up_batch(plan, TASK))
+    assert 8 * edge(plan, TASK, repeats=1)["modes"]["learns"]["bytes"] == sum(ledger.bytes.values())
+
+
+def test_memory_is_that_of_the_command_memory_also_where_steps_begin_ahead():
+    plan = tiny_plan(batch_size=8, rounds=Relay(ahead=1), local_steps=0)
+    learns = edge(plan, TASK, repeats=1)["modes"]["learns"]["memory"]
+    assert learns == total(breakdown(plan, TASK)["active"])
 
 
 def test_predicting_takes_less_memory_than_learning(found):
@@ -94,6 +115,26 @@ def test_the_letters_of_a_plan():
     assert (it.devices, it.batch, it.cut, it.rho) == (3, 8, 4 * prod(cut.z), 1.0)
     assert 0 < it.share < 1 and 0 < it.work < 1
     assert quantities(tiny_plan(guard=LFQ(bits=3)), TASK).rho == pytest.approx(27 / 8 / it.cut)
+
+
+@pytest.mark.parametrize(
+    ("guard", "rho"),
+    [
+        (Quantize(bits=4), 4 / 32 + 2 / 100),
+        (TopK(share=0.05), 5 * (32 + 13) / 3200),
+        (BF16(), 0.5),
+        (KAnonymous(k=4), 0.25),
+    ],
+    ids=str,
+)
+def test_the_paper_counts_what_a_guard_saves_on_the_wire_not_its_numbers(guard, rho):
+    """Four bits and two ends of a row of 100; five values and 13 bits for each place; two bytes; a row for four."""
+    assert quantities(tiny_plan(batch_size=64, guard=guard), TASK).rho == pytest.approx(rho, rel=0.1)
+
+
+@pytest.mark.parametrize("guard", [NoGuard(), WCC(weight=0.1), Gaussian(scale=0.1)], ids=str)
+def test_on_paper_a_guard_that_compresses_nothing_takes_all_of_its_floats(guard):
+    assert quantities(tiny_plan(guard=guard), TASK).rho == 1.0
 
 
 @pytest.mark.parametrize(("command", "file"), [("edge", "edge.json"), ("costs", "costs.json")])

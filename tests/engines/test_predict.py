@@ -75,6 +75,13 @@ def test_quantiles_and_bytes_are_those_of_the_messages():
     assert told["link"]["samples_per_second"] == pytest.approx(4 / (sum(over) / 1e3))
 
 
+def test_a_network_that_is_whole_at_its_client_waits_for_no_link():
+    link, none, known = Link(rate=1e6, rtt=0.1), [0, 0], torch.zeros(2)
+    found = Predictions(("a",), known, torch.ones(2), known, [0.01, 0.02], none, none, stream=True, link=link)
+    told = found.summary()
+    assert told["link"]["latency_ms"] == told["latency_ms"]
+
+
 @pytest.mark.parametrize(
     ("guard", "words"),
     [

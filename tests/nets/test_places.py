@@ -9,7 +9,9 @@ from torch import nn
 from cutlayer.core.batch import Task
 from cutlayer.nets import MLP, LeNet, MnistNet, Own, ResNet18, Whole, count_macs, count_parameters
 from cutlayer.nets.places import places
+from cutlayer.training.facts.memory import breakdown, total
 from cutlayer.training.facts.places import costs
+from cutlayer.training.plan.plan import Plan
 
 HERE = f"{Path(__file__).parent}/own_models.py"
 PICTURE = (1, 12, 12)
@@ -71,10 +73,16 @@ def test_figures_are_those_of_the_parts():
         assert row["macs"] == count_macs(head, task.shape) + count_macs(tail, (84,))
         z = row["z"][0] * row["z"][1] * row["z"][2]
         assert row["bytes_up"] == row["bytes_down"] == 4 * batch * (z + 84)
-    double = {row["name"]: row for row in costs(MnistNet(), task, 2 * batch)}
-    for name, row in rows.items():
-        weights = 8 * row["parameters"]  # and their gradients
-        assert double[name]["memory"] - weights == 2 * (row["memory"] - weights) > 0
+
+
+@pytest.mark.parametrize("batch", [2, 3, 64])
+def test_memory_is_that_of_the_command_memory_for_any_batch_without_an_optimizer(batch):
+    """What a normalisation keeps of its batch does not grow with it."""
+    task = Task((3, 32, 32), 10)
+    row = next(iter(costs(ResNet18(), task, batch)))
+    assert row["memory"] == total(
+        breakdown(Plan(net=ResNet18(), batch_size=batch), task)["active"] | {"optimizer": 0}
+    )
 
 
 def test_with_the_last_layers_at_the_server_labels_travel():

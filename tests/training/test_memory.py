@@ -13,6 +13,7 @@ from toys import GUARDS, TASK, LinearNet, TinyNet, batches, split_and_whole, tin
 from cutlayer.cli import app as cli
 from cutlayer.cli.memory import picture, table
 from cutlayer.core.batch import Task
+from cutlayer.guards import DPSGD, Chain, Clip
 from cutlayer.nets.lenet import LeNet
 from cutlayer.nets.resnet import ResNet18
 from cutlayer.training.build import build_client
@@ -44,6 +45,13 @@ def test_parameters_gradients_and_optimizer_state():
     adam = measured(client_optimizer=Adam())
     tensors = 6  # each with a step counter of one float
     assert adam["optimizer"] == 2 * 4 * count + 4 * tensors
+
+
+def test_a_gradient_for_every_sample_is_counted_where_a_guard_takes_them_apart():
+    for guard in (DPSGD(noise=1.0), Chain(Clip(), DPSGD(noise=1.0))):
+        found = breakdown(tiny_plan(net=TinyNet(norm="none"), guard=guard, batch_size=8), TASK)
+        assert found["active"]["gradients"] == (1 + 8) * found["active"]["parameters"]
+        assert found["frozen"]["gradients"] == 0
 
 
 def test_a_frozen_head_needs_no_gradients_and_hardly_any_activations():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...core.batch import Batch, Task, made_up
 from ...core.features import Features, features
+from ...core.guard import GuardModule
 from ...core.message import Handler, Kind, Message
 from ...core.remote import Remote
 from ...core.seeds import generator
@@ -46,6 +47,7 @@ def client_memory(client: ClientNetwork, batch: Batch, u: tuple[int, ...], mode:
     parameters = list(split.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad] if learns else []
     weights = {_address(tensor) for tensor in [*parameters, *split.buffers()]}
+    apart = any(isinstance(one, GuardModule) and one.takes_gradients_apart for one in split.guard.modules())
     with _largest_layer(split, weights) as largest:
         if not learns:
             kept = _total(_saved(lambda: feed(ClientNetwork(client.number, split, None, remote), batch), weights))
@@ -57,7 +59,7 @@ def client_memory(client: ClientNetwork, batch: Batch, u: tuple[int, ...], mode:
                 kept += split.head.again
     return {
         "parameters": _bytes(parameters),
-        "gradients": _bytes(trained),
+        "gradients": _bytes(trained) * (1 + len(batch) if apart else 1),
         "optimizer": _optimizer_state(client.optimizer, trained) if learns else 0,
         "activations": kept,
         "working": largest[0],
@@ -73,19 +75,24 @@ def total(sizes: Bytes) -> int:
 def breakdown(plan: Plan, task: Task) -> dict[str, Bytes]:
     """The memory of one client of a plan in every mode there is; any weights and any inputs will do."""
     client = build_client(replace(plan, private_seed=0), task, 0, lambda message: message)
-    draw, labels = generator(0), label_shape(plan, task)
-    y = torch.arange(plan.batch_size) % task.classes
-    batch = Batch(
-        made_up(task, plan.batch_size, draw),
-        y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
-        {name: torch.arange(plan.batch_size) % values for name, values in task.attributes.items()},
-    )
+    batch = made_up_batch(plan, task)
     u = cut_shapes(plan, task).u
     modes = [mode for mode in MODES if mode != "frozen" or plan.protocol.crosses]
     found = {mode: client_memory(client, batch, u, mode) for mode in modes}
     if plan.rounds.ahead:
         found["active"]["activations"] = _kept_ahead(client, batch, u)
     return found
+
+
+def made_up_batch(plan: Plan, task: Task) -> Batch:
+    """A batch of a plan as its data could have it: what is counted of it hangs on its shapes alone."""
+    labels = label_shape(plan, task)
+    y = torch.arange(plan.batch_size) % task.classes
+    return Batch(
+        made_up(task, plan.batch_size, generator(0)),
+        y.reshape(-1, *[1] * len(labels)).expand(-1, *labels).contiguous(),
+        {name: torch.arange(plan.batch_size) % values for name, values in task.attributes.items()},
+    )
 
 
 def _kept_ahead(client: ClientNetwork, batch: Batch, u: tuple[int, ...]) -> int:

@@ -16,7 +16,7 @@ from ...nets.places import places
 from ..step import ClientNetwork
 from .memory import client_memory, total
 
-FEW = 2  # samples that are counted; a batch of others takes as much for each
+FEW = 2  # samples that are counted, and twice as many: a batch of others takes as much more for each
 
 
 def costs(net: Net, task: Task, batch: int, inside_blocks: bool = False) -> Iterator[dict[str, Any]]:
@@ -54,8 +54,12 @@ def _memory(parts: Parts, task: Task, batch: int, u: tuple[int, ...], returns: b
     """Weights, gradients and what a step keeps of a batch; what an optimizer carries comes on top."""
     split = UShapedNetwork(parts.head, parts.tail) if returns else VanillaNetwork(parts.head)
     client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
-    x = made_up(task, FEW, generator(0))
-    sizes = client_memory(client, Batch(x, torch.zeros(FEW, dtype=torch.long)), u)
-    for name in ("activations", "working"):
-        sizes[name] = sizes[name] * batch // FEW
+    sizes, double = (
+        client_memory(client, Batch(made_up(task, count, generator(0)), torch.zeros(count, dtype=torch.long)), u)
+        for count in (FEW, 2 * FEW)
+    )
+    each = (double["activations"] - sizes["activations"]) / FEW
+    # What a step keeps whatever it is given, such as statistics of a normalisation, does not grow with the batch.
+    sizes["activations"] += round(each * (batch - FEW))
+    sizes["working"] = sizes["working"] * batch // FEW
     return total(sizes)

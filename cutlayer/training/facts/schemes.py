@@ -5,13 +5,21 @@ of ours really sends is in its ledger; `cutlayer train` says where the two diffe
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
 from ...core.batch import Task
+from ...core.message import Message
+from ...core.remote import Remote
+from ...core.seeds import seeded
+from ...wire import frames
+from ..build import build_client
 from ..plan.plan import Plan
 from ..plan.shapes import cut_shapes
+from ..protocols import Cut
 from .compression import FLOAT
+from .memory import far_away, made_up_batch
 from .sides import sides
 
 
@@ -61,12 +69,10 @@ def costs(it: Quantities) -> dict[str, Cost]:
 
 
 def quantities(plan: Plan, task: Task, steps: int | None = None) -> Quantities:
-    """Of a plan; its guard says ρ, by the numbers that leave and the bits that each takes where it fixes them."""
+    """Of a plan; ρ is by the bits of a message where its guard fixes them, else by what the guard sends."""
     cut, own = cut_shapes(plan, task), sides(plan, task)
     client, server = own["client"], own["server"]
     q, parameters = FLOAT * prod(cut.z), client["parameters"] + server["parameters"]
-    bits = plan.guard.message_bits(cut.shared)
-    sent = FLOAT * prod(cut.sent) if bits is None else bits / 8
     return Quantities(
         devices=plan.clients,
         batch=plan.batch_size,
@@ -75,8 +81,32 @@ def quantities(plan: Plan, task: Task, steps: int | None = None) -> Quantities:
         weights=FLOAT * parameters,
         share=client["parameters"] / parameters,
         work=client["macs"] / max(1, client["macs"] + server["macs"]),
-        rho=sent / q,
+        rho=_sent(plan, task, cut) / q,
     )
+
+
+def _sent(plan: Plan, task: Task, cut: Cut) -> float:
+    """Bytes a sample of z as the guard lets it out. Where they hang on what is in it, those of a made-up batch behind
+    weights that have learnt nothing. Zeros that the network alone makes are no doing of the guard's."""
+    bits = plan.guard.message_bits(cut.shared)
+    if bits is not None:
+        return bits / 8
+    if not any(one.only_compresses or one.makes_zeros or one.mixes_samples for one in plan.guard.stages()):
+        return float(FLOAT * prod(cut.sent))
+    client, batch = (
+        build_client(replace(plan, private_seed=0), task, 0, lambda message: message),
+        made_up_batch(plan, task),
+    )
+    answer, sent = far_away(batch, cut.u, client.split.guard.fan_out), list[Message]()
+
+    def listen(message: Message) -> Message:
+        sent.append(message)
+        return answer(message)
+
+    with seeded(0):
+        client.split.train().terms(batch, Remote(0, listen))
+    z = Message(sent[0].kind, 0, 0, {"z": sent[0]["z"]}, sent[0].packed)
+    return frames.size(z) / len(batch)
 
 
 def table(plan: Plan, task: Task, steps: Sequence[int]) -> dict[str, Any]:
