@@ -30,7 +30,7 @@ from ..training.labels import refuse_unfit_labels
 from ..training.step import ClientNetwork
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, load_plan, with_words
+from .folder import known_scale, learnt_from, load_plan, with_words
 from .predict import Over, network_here, network_there, refuse_stream
 
 
@@ -104,7 +104,7 @@ def generate(
     """Go on with `prompt` by the network of a run that has learnt next tokens; `folder`, `over` as for `predict`."""
     plan, writing, ledger = load_plan(folder), writing or Writing(), Ledger()
     refuse_stream(plan)
-    loaded = with_words(plan.data, folder).load(data_dir, known_scale(folder))
+    loaded = with_words(learnt_from(folder, plan), folder).load(data_dir, known_scale(folder))
     task = task_of(loaded.train, len(loaded.classes))
     if loaded.tokenizer is None or loaded.train.y.dim() < 2:
         raise ValueError(f"{folder} has not learnt which token comes next: train it on data with next_token=True")

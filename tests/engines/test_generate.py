@@ -16,7 +16,7 @@ from cutlayer.cli.app import app
 from cutlayer.core.batch import PAD, Batch, Task
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.server import Server
-from cutlayer.data import Texts
+from cutlayer.data import Fashion, Texts
 from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
@@ -262,7 +262,8 @@ def test_a_served_network_writes_what_it_writes_in_one_process(tmp_path):
     served.start()
     address = f"127.0.0.1:{service.network.port}"
     try:
-        join(plan, "a", tmp_path / "a", address=Address(address)).run()
+        # The site's own texts: the plan that all sites know names no file of anybody's.
+        join(replace(plan, data=Fashion()), "a", tmp_path / "a", address=Address(address), data=plan.data).run()
         there = generate(tmp_path / "a", "the harbour", Writing(tokens=4), Over(address, "a"))
     finally:
         service.stop()
