@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from cutlayer import Plan
 from cutlayer.cli.app import app
 from cutlayer.core.batch import PAD, Batch, Task
+from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.server import Server
 from cutlayer.data import Fashion, Texts
@@ -23,7 +24,7 @@ from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, Over
 from cutlayer.engines.predict import predict as predictions
-from cutlayer.guards import NoGuard, Noise
+from cutlayer.guards import NoGuard, Noise, SplitFC
 from cutlayer.nets import TextDecoder
 from cutlayer.nets.lora import LoRA
 from cutlayer.nets.server_network import ServerNetwork
@@ -272,3 +273,12 @@ def test_a_served_network_writes_what_it_writes_in_one_process(tmp_path):
     here = generate(tmp_path / "here", "the harbour", Writing(tokens=4))
     assert there.ids == here.ids and there.new == 4
     assert there.bytes_up == here.bytes_up and len(set(there.bytes_up[1:])) == 1
+
+
+def test_answers_that_are_packed_over_a_batch_come_as_numbers_where_a_place_is_alone(run, tmp_path):
+    """Nobody who writes one text can give it a larger batch: what SplitFC cannot pack crosses as it is."""
+    plan = replace(run[1], epochs=1, compression=Compression(answers=SplitFC(budget=1.0)))
+    start.train(plan, tmp_path / "run")
+    found = generate(tmp_path / "run", "the harbour is", Writing(tokens=3))
+    assert found.new == 3 and found.bytes_down[1] > 4 * 32
+    assert predictions(tmp_path / "run").summary()["bytes_down"] < LENGTH * 32, "batches are packed as they were"
