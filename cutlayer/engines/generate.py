@@ -117,7 +117,8 @@ def generate(
         sender = SendsNewPlaces() if grows(plan, task) else None
         began = time.perf_counter()
         with client.remote.watched(sender) if sender else nullcontext():
-            for token in continued(client, ids, task.shape[0], writing, secret, sender):
+            known = len(loaded.tokenizer.words)
+            for token in continued(client, ids, task.shape[0], writing, secret, sender, known):
                 ids.append(token)
                 seconds.append(time.perf_counter() - began)
                 up.append(ledger.bytes[Kind.PREDICT.name, UP] - sum(up))
@@ -144,10 +145,12 @@ def continued(
     writing: Writing,
     seed: int,
     sender: SendsNewPlaces | None = None,
+    known: int | None = None,
 ) -> Iterator[int]:
     """New tokens one by one; whoever asks for the next has put the last behind `ids`.
 
-    `sender` watches the client's remote, and is told how long the text is.
+    `sender` watches the client's remote, and is told how long the text is. `known` ids, the first ones, have words: a
+    network may have room for more.
     """
     split = remembering(client.split)
     draw = generator(derive(writing.seed, "writing"))
@@ -158,7 +161,7 @@ def continued(
         x = torch.full((1, length), PAD, device=device)
         x[0, : len(ids)] = torch.tensor(ids, device=device)
         scores = logits_of(replace(client, split=split), [Batch(x, x, seed=seed)])[0, :, len(ids) - 1].cpu()
-        yield _chosen(scores, writing.temperature, draw)
+        yield _chosen(scores[:known], writing.temperature, draw)
 
 
 def remembering(split: Split) -> Split:
@@ -178,4 +181,5 @@ def _chosen(scores: Tensor, temperature: float, draw: torch.Generator) -> int:
     scores[[PAD, UNKNOWN]] = -torch.inf  # nobody can read these
     if not temperature:
         return int(scores.argmax())
-    return int(torch.multinomial((scores / temperature).softmax(0), 1, generator=draw))
+    scores = (scores - scores.max()) / temperature  # what is left of the likeliest is 0, however cold it is
+    return int(torch.multinomial(scores.softmax(0), 1, generator=draw))

@@ -282,3 +282,19 @@ def test_answers_that_are_packed_over_a_batch_come_as_numbers_where_a_place_is_a
     found = generate(tmp_path / "run", "the harbour is", Writing(tokens=3))
     assert found.new == 3 and found.bytes_down[1] > 4 * 32
     assert predictions(tmp_path / "run").summary()["bytes_down"] < LENGTH * 32, "batches are packed as they were"
+
+
+def test_a_token_without_a_word_is_never_drawn(run, tmp_path):
+    """A vocabulary may have room for more words than the texts have, as 5,000 ids for forty words."""
+    roomy = replace(run[1].data, vocabulary=400)
+    plan = replace(run[1], net=replace(run[1].net, vocabulary=400), data=roomy, epochs=0)
+    start.train(plan, tmp_path / "run")
+    words = len(roomy.load().tokenizer.words)
+    assert words < 100
+    assert max(generate(tmp_path / "run", "the harbour", Writing(99, 9.0)).ids) < words
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e300])
+def test_any_temperature_draws(client, temperature):
+    first = list(continued(client, [3, 7], LENGTH, Writing(1, temperature), 0))
+    assert temperature > 1 or first == list(continued(client, [3, 7], LENGTH, Writing(1), 0))
