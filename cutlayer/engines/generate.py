@@ -103,7 +103,7 @@ def generate(
 ) -> Written:
     """Go on with `prompt` by the network of a run that has learnt next tokens; `folder`, `over` as for `predict`."""
     plan, writing, ledger = load_plan(folder), writing or Writing(), Ledger()
-    refuse_stream(plan)
+    refuse_stream(plan, "one text is one", "take it for batches of texts alone, with `cutlayer predict`")
     loaded = with_words(learnt_from(folder, plan), folder).load(data_dir, known_scale(folder))
     task = task_of(loaded.train, len(loaded.classes))
     if loaded.tokenizer is None or loaded.train.y.dim() < 2:

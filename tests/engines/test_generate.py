@@ -24,7 +24,7 @@ from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, Over
 from cutlayer.engines.predict import predict as predictions
-from cutlayer.guards import NoGuard, Noise, SplitFC
+from cutlayer.guards import KAnonymous, NoGuard, Noise, SplitFC
 from cutlayer.nets import TextDecoder
 from cutlayer.nets.lora import LoRA
 from cutlayer.nets.server_network import ServerNetwork
@@ -298,3 +298,9 @@ def test_a_token_without_a_word_is_never_drawn(run, tmp_path):
 def test_any_temperature_draws(client, temperature):
     first = list(continued(client, [3, 7], LENGTH, Writing(1, temperature), 0))
     assert temperature > 1 or first == list(continued(client, [3, 7], LENGTH, Writing(1), 0))
+
+
+def test_guards_that_need_company_are_refused_and_no_option_is_named_that_there_is_not(run, tmp_path):
+    start.train(replace(run[1], epochs=0, guard=KAnonymous(k=2)), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"needs 2 samples at a time, and one text is one: .* `cutlayer predict`$"):
+        generate(tmp_path / "run", "the harbour")

@@ -16,7 +16,7 @@ from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, Over, Predictions, predict, refuse_stream
-from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, Quantize, SplitFC
+from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, NoPeek, Prism, Quantize, SplitFC
 from cutlayer.nets import MLP, LeNet, Segmenter
 from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.plan import Plan
@@ -92,7 +92,11 @@ def test_guards_that_need_company_are_refused(guard, words):
         refuse_stream(Plan(guard=guard))
 
 
-@pytest.mark.parametrize("guard", [LightSplit(ratio=4), Quantize(bits=4), Chain(LightSplit(ratio=4), Quantize())])
+@pytest.mark.parametrize(
+    "guard",
+    [LightSplit(ratio=4), Quantize(bits=4), Chain(LightSplit(ratio=4), NoPeek()), NoPeek(), Prism(privacy="dcor")],
+    ids=repr,
+)
 def test_guards_that_need_none_are_not(guard):
     refuse_stream(Plan(guard=guard))
 
