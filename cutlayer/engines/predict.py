@@ -200,6 +200,8 @@ def predict(
             began = time.perf_counter()
             batch = as_batch(samples, index, derive(secret, number)).to(device)
             scores = logits_of(client, [batch])
+            if scores.shape[2:] != batch.y.shape[1:]:  # a tail may give maps of the size that it has learnt
+                raise RuntimeError(f"there are scores of {tuple(scores.shape)} for labels of {tuple(batch.y.shape)}")
             best = scores.softmax(1).max(1)
             # Maps of many large images are kept for the report: in as few bytes as hold a class.
             kept = torch.int16 if best.indices.dim() > 2 else torch.int64

@@ -236,3 +236,15 @@ def test_data_of_a_site_that_no_text_names_are_asked_for(tmp_path):
     (tmp_path / "own_data.json").write_text(json.dumps({"data": "Mine(7)"}))
     with pytest.raises(ValueError, match=r"own_data\.json.*name the data by --data"):
         learnt_from(tmp_path, PLAN)
+
+
+def test_label_maps_of_another_size_than_was_learnt_are_refused(tmp_path):
+    """Convolutions read pictures of any size, and the tail gives maps of the size it has learnt."""
+    draw = np.random.default_rng(0)
+    for name, side in (("small", 16), ("large", 32)):
+        x = draw.random((20, 3, side, side)).astype("float32")
+        np.savez(tmp_path / f"{name}.npz", x=x, y=(x[:, 0] > 0.5).astype("int64"))
+    data = Npz(str(tmp_path / "small.npz"))
+    start.train(Plan(net=Segmenter(), data=data, epochs=0, batch_size=8, private_seed=1), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"the samples are 3 x 32 x 32, and the network in .* from 3 x 16 x 16"):
+        predict(tmp_path / "run", Inputs(data=Npz(str(tmp_path / "large.npz")))).summary()
