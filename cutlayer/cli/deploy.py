@@ -314,7 +314,7 @@ def predict(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Predict its test samples, or all rows of an Npz that has x and no y. Default: the plan's data."
+            help="Predict its test samples, or all rows of an Npz that has x and no y. Default: what it learnt from."
         ),
     ] = None,
     limit: Annotated[int, typer.Option(help="Only so many samples; 0: all.")] = 0,

@@ -30,6 +30,10 @@ class Compressor(Spec):
         """
         return tensor, None
 
+    def works_on(self, rows: int, shape: tuple[int, ...]) -> bool:
+        """Whether so many rows of this shape are enough for it."""
+        return True
+
     def least_rows(self, shape: tuple[int, ...]) -> int:
         """The fewest rows of this shape that it can work on."""
         return 1
@@ -76,12 +80,15 @@ class Compress:
         way = self._ways[name]
         if type(way) is Compressor or name not in message.tensors:
             return message
+        tensor = message[name]
+        if message.kind is Kind.PREDICT and not way.works_on(len(tensor), tuple(tensor.shape[1:])):
+            return message  # who asks about one sample, or one token, has no more: as it is, in more bytes
         # A prediction has no step of its own.
         where = "down" if name == "u" else "back"
         names = ("predict", message.client) if message.kind is Kind.PREDICT else (where, message.client, message.step)
         draw = generator(derive(self._seed, *names))
         with torch.no_grad():
-            tensor, packed = way.compress(message[name], draw)
+            tensor, packed = way.compress(tensor, draw)
         return _with(message, name, tensor, packed)
 
 

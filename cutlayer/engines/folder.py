@@ -22,6 +22,7 @@ SCALE = "input_scale.json"
 MEANING = "meaning.json"
 WORDS = "words.txt"
 SECRET = "private.json"
+OWN_DATA = "own_data.json"
 
 
 def refuse_finished(folder: Path) -> None:
@@ -135,6 +136,26 @@ def refuse_other_data(folder: Path, plan: Plan, data: str) -> None:
             f"{folder} was begun with other samples than those of {plan.data} that are at hand now: name the folder "
             "that holds the ones it was begun with by --data-dir, or begin anew without --resume"
         )
+
+
+def keep_own_data(folder: Path, data: Source) -> None:
+    """What a site joined with, where it is not the plan's data: for its owner alone."""
+    checkpoint.write_text(folder / OWN_DATA, json.dumps({"data": repr(data)}), mode=0o600)
+
+
+def learnt_from(folder: Path, plan: Plan) -> Source:
+    """The data that the network in a folder has learnt from: a site's own, or those that the plan names."""
+    path = folder / OWN_DATA
+    if not path.exists():
+        return plan.data
+    try:
+        source: Source = spec(json.loads(path.read_text())["data"], "data", imports=False)
+    except NotNamed as error:
+        place = error.origin.place
+        raise ValueError(f"{path}: {error}; if you trust {place}, type --code {place} beside it") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not say what was learnt from ({error}): name the data by --data") from error
+    return source
 
 
 def keep_scale(folder: Path, scale: Scale | None) -> None:

@@ -30,7 +30,7 @@ from ..training.labels import refuse_unfit_labels
 from ..training.step import ClientNetwork
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, load_plan, with_words
+from .folder import known_scale, learnt_from, load_plan, with_words
 from .predict import Over, network_here, network_there, refuse_stream
 
 
@@ -103,8 +103,8 @@ def generate(
 ) -> Written:
     """Go on with `prompt` by the network of a run that has learnt next tokens; `folder`, `over` as for `predict`."""
     plan, writing, ledger = load_plan(folder), writing or Writing(), Ledger()
-    refuse_stream(plan)
-    loaded = with_words(plan.data, folder).load(data_dir, known_scale(folder))
+    refuse_stream(plan, "one text is one", "take it for batches of texts alone, with `cutlayer predict`")
+    loaded = with_words(learnt_from(folder, plan), folder).load(data_dir, known_scale(folder))
     task = task_of(loaded.train, len(loaded.classes))
     if loaded.tokenizer is None or loaded.train.y.dim() < 2:
         raise ValueError(f"{folder} has not learnt which token comes next: train it on data with next_token=True")
@@ -117,7 +117,8 @@ def generate(
         sender = SendsNewPlaces() if grows(plan, task) else None
         began = time.perf_counter()
         with client.remote.watched(sender) if sender else nullcontext():
-            for token in continued(client, ids, task.shape[0], writing, secret, sender):
+            known = len(loaded.tokenizer.words)
+            for token in continued(client, ids, task.shape[0], writing, secret, sender, known):
                 ids.append(token)
                 seconds.append(time.perf_counter() - began)
                 up.append(ledger.bytes[Kind.PREDICT.name, UP] - sum(up))
@@ -144,10 +145,12 @@ def continued(
     writing: Writing,
     seed: int,
     sender: SendsNewPlaces | None = None,
+    known: int | None = None,
 ) -> Iterator[int]:
     """New tokens one by one; whoever asks for the next has put the last behind `ids`.
 
-    `sender` watches the client's remote, and is told how long the text is.
+    `sender` watches the client's remote, and is told how long the text is. `known` ids, the first ones, have words: a
+    network may have room for more.
     """
     split = remembering(client.split)
     draw = generator(derive(writing.seed, "writing"))
@@ -158,7 +161,7 @@ def continued(
         x = torch.full((1, length), PAD, device=device)
         x[0, : len(ids)] = torch.tensor(ids, device=device)
         scores = logits_of(replace(client, split=split), [Batch(x, x, seed=seed)])[0, :, len(ids) - 1].cpu()
-        yield _chosen(scores, writing.temperature, draw)
+        yield _chosen(scores[:known], writing.temperature, draw)
 
 
 def remembering(split: Split) -> Split:
@@ -178,4 +181,5 @@ def _chosen(scores: Tensor, temperature: float, draw: torch.Generator) -> int:
     scores[[PAD, UNKNOWN]] = -torch.inf  # nobody can read these
     if not temperature:
         return int(scores.argmax())
-    return int(torch.multinomial((scores / temperature).softmax(0), 1, generator=draw))
+    scores = (scores - scores.max()) / temperature  # what is left of the likeliest is 0, however cold it is
+    return int(torch.multinomial(scores.softmax(0), 1, generator=draw))

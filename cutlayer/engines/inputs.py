@@ -76,13 +76,10 @@ def _shape(x: torch.Tensor) -> str:
     return " x ".join(map(str, x.shape[1:]))
 
 
-def refuse_stream(plan: Plan) -> None:
-    """A guard that needs company cannot work on single samples."""
+def refuse_stream(plan: Plan, alone: str = "a stream has one", way_out: str = "leave out --stream") -> None:
+    """A guard that needs company cannot work on single samples; `alone` says why there is one."""
     guard = plan.guard
-    if guard.least_batch > 1:
-        raise ValueError(f"{guard} needs {guard.least_batch} samples at a time, a stream has one: leave out --stream")
+    if (least := guard.least_in_service) > 1:
+        raise ValueError(f"{guard} needs {least} samples at a time, and {alone}: {way_out}")
     if guard.mixes_samples:
-        raise ValueError(
-            f"what leaves of a sample follows from its whole batch with {guard}, and a stream has no batches: "
-            "leave out --stream"
-        )
+        raise ValueError(f"what leaves of a sample follows from its whole batch with {guard}, and {alone}: {way_out}")

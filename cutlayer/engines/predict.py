@@ -29,7 +29,7 @@ from ..training.plan.plan import Plan
 from ..training.step import ClientNetwork, load
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_meaning, known_scale, load_plan, refuse_other_meaning, with_words
+from .folder import known_meaning, known_scale, learnt_from, load_plan, refuse_other_meaning, with_words
 from .inputs import Inputs as Inputs
 from .inputs import refuse_stream as refuse_stream
 from .local import start
@@ -172,6 +172,8 @@ def predict(
     server that has the body. `given`: the plan, where a recipe's own network is in it. `link`: also say how long it
     would take over that."""
     plan, inputs = load_plan(folder, given), inputs or Inputs()
+    if not inputs.labelled or inputs.data is None:  # what the network knows is asked for
+        plan = replace(plan, data=learnt_from(folder, plan))
     inputs = replace(inputs, data=with_words(inputs.data or plan.data, folder))
     loaded, samples = inputs.load(plan, known_scale(folder))
     names = loaded.classes
@@ -199,6 +201,8 @@ def predict(
             began = time.perf_counter()
             batch = as_batch(samples, index, derive(secret, number)).to(device)
             scores = logits_of(client, [batch])
+            if scores.shape[2:] != batch.y.shape[1:]:  # a tail may give maps of the size that it has learnt
+                raise RuntimeError(f"there are scores of {tuple(scores.shape)} for labels of {tuple(batch.y.shape)}")
             best = scores.softmax(1).max(1)
             # Maps of many large images are kept for the report: in as few bytes as hold a class.
             kept = torch.int16 if best.indices.dim() > 2 else torch.int64

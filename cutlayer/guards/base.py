@@ -104,6 +104,11 @@ class Guard(Spec):
         """The fewest samples at a time that it can learn from; in service `least_batch` will do."""
         return self.least_batch
 
+    @property
+    def least_in_service(self) -> int:
+        """The fewest samples at a time that it can send when nothing is learnt: 1, where it is a penalty alone."""
+        return self.least_batch
+
     def least_rows(self, shape: Shape) -> int:
         """The fewest samples this guard can work on at a cut of this shape."""
         return self.least_batch

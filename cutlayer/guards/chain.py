@@ -88,6 +88,10 @@ class Chain(Guard):
     def least_to_learn(self) -> int:
         return max(part.least_to_learn for part in self.parts)
 
+    @property
+    def least_in_service(self) -> int:
+        return max(part.least_in_service for part in self.parts)
+
     def least_rows(self, shape: Shape) -> int:
         return max(step.part.least_rows(step.before) for step in self._steps(shape, 0))
 

@@ -37,6 +37,10 @@ class NoPeek(Guard):
     def least_batch(self) -> int:
         return LEAST
 
+    @property
+    def least_in_service(self) -> int:
+        return 1  # what is measured over a batch is a penalty
+
     def build(self, shape: Shape, public: int, private: int, task: Task | None = None) -> GuardModule:
         return _Decorrelate(self.alpha, self.squared)
 

@@ -76,6 +76,10 @@ class Prism(Guard):
         return LEAST if self.privacy == "dcor" else 1
 
     @property
+    def least_in_service(self) -> int:
+        return 1  # what is measured over a batch is a penalty
+
+    @property
     def attributes(self) -> tuple[str, ...]:
         return () if self.attribute is None else (self.attribute,)
 

@@ -76,9 +76,12 @@ class SplitFC(Guard, Compressor):
     def least_rows(self, shape: Shape) -> int:
         least = fixed_bits(prod(shape), 0, 0, self.ends)
         rows = max(self.least_batch, int(least / (self.budget * prod(shape))))
-        while self._bits(rows * prod(shape)) < least:
+        while not self.works_on(rows, shape):
             rows += 1
         return rows
+
+    def works_on(self, rows: int, shape: Shape) -> bool:
+        return fixed_bits(prod(shape), 0, 0, self.ends) <= self._bits(rows * prod(shape))
 
     def _bits(self, numbers: int) -> int:
         """What a batch of so many numbers may take, in whole bytes."""
@@ -92,7 +95,7 @@ class SplitFC(Guard, Compressor):
         if not torch.isfinite(torch.stack(rows.aminmax()).float()).all():
             return tensor, None
         bits = self._bits(rows.numel())
-        if fixed_bits(rows.shape[1], 0, 0, self.ends) > bits:
+        if not self.works_on(len(rows), (rows.shape[1],)):
             raise ValueError(
                 f"{self}: a batch of {len(rows)} x {rows.shape[1]} may take {bits} bits, which is too few for any "
                 "column: raise the budget or the batch"

@@ -14,16 +14,17 @@ from typer.testing import CliRunner
 from cutlayer import Plan
 from cutlayer.cli.app import app
 from cutlayer.core.batch import PAD, Batch, Task
+from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.server import Server
-from cutlayer.data import Texts
+from cutlayer.data import Fashion, Texts
 from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, Over
 from cutlayer.engines.predict import predict as predictions
-from cutlayer.guards import NoGuard, Noise
+from cutlayer.guards import KAnonymous, NoGuard, Noise, SplitFC
 from cutlayer.nets import TextDecoder
 from cutlayer.nets.lora import LoRA
 from cutlayer.nets.server_network import ServerNetwork
@@ -262,7 +263,8 @@ def test_a_served_network_writes_what_it_writes_in_one_process(tmp_path):
     served.start()
     address = f"127.0.0.1:{service.network.port}"
     try:
-        join(plan, "a", tmp_path / "a", address=Address(address)).run()
+        # The site's own texts: the plan that all sites know names no file of anybody's.
+        join(replace(plan, data=Fashion()), "a", tmp_path / "a", address=Address(address), data=plan.data).run()
         there = generate(tmp_path / "a", "the harbour", Writing(tokens=4), Over(address, "a"))
     finally:
         service.stop()
@@ -271,3 +273,34 @@ def test_a_served_network_writes_what_it_writes_in_one_process(tmp_path):
     here = generate(tmp_path / "here", "the harbour", Writing(tokens=4))
     assert there.ids == here.ids and there.new == 4
     assert there.bytes_up == here.bytes_up and len(set(there.bytes_up[1:])) == 1
+
+
+def test_answers_that_are_packed_over_a_batch_come_as_numbers_where_a_place_is_alone(run, tmp_path):
+    """Nobody who writes one text can give it a larger batch: what SplitFC cannot pack crosses as it is."""
+    plan = replace(run[1], epochs=1, compression=Compression(answers=SplitFC(budget=1.0)))
+    start.train(plan, tmp_path / "run")
+    found = generate(tmp_path / "run", "the harbour is", Writing(tokens=3))
+    assert found.new == 3 and found.bytes_down[1] > 4 * 32
+    assert predictions(tmp_path / "run").summary()["bytes_down"] < LENGTH * 32, "batches are packed as they were"
+
+
+def test_a_token_without_a_word_is_never_drawn(run, tmp_path):
+    """A vocabulary may have room for more words than the texts have, as 5,000 ids for forty words."""
+    roomy = replace(run[1].data, vocabulary=400)
+    plan = replace(run[1], net=replace(run[1].net, vocabulary=400), data=roomy, epochs=0)
+    start.train(plan, tmp_path / "run")
+    words = len(roomy.load().tokenizer.words)
+    assert words < 100
+    assert max(generate(tmp_path / "run", "the harbour", Writing(99, 9.0)).ids) < words
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e300])
+def test_any_temperature_draws(client, temperature):
+    first = list(continued(client, [3, 7], LENGTH, Writing(1, temperature), 0))
+    assert temperature > 1 or first == list(continued(client, [3, 7], LENGTH, Writing(1), 0))
+
+
+def test_guards_that_need_company_are_refused_and_no_option_is_named_that_there_is_not(run, tmp_path):
+    start.train(replace(run[1], epochs=0, guard=KAnonymous(k=2)), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"needs 2 samples at a time, and one text is one: .* `cutlayer predict`$"):
+        generate(tmp_path / "run", "the harbour")

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from cutlayer.data import Digits, Npz
+from cutlayer.engines.folder import learnt_from
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, Over, Predictions, predict, refuse_stream
-from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, Quantize, SplitFC
-from cutlayer.nets import LeNet, Segmenter
+from cutlayer.guards import C3, Chain, FedLite, KAnonymous, LightSplit, NoPeek, Prism, Quantize, SplitFC
+from cutlayer.nets import MLP, LeNet, Segmenter
 from cutlayer.training.facts.link import Link
 from cutlayer.training.plan.plan import Plan
 from cutlayer.training.protocols import UShaped, Vanilla
@@ -98,7 +99,11 @@ def test_guards_that_need_company_are_refused(guard, words):
         refuse_stream(Plan(guard=guard))
 
 
-@pytest.mark.parametrize("guard", [LightSplit(ratio=4), Quantize(bits=4), Chain(LightSplit(ratio=4), Quantize())])
+@pytest.mark.parametrize(
+    "guard",
+    [LightSplit(ratio=4), Quantize(bits=4), Chain(LightSplit(ratio=4), NoPeek()), NoPeek(), Prism(privacy="dcor")],
+    ids=repr,
+)
 def test_guards_that_need_none_are_not(guard):
     refuse_stream(Plan(guard=guard))
 
@@ -207,3 +212,46 @@ def test_a_clients_part_without_its_server_is_a_sentence(trained, tmp_path):
     (tmp_path / "client.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="give --server HOST:PORT --as NAME"):
         predict(tmp_path)
+
+
+def test_a_site_predicts_its_own_data_and_rows_in_their_form(tmp_path):
+    """The plan that all sites agreed on names data of another shape: the folder says what a site joined with."""
+    pytest.importorskip("grpc")
+    draw, y = np.random.default_rng(0), np.arange(60) % 3
+    np.savez(tmp_path / "own.npz", x=draw.random((60, 4)), y=y)
+    np.savez(tmp_path / "new.npz", x=draw.random((5, 4)))
+    plan = Plan(net=MLP(widths=(4, 4)), epochs=1, batch_size=16, private_seed=1)
+    service = Service(plan.public(), ["a"], tmp_path / "server", listen="127.0.0.1:0", identity=None)
+    served = threading.Thread(target=lambda: service.run(stay=True), daemon=True)
+    served.start()
+    address = f"127.0.0.1:{service.network.port}"
+    try:
+        own = Npz(str(tmp_path / "own.npz"))
+        join(plan, "a", tmp_path / "a", address=Address(address), data=own).run()
+        held, new = (
+            predict(tmp_path / "a", Inputs(data), Over(address, "a"))
+            for data in (None, Npz(str(tmp_path / "new.npz")))
+        )
+    finally:
+        service.stop()
+        served.join(30)
+    assert torch.equal(held.labels, own.load().test.y) and len(new.found) == 5 and not new.known
+    assert (tmp_path / "a" / "own_data.json").stat().st_mode & 0o77 == 0, "where its data lie"
+
+
+def test_data_of_a_site_that_no_text_names_are_asked_for(tmp_path):
+    (tmp_path / "own_data.json").write_text(json.dumps({"data": "Mine(7)"}))
+    with pytest.raises(ValueError, match=r"own_data\.json.*name the data by --data"):
+        learnt_from(tmp_path, PLAN)
+
+
+def test_label_maps_of_another_size_than_was_learnt_are_refused(tmp_path):
+    """Convolutions read pictures of any size, and the tail gives maps of the size it has learnt."""
+    draw = np.random.default_rng(0)
+    for name, side in (("small", 16), ("large", 32)):
+        x = draw.random((20, 3, side, side)).astype("float32")
+        np.savez(tmp_path / f"{name}.npz", x=x, y=(x[:, 0] > 0.5).astype("int64"))
+    data = Npz(str(tmp_path / "small.npz"))
+    start.train(Plan(net=Segmenter(), data=data, epochs=0, batch_size=8, private_seed=1), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"the samples are 3 x 32 x 32, and the network in .* from 3 x 16 x 16"):
+        predict(tmp_path / "run", Inputs(data=Npz(str(tmp_path / "large.npz")))).summary()

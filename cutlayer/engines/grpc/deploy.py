@@ -33,6 +33,7 @@ from ..folder import (
     SCALE,
     SECRET,
     keep_meaning,
+    keep_own_data,
     keep_scale,
     keep_words,
     known_scale,
@@ -259,6 +260,8 @@ def join(
         keep_scale(folder, own.scale)
         keep_meaning(folder, own.meaning)
         keep_words(folder, own.private.tokenizer)
+        if data is not None:
+            keep_own_data(folder, data)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
         site.audit.close()
