@@ -160,7 +160,9 @@ class _Inversion(Attacker):
         clones = Clones(clone, len(target) if spec.clones == "own" else None)
         x = torch.full((len(target), *self.image), GREY).to(target)
         energy = target.square().flatten(1).mean(1).clamp_min(1e-12)
-        draw_images, draw_clones = _adam([x], spec.rate), _adam(clones.parameters, spec.rate)
+        draw_images = _adam([x], spec.rate)
+        # A cut at the input leaves the client no weights: there is no clone to guess, and images alone learn.
+        draw_clones = _adam(clones.parameters, spec.rate) if clones.parameters else None
 
         def error(step: int) -> Tensor:
             """Mean squared, one value an image."""
@@ -177,6 +179,8 @@ class _Inversion(Attacker):
                     with torch.no_grad():
                         x.clamp_(0, 1)
             x.requires_grad_(False)
+            if draw_clones is None:
+                continue
             clones.learn(True)
             for step in range(first + spec.input_steps, first + spec.input_steps + spec.clone_steps):
                 _descend(draw_clones, error(step).sum())

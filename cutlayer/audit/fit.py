@@ -1,6 +1,6 @@
 """What an audit can do with a plan, its data, its guards and its attacks, told before anything is trained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from ..data.base import Loaded, Parts
 from ..detectors import ClientContext
 from ..guards import Guard, NoGuard
 from ..training.build import build_client, build_server
+from ..training.enough import refuse_few_samples
 from ..training.labels import why_unfit_labels
 from ..training.laws import hold, refuse_broken
 from ..training.plan.plan import Plan
@@ -38,12 +39,18 @@ def forms(attacks: Sequence[Attack], plan: Plan, guard: Guard, shape: Shape) -> 
     return list(dict.fromkeys(found))
 
 
-def why_unfit(plan: Plan, task: Task, guard: Guard, y: Tensor | None = None) -> str | None:
-    """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour."""
+def why_unfit(
+    plan: Plan, task: Task, guard: Guard, y: Tensor | None = None, counts: Sequence[Mapping[str, int]] = ()
+) -> str | None:
+    """Why a guard cannot work with this plan: both sides are built, so nothing is left to fail after an hour.
+
+    `counts`: under each seed, how many samples every client has, and what is held out."""
     try:
         plan = replace(plan.with_guard(guard), private_seed=0)
         server = build_server(plan.public(), task)
         build_client(plan, task, 0, server.handle)
+        for each in counts:
+            refuse_few_samples(plan, task, each)
         if any(is_outside(type(part)) for part in guard.stages()):
             hold(guard, (claims_what_is_so,), cut_shapes(plan, task).shared, task)
         for one in plan.client_detectors:

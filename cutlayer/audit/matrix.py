@@ -19,6 +19,7 @@ from ..data.poisons import Poison
 from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
 from ..training.batches import task_of
+from ..training.enough import sample_counts
 from ..training.facts.sides import sides
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
@@ -73,6 +74,7 @@ class Matrix:
         self.task = task_of(loaded.train, len(loaded.classes))
         if plan.poison is not None:
             plan.poison.refuse_unfit(self.task)
+        self.counts = [self._counts(seed) for seed in spec.seeds]
         unfit = {guard: why for guard in spec.optional_guards if (why := self._why_unfit(guard))}
         fitting = (guard for guard in spec.optional_guards if guard not in unfit)
         self.guards = list(dict.fromkeys([NoGuard(), *spec.guards, *fitting]))
@@ -292,7 +294,13 @@ class Matrix:
         return without_copies(self.spec.auxiliary.apply(shared_out(plan, self.loaded, seed), self.task))[0]
 
     def _why_unfit(self, guard: Guard) -> str | None:
-        return why_unfit(self.plan, self.task, guard, self.loaded.train.y)
+        return why_unfit(self.plan, self.task, guard, self.loaded.train.y, self.counts)
+
+    def _counts(self, seed: int) -> dict[str, int]:
+        own = self.own(seed)
+        data = shared_out(own, self.loaded, seed)
+        shares = own.partition.assign(data.private, own.clients, derive(own.seed, "partition"))
+        return sample_counts(shares, data)
 
     def marks(self, open_cut: Scene) -> Floors:
         name = floors_name(open_cut.plan.seed)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
+from ..attacks import Attack
 from ..core.batch import Task
 from .control import found_something
 from .grades import (
@@ -50,10 +51,16 @@ def read_secrets(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def refuse_secrets(names: Sequence[str], task: Task) -> None:
-    """Inputs of another kind than these cannot be among what the verdicts go by."""
+def refuse_secrets(names: Sequence[str], task: Task, attacks: Sequence[Attack]) -> None:
+    """Inputs of another kind than these, and what no attack is after, cannot be among what the verdicts go by."""
     if strange := [name for name in names if name in KINDS and name != task.kind]:
         raise ValueError(f"the inputs here are {task.kind}, there are no {strange[0]}: --secrets {task.kind}")
+    after = {task.kind if one.secret == "images" else one.secret for one in attacks}
+    if untried := [name for name in names if name not in after]:
+        raise ValueError(
+            f"no attack here is after {untried[0]}, so no verdict could go by it: name one with --attack "
+            f"(cutlayer list attacks), or leave {untried[0]} out of --secrets"
+        )
 
 
 # ------------------------------------------------------------------ rows

@@ -247,7 +247,7 @@ def _audit(
         loaded = wanted.plan.data.load(data_dir)
         task = task_of(loaded.train, len(loaded.classes))
         wanted = _with_attacks(wanted, more(task) if more else [], task)
-        refuse_secrets(secrets, task)
+        refuse_secrets(secrets, task, [*wanted.attacks, *wanted.optional_attacks])
         _say_still(loaded)
         weights, keep = find_weights(data_dir), partial(asked.keep, folder)
         sets = {str(wanted.plan.data): loaded, wanted.auxiliary.name: wanted.auxiliary.other}

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -45,13 +46,18 @@ def new(
     made = target or Path(known[name].name)
     if made.is_dir():
         made = made / known[name].name
+    if made.suffix != ".py":  # no command would take it as a plan
+        raise ValueError(
+            f"a recipe is a Python file: cutlayer new {name} {shlex.quote(str(made.with_suffix('.py')))}"
+        )
     if made.exists():
         raise FileExistsError(f"{made} is already there: name another file, cutlayer new {name} FILE.py")
     if not made.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {made.parent} to put {made.name} in: make it, or choose another")
     write_bytes(made, known[name].read_bytes())
     functions = _functions(made)
-    say(f"wrote {made}" + (f"; try it: cutlayer train {made}:{functions[0]}" if functions else ""))
+    first = shlex.quote(f"{made}:{functions[0]}") if functions else ""
+    say(f"wrote {made}" + (f"; try it: cutlayer train {first}" if functions else ""))
     if len(functions) > 1:
         say(f"it has {', '.join(functions)}")
 

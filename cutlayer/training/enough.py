@@ -1,6 +1,6 @@
 """Whether every client has enough samples for the messages of a plan: said before the first step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 
 import torch
@@ -9,6 +9,7 @@ from ..core.batch import Batch, Task, made_up
 from ..core.compressor import NOTHING, Compressor
 from ..core.guard import Shape
 from ..core.seeds import generator, seeded
+from ..data.base import Parts
 from ..guards import Guard
 from .batches import in_batches, micro_batches
 from .build import build_client, build_server
@@ -17,6 +18,18 @@ from .plan.plan import Plan
 from .plan.shapes import cut_shapes
 
 NORMALISES = "more than 1 value per channel"  # as torch puts it
+
+
+def sample_counts(shares: Sequence[Sized], parts: Parts) -> dict[str, int]:
+    """How many samples every client has, and what is held out, as a refusal calls them."""
+    counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
+    return counts | {"the validation data": len(parts.val), "the test data": len(parts.test)}
+
+
+def refuse_few_samples(plan: Plan, task: Task, counts: Mapping[str, int]) -> None:
+    """A guard, or what packs a message, must find the samples it needs in every set and in every batch."""
+    refuse_too_few(plan, counts)
+    refuse_small_batches(plan, task, counts)
 
 
 def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:

@@ -17,6 +17,7 @@ from cutlayer.core.seeds import seeded
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import Bottleneck1x1, Chain, KAnonymous, LightSplit, NoGuard, Noise
 from cutlayer.metrics.images import minmax, ncc
+from cutlayer.nets import Whole
 from cutlayer.training.plan.plan import Task
 from cutlayer.training.protocols import Bypass
 
@@ -288,3 +289,12 @@ def test_missing_knowledge_and_inputs_that_are_no_images_are_named():
         Knowledge(task=TASK, observed=[]).only(UnSplit.needs)
     with pytest.raises(ValueError, match="UnSplit rebuilds images"):
         UnSplit().attacker(told(task=Task((8,), 2)).only(UnSplit.needs), 0)
+
+
+@pytest.mark.parametrize("clones", ["shared", "own"])
+def test_where_the_cut_is_at_the_input_there_is_no_clone_to_guess(clones):
+    net = Whole(net=NET)
+    images = samples(3).x
+    spec = UnSplit(rounds=3, input_steps=100, rate=0.02, tv=0.0, l2=0.0, clones=clones, stretch=False)
+    attacker = spec.attacker(told(net=net, shape=tuple(images.shape[1:])), seed=0)
+    assert torch.allclose(attacker.reconstruct([message(images)]), images, atol=0.05), "what was sent is the image"

@@ -15,7 +15,7 @@ from cutlayer.audit.spec import AuditSpec, Resources
 from cutlayer.audit.store import ResultStore
 from cutlayer.data.base import Loaded
 from cutlayer.data.partitions import Dirichlet
-from cutlayer.guards import DCT, LightSplit, NoGuard
+from cutlayer.guards import DCT, Chain, LightSplit, NoGuard, NoPeek
 
 LOADED = Loaded(samples(160, 1), samples(60, 2), ("a", "b", "c"))
 READER = Decoder(readers=("ridge",))
@@ -122,3 +122,16 @@ def test_a_first_client_with_a_single_image_is_refused_before_any_training():
     with pytest.raises(ValueError, match=r"the first client's images, and with .* it has 1 of 28"):
         audit(spec, loaded, Resources(on_event=heard.append))
     assert not heard
+
+
+def test_a_guard_that_needs_more_samples_than_a_client_has_is_refused_before_any_training():
+    trained, plan = [], tiny_plan(epochs=1, batch_size=16, clients=30)
+    few = Chain(LightSplit(ratio=4), NoPeek())
+    given = {"attacks": (READER,), "images": 2, "alone": False, "seeds": (0, 1)}
+    resources = Resources(on_event=trained.append)
+    with pytest.raises(ValueError, match=r"client 0 has 3 samples.* needs 4 at a time"):
+        audit(AuditSpec(plan, (few,), **given), LOADED, resources)
+    assert not trained
+    result = audit(AuditSpec(plan, optional_guards=(few, DCT(energy=0.8)), **given), LOADED)
+    assert "needs 4 at a time" in result.left_out[repr(few)] and not result.failed
+    assert {row["guard"] for row in result.rows} == {"none", repr(DCT(energy=0.8))}

@@ -108,9 +108,16 @@ def test_of_a_suite_what_can_read_no_such_input_gives_its_reason(shape):
 
 def test_secrets_of_another_kind_of_input_are_refused():
     assert read_secrets("records,labels") == ("records", "labels")
-    refuse_secrets(("records", "labels"), Task((5,), 2))
+    refuse_secrets(("records", "labels"), Task((5,), 2), [Decoder(), LabelClustering()])
     with pytest.raises(ValueError, match="inputs here are records, there are no images: --secrets records"):
-        refuse_secrets(("images",), Task((5,), 2))
+        refuse_secrets(("images",), Task((5,), 2), [Decoder()])
+
+
+def test_secrets_that_no_attack_is_after_are_refused_before_hours_end_in_a_verdict_of_nothing():
+    with pytest.raises(ValueError, match=r"no attack here is after membership.* --attack"):
+        refuse_secrets(("records", "membership"), Task((5,), 2), [Decoder(), LabelClustering()])
+    refuse_secrets(("membership",), Task((5,), 2), [Decoder(), Membership()])
+    refuse_secrets((), Task((5,), 2), [Decoder()])
 
 
 def test_records_of_large_numbers_are_not_all_alike():

@@ -41,6 +41,7 @@ from cutlayer.core.search import Search as Space
 from cutlayer.core.spec import names
 from cutlayer.data.base import Loaded
 from cutlayer.guards import Chain, Guard, LightSplit, NoGuard, Noise, Quantize
+from cutlayer.nets import MnistNet
 from cutlayer.training.plan.plan import Plan
 
 TASK = Task((1, 12, 12), 3)
@@ -552,3 +553,10 @@ def test_side_by_side_in_other_processes_it_ends_with_files_as_well(tmp_path, ty
     data = json.loads(done.stdout)
     assert len(data["tried"]) >= 4 and not any("failed" in (one["why"] or "") for one in data["tried"])
     assert (data["chosen"] is None) == bool(data["binds"])
+
+
+def test_the_frame_of_a_message_is_counted_apart_from_its_zeros():
+    plan, task = Plan(net=MnistNet(), batch_size=32), Task((1, 28, 28), 10)  # half of its activations are zeros
+    with pytest.raises(ValueError, match=r"--bytes 1 cannot be met: a message's frame alone takes 1\.50 bytes"):
+        refuse_impossible(Budget(bytes=1.0), plan, task)
+    refuse_impossible(Budget(bytes=1.6), plan, task)

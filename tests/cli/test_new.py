@@ -30,9 +30,19 @@ def test_a_copy_is_the_recipe_and_nothing_is_written_over(command, tmp_path, mon
     assert code == 1 and "fashion.py is already there: name another file" in err
 
 
+def test_the_command_to_try_can_be_pasted(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my plans").mkdir()
+    assert "cutlayer train 'my plans/a.py:quick'" in command("new", "fashion", "my plans/a.py")[2]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["fashon"], "did you mean fashion"), (["fashion", "nowhere/a.py"], "there is no folder nowhere")],
+    [
+        (["fashon"], "did you mean fashion"),
+        (["fashion", "nowhere/a.py"], "there is no folder nowhere"),
+        (["fashion", "mine.txt"], "a recipe is a Python file: cutlayer new fashion mine.py"),
+    ],
 )
 def test_what_cannot_be_copied_says_why(command, tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)

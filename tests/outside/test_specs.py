@@ -52,6 +52,20 @@ def test_a_module_is_named_by_its_name(plugins, monkeypatch):
     assert spec("sign_bit.py:SignBit(scale=3.0)") == guard, "not a second copy of its classes"
 
 
+def test_a_file_that_another_one_imported_is_written_as_it_was_typed(tmp_path, monkeypatch):
+    Path(tmp_path, "plain_beside.py").write_text(GUARD)
+    Path(tmp_path, "imports_it.py").write_text(
+        "from plain_beside import Plain\n\n\nclass Plainer(Plain):\n    'x.'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    spec("imports_it.py:Plainer()", "guards")
+    guard = spec("plain_beside.py:Plain(number=2.0)", "guards")
+    assert repr(guard) == "plain_beside.py:Plain(number=2.0)" and type(guard).__module__ == "plain_beside"
+    assert spec(repr(guard), imports=False) == guard, "it was named here"
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(repr, (guard,)) == repr(guard), "in a process that helps, too"
+
+
 def test_nested_in_chains_and_plans(plugins):
     chain = spec("Chain(LightSplit(ratio=2), sign_bit.py:SignBit(scale=2))", "guards")
     assert isinstance(chain, Chain) and chain.parts[0] == LightSplit(ratio=2)

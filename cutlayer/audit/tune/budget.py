@@ -133,7 +133,9 @@ def _first_message(plan: Plan, task: Task) -> tuple[Message, int]:
 def refuse_impossible(budget: Budget, plan: Plan, task: Task) -> None:
     """Limits below what any guard costs, and limits that ask for nothing."""
     message, rows = _first_message(plan, task)
-    frame = (frames.size(message) - sum(t.numel() * t.element_size() for t in message.tensors.values())) / rows
+    # Of no rows: numbers may take fewer bytes than plain floats do, where many of them are zeros.
+    empty = {name: tensor[:0] for name, tensor in message.tensors.items()}
+    frame = frames.size(replace(message, tensors=empty, packed={})) / rows
     bare = cost(plan, task)
     if budget.bytes is not None and budget.bytes < max(frame, 1 / rows):
         raise ValueError(

@@ -152,6 +152,10 @@ class TuneWork:
         return {}
 
     @cached_property
+    def counts(self) -> list[dict[str, int]]:
+        return self.matrix(NoGuard()).counts
+
+    @cached_property
     def context(self) -> SceneContext:
         return self.matrix(NoGuard()).context(self.seed)
 
@@ -228,7 +232,7 @@ def over_seeds(found: Tried, budget: Budget, open_cuts: Sequence[float], own: Se
 
 def _costed(work: TuneWork, guard: Guard) -> Tried:
     task = task_of(work.loaded.train, len(work.loaded.classes))
-    if (why := why_unfit(work.spec.plan, task, guard, work.loaded.train.y)) is not None:
+    if (why := why_unfit(work.spec.plan, task, guard, work.loaded.train.y, work.counts)) is not None:
         return Tried(repr(guard), "fit", why)
     known = cost(work.spec.plan.with_guard(guard), task)
     found = Tried(repr(guard), "cost", bytes=known.bytes, client_macs=known.client_macs)

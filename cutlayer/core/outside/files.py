@@ -51,6 +51,9 @@ def load_file(typed: str) -> ModuleType:
             "__main__",
             "__mp_main__",
         ):
+            if module.__name__.partition(".")[0] != PACKAGE.partition(".")[0]:
+                # Another file imported it first, under its plain name: from now on it is written as it was typed.
+                os.environ[NAMED] = json.dumps({module.__name__: NamedFile(str(path), digest, typed)} | known)
             return module
     sys.modules.pop(name, None)
     os.environ[NAMED] = json.dumps(known | {name: NamedFile(str(path), digest, typed)})
@@ -90,7 +93,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not name.startswith(f"{PACKAGE}.") or (file := named().get(name)) is None:
+        if (file := named().get(name)) is None:
             return None
         return importlib.util.spec_from_file_location(name, file.path, loader=_OneFile(file))
 

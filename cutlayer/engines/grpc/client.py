@@ -18,7 +18,7 @@ from ...data.base import Parts
 from ...data.meaning import Meaning
 from ...training import checkpoint
 from ...training.client import Client
-from ...training.enough import refuse_small_batches, refuse_too_few
+from ...training.enough import refuse_few_samples
 from ...training.evaluation import figures
 from ...training.facts.privacy import priced, privacy
 from ...training.fused_wave import FUSED
@@ -70,8 +70,7 @@ class DeployedClient(Home):
         """Build this client's side on its own samples, and go to the newest snapshot there is."""
         counts = {f"client {number}": len(parts.private), "its validation data": len(parts.val)}
         counts["its test data"] = len(parts.test)
-        refuse_too_few(self.plan, counts)
-        refuse_small_batches(self.plan, task, counts)
+        refuse_few_samples(self.plan, task, counts)
         held_out = {"validate": parts.val, "test": parts.test}
         own, uplink = OwnData(parts.private, held_out), Uplink(self._ask, self.ledger, self._post)
         self.party = Client(self.plan, task, number, own, uplink, self.device, self._learnt)

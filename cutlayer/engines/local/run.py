@@ -21,7 +21,7 @@ from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
 from ...training.device import keep_pages
-from ...training.enough import refuse_small_batches, refuse_too_few
+from ...training.enough import refuse_few_samples, sample_counts
 from ...training.faster import AS_ALWAYS, Faster
 from ...training.fused_wave import Fusion
 from ...training.laws import refuse_broken_net
@@ -75,10 +75,8 @@ class LocalRun:
         refuse_broken_net(plan.net, self.task)
         keep_pages()
         shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
-        counts = {f"client {number}": len(share) for number, share in enumerate(shares)}
-        counts |= {"the validation data": len(parts.val), "the test data": len(parts.test)}
-        refuse_too_few(plan, counts)
-        refuse_small_batches(plan, self.task, counts)  # and what does not fit the cut, by the name it was given
+        # And what does not fit the cut, by the name it was given.
+        refuse_few_samples(plan, self.task, sample_counts(shares, parts))
         faster.refuse_unfit(self.device)
         faster.begin()
         self.server = build_server(plan.public(), self.task, self.device)
