@@ -16,7 +16,7 @@ from ..engines.local.run import LocalRun
 from ..guards import Guard
 from ..metrics.images import CHUNK, CONSTANT, spread_across
 from ..metrics.scatter import scatter_ratio
-from ..training.batches import as_batch, task_of
+from ..training.batches import as_batch, shares_of, task_of
 from ..training.evaluation import figures
 from ..training.facts.compression import rates
 from ..training.facts.memory import client_memory
@@ -90,7 +90,7 @@ def refuse_alike(data: Parts) -> None:
 
 def refuse_single(plan: Plan, data: Parts) -> None:
     """The first client's samples are scored: of a single one no spread is known, and so no attack that succeeded."""
-    count = len(plan.partition.assign(data.private, plan.clients, derive(plan.seed, "partition"))[0])
+    count = len(shares_of(plan, data.private)[0])
     if count < 2:
         what = task_of(data.private, 0).kind
         raise ValueError(

@@ -18,7 +18,7 @@ from ..data.base import Loaded, Parts
 from ..data.poisons import Poison
 from ..guards import Guard, NoGuard
 from ..metrics.lpips import LPIPS
-from ..training.batches import task_of
+from ..training.batches import shares_of, task_of
 from ..training.enough import sample_counts
 from ..training.facts.sides import sides
 from ..training.plan.plan import Plan
@@ -299,8 +299,7 @@ class Matrix:
     def _counts(self, seed: int) -> dict[str, int]:
         own = self.own(seed)
         data = shared_out(own, self.loaded, seed)
-        shares = own.partition.assign(data.private, own.clients, derive(own.seed, "partition"))
-        return sample_counts(shares, data)
+        return sample_counts(shares_of(own, data.private), data)
 
     def marks(self, open_cut: Scene) -> Floors:
         name = floors_name(open_cut.plan.seed)

@@ -48,9 +48,9 @@ class Message:
     packed: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        lying = {name: as_it_arrives(tensor) for name, tensor in self.tensors.items()}
-        if any(lying[name] is not tensor for name, tensor in self.tensors.items()):
-            object.__setattr__(self, "tensors", lying)
+        arrived = {name: as_it_arrives(tensor) for name, tensor in self.tensors.items()}
+        if any(arrived[name] is not tensor for name, tensor in self.tensors.items()):
+            object.__setattr__(self, "tensors", arrived)
 
     def __getitem__(self, name: str) -> Tensor:
         try:

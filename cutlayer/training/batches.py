@@ -35,6 +35,11 @@ def task_of(samples: Samples, classes: int) -> Task:
     return Task(tuple(samples.x.shape[1:]), classes, attributes, samples.vocabulary)
 
 
+def shares_of(plan: Plan, private: Samples) -> list[Tensor]:
+    """Which of the training samples each client has, where one data set is shared out."""
+    return plan.partition.assign(private, plan.clients, derive(plan.seed, "partition"))
+
+
 def as_batch(samples: Samples, index: Tensor, seed: int = 0) -> Batch:
     """Rows of `samples` as the batch of one step: amounts in torch's default precision, token ids as they are."""
     there = index.to(samples.y.device)  # once: every use of the index would bring it over again

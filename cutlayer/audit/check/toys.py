@@ -79,7 +79,7 @@ def toy_batches(count: int, size: int, task: Task = TASK) -> list[Batch]:
     ]
 
 
-class _Lying(torch.autograd.Function):
+class _Crossing(torch.autograd.Function):
     """The same numbers, and the same gradient, lying in memory as if they had crossed."""
 
     @staticmethod
@@ -99,7 +99,7 @@ class Here:
         self._body = body
 
     def body(self, z: Tensor, packed: object = None, beside: Mapping[str, Tensor] = NOTHING) -> Tensor:
-        crossed: Tensor = _Lying.apply(self._body(_Lying.apply(z), **beside))
+        crossed: Tensor = _Crossing.apply(self._body(_Crossing.apply(z), **beside))
         return crossed
 
     def loss(
@@ -110,7 +110,7 @@ class Here:
         packed: object = None,
         beside: Mapping[str, Tensor] = NOTHING,
     ) -> Tensor:
-        logits = self._body(_Lying.apply(z), **beside)
+        logits = self._body(_Crossing.apply(z), **beside)
         return cross_entropy(logits if rows is None else logits.index_select(0, rows), y)
 
 

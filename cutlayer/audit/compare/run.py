@@ -16,7 +16,7 @@ from ...data.base import Loaded, parts
 from ...engines.client_report import by_client
 from ...engines.local.run import LocalRun
 from ...training import checkpoint
-from ...training.batches import task_of
+from ...training.batches import shares_of, task_of
 from ...training.enough import refuse_too_few
 from ...training.evaluation import figures
 from ...training.facts.sides import sides
@@ -69,7 +69,7 @@ def check(chosen: Sequence[Variant], seeds: Sequence[int], data_dir: Path | None
 
 def _share_out(plan: Plan, loaded: Loaded) -> None:
     private = parts(loaded, aux=plan.aux_samples, val=plan.val_share, seed=plan.seed).private
-    shares = plan.partition.assign(private, plan.clients, derive(plan.seed, "partition"))
+    shares = shares_of(plan, private)
     refuse_too_few(plan, {f"client {number}": len(share) for number, share in enumerate(shares)})
 
 

@@ -89,7 +89,9 @@ class DeployedClient(Home):
             self._write(0)
 
     def _codes(self, meaning: Meaning) -> dict[str, str]:
-        """What its numbers stand for is told in codes that only clients can read: the server sees who differs."""
+        """What its numbers stand for is told in codes that only clients can read: the server sees who differs.
+
+        On loopback without certificates nobody has a key, and nothing is kept from the server."""
         identity = self.address.identity
         key = b"" if identity is None else identity.weights
         return {} if key is None else meaning.codes(key)

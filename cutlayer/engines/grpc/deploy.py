@@ -21,12 +21,11 @@ from ...core.batch import Task
 from ...core.errors import Interrupted
 from ...core.files import tidy
 from ...core.message import Watcher
-from ...core.seeds import derive
 from ...data.base import Parts, Source, parts
 from ...data.scaling import Scale
 from ...data.texts import TextSource
 from ...training import checkpoint
-from ...training.batches import task_of
+from ...training.batches import shares_of, task_of
 from ...training.plan.plan import Plan
 from ...training.progress import StepEvent
 from ..folder import (
@@ -278,8 +277,7 @@ def own_parts(
     split = parts(loaded, aux=0 if data else plan.aux_samples, val=plan.val_share, seed=plan.seed)
     task = task_of(split.private, len(loaded.classes))
     if data is None:
-        shares = plan.partition.assign(split.private, plan.clients, derive(plan.seed, "partition"))
-        split = replace(split, private=split.private[shares[number]])
+        split = replace(split, private=split.private[shares_of(plan, split.private)[number]])
     return task, split
 
 

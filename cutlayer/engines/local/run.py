@@ -9,14 +9,13 @@ from torch import Tensor
 
 from ...core.draws import steps_still
 from ...core.message import Handler, Watcher, through
-from ...core.seeds import derive
 from ...core.state import State, unfix
 from ...data.base import Parts, Samples
 from ...nets.lora import folded
 from ...nets.server_network import ServerNetwork
 from ...nets.weights import whole_state
 from ...training import loop
-from ...training.batches import task_of
+from ...training.batches import shares_of, task_of
 from ...training.build import build_server
 from ...training.client import Client, batches_of
 from ...training.coordinator import Coordinator
@@ -74,7 +73,7 @@ class LocalRun:
         self.task = task_of(parts.private, classes)
         refuse_broken_net(plan.net, self.task)
         keep_pages()
-        shares = plan.partition.assign(parts.private, plan.clients, derive(plan.seed, "partition"))
+        shares = shares_of(plan, parts.private)
         # And what does not fit the cut, by the name it was given.
         refuse_few_samples(plan, self.task, sample_counts(shares, parts))
         faster.refuse_unfit(self.device)
