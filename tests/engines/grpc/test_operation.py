@@ -88,6 +88,9 @@ def test_status_and_metrics_tell_how_it_stands(tmp_path):
     assert facts["plan"] == PLAN.fingerprint() and facts["exact"] and facts["accuracy"] is not None
     text = "\n".join(status_lines(facts))
     assert "epoch 1 of 1" in text and "ward-b" in text and "waits for it" not in text
+    hanging_up = facts | {"clients": [one | {"connected": True} for one in facts["clients"]]}
+    for seen in (facts, hanging_up):  # whoever asks a moment after the end finds a connection still open
+        assert all(" done " in line for line in status_lines(seen)[3:])
     get = lambda path: urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10).read().decode()  # noqa: E731
     assert json.loads(get("/healthz")) == {"state": "finished", "missing": []}
     metrics = get("/metrics")
