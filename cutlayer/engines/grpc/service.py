@@ -16,6 +16,7 @@ from . import certs
 from .admission import Admission
 from .connection import ClientConnection, Push
 from .credentials import Credentials, Expiry
+from .listening import own_port
 from .outlet import Outlet
 from .session import CHUNK, HEADER, Refused, Type, note, read_note
 
@@ -114,12 +115,13 @@ class Network:
             "Status": grpc.unary_unary_rpc_method_handler(self._tell),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("cutlayer.Cut", methods),))
+        listen = own_port(self._listen)
         try:
             if self._identity is None:
-                self.port = self._server.add_insecure_port(self._listen)
+                self.port = self._server.add_insecure_port(listen)
             else:
                 self._own = Credentials(self._identity, "server", log)
-                self.port = self._server.add_secure_port(self._listen, self._own.of_server())
+                self.port = self._server.add_secure_port(listen, self._own.of_server())
                 self._watch = asyncio.ensure_future(self._watch_certificates(self._own))
         except RuntimeError as error:
             raise OSError(

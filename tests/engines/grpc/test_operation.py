@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import socket
 import urllib.request
 from dataclasses import replace
 
@@ -168,6 +169,17 @@ def test_a_port_that_is_taken_is_said(tmp_path):
             Service(PLAN, NAMES, tmp_path / "t", listen=f"127.0.0.1:{service.network.port}", identity=None)
     finally:
         service.network.stop()
+
+
+@pytest.mark.parametrize("own", ["127.0.0.1", "::1"])
+def test_a_port_that_a_stranger_has_on_one_address_of_a_name_is_taken(own, tmp_path):
+    """Else clients that try that address first come to the stranger."""
+    try:
+        stranger = socket.create_server((own, 0), family=socket.AF_INET6 if ":" in own else socket.AF_INET)
+    except OSError:
+        pytest.skip(f"this machine has no {own}")
+    with stranger, pytest.raises(OSError, match="the port is taken"):
+        Service(PLAN, NAMES, tmp_path, listen=f"localhost:{stranger.getsockname()[1]}", identity=None)
 
 
 def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
