@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, get_args, get_origin
 
 from ...core.batch import Task as Task
-from ...core.compressor import Compression
+from ...core.compressor import Compression as Compression
 from ...core.outside import plain_names
 from ...core.spec import Spec
 from ...data.base import Source
