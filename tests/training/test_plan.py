@@ -1,5 +1,9 @@
 """Plans: what they refuse, what the server may see of them, and the schedules they hold."""
 
+import inspect
+import re
+from dataclasses import fields
+
 import pytest
 import torch
 from toys import TASK, TinyNet, tiny_plan
@@ -12,6 +16,7 @@ from cutlayer.nets.base import count_parameters
 from cutlayer.training.batches import epoch_batches
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.sides import sides
+from cutlayer.training.plan.fields import FIELDS
 from cutlayer.training.plan.lr_schedules import Constant, Cosine, Steps
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan, Task
@@ -161,3 +166,10 @@ def test_schedules():
 def test_a_learning_rate_must_be_positive(kind):
     with pytest.raises(ValueError, match="learning rate"):
         kind(lr=0)
+
+
+def test_help_of_a_plan_says_what_each_field_is_and_which_list_its_values_are_in():
+    told = dict(re.findall(r"^    (\w+): (.*)", inspect.getdoc(Plan), re.MULTILINE))
+    assert list(told) == [field.name for field in fields(Plan)]
+    kinds = {name: field.kind for name, field in FIELDS.items() if field.kind}
+    assert [name for name, kind in kinds.items() if f"({kind})." not in told[name]] == []
