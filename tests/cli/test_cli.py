@@ -134,6 +134,9 @@ def test_list_as_json(command, kind):
     rows = json.loads(out)
     assert code == 0 and rows and all(row["summary"] for row in rows)
     assert all(set(row) == {"name", "summary", "arguments"} for row in rows)
+    told = [row["summary"] for row in rows]
+    assert len(set(told)) == len(told), "a line tells its entry from the others"
+    assert [line for line in told if re.match("The same (with|where|as)", line)] == [], "the same as what?"
 
 
 def test_bench_writes_ratios(command, tmp_path, monkeypatch):
