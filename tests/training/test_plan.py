@@ -173,3 +173,10 @@ def test_help_of_a_plan_says_what_each_field_is_and_which_list_its_values_are_in
     assert list(told) == [field.name for field in fields(Plan)]
     kinds = {name: field.kind for name, field in FIELDS.items() if field.kind}
     assert [name for name, kind in kinds.items() if f"({kind})." not in told[name]] == []
+
+
+def test_text_where_an_object_belongs_is_told_what_to_write():
+    with pytest.raises(
+        ValueError, match=re.escape("cannot be text: write LightSplit(ratio=8) without the quotes, or")
+    ):
+        Plan(guard="LightSplit(ratio=8)")

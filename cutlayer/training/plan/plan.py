@@ -155,6 +155,8 @@ class Plan(Spec):
             raise ValueError(
                 f"{name} is an object{since}, not the class {value.__name__}: write {name}={value.__name__}(...)"
             )
+        if isinstance(value, str) and not several:
+            raise ValueError(f"{name} cannot be text: write {value} without the quotes, or {name}=spec({value!r})")
         fits = isinstance(value, tuple) if several else isinstance(value, kind)
         if not fits or (several and not all(isinstance(one, kind) for one in value)):
             hint = ": ConsensusCosine is a server's detector" if kind is ServerDetector else ""
