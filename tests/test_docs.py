@@ -244,3 +244,10 @@ def test_the_licence_is_the_standard_text():
     """The digest of the Apache License 2.0 as its authors publish it, appendix included."""
     digest = sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
     assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+
+
+def test_the_page_of_the_api_has_every_public_name():
+    told = re.findall(r"^::: (.*)\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert [(home, name) for home, name in told if not hasattr(importlib.import_module(home), name)] == []
+    public = [name for name, home in cutlayer._HOMES.items() if home]
+    assert [name for name in public if name not in {name for _, name in told}] == []
