@@ -8,6 +8,7 @@ import pytest
 import torch
 from toys import TASK, TinyNet, tiny_plan
 
+from cutlayer.audit import AuditSpec
 from cutlayer.data import FashionMNIST
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, SplitFC
@@ -168,9 +169,17 @@ def test_a_learning_rate_must_be_positive(kind):
         kind(lr=0)
 
 
-def test_help_of_a_plan_says_what_each_field_is_and_which_list_its_values_are_in():
-    told = dict(re.findall(r"^    (\w+): (.*)", inspect.getdoc(Plan), re.MULTILINE))
-    assert list(told) == [field.name for field in fields(Plan)]
+def told_by_help(kind):
+    return dict(re.findall(r"^    (\w+): (.*)", inspect.getdoc(kind), re.MULTILINE))
+
+
+@pytest.mark.parametrize("kind", [Plan, AuditSpec])
+def test_help_says_what_each_field_is(kind):
+    assert list(told_by_help(kind)) == [field.name for field in fields(kind)]
+
+
+def test_help_of_a_plan_says_which_list_values_are_in():
+    told = told_by_help(Plan)
     kinds = {name: field.kind for name, field in FIELDS.items() if field.kind}
     assert [name for name, kind in kinds.items() if f"({kind})." not in told[name]] == []
 
