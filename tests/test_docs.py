@@ -155,6 +155,24 @@ def test_links_lead_somewhere(page):
     assert not missing
 
 
+def anchors(page: Path) -> set[str]:
+    """What can stand behind a # of a link to the page: headings that GitHub and the site spell alike."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    told = [re.sub(r"`|\[([^]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.*)", text, re.MULTILINE)]
+    github = [re.sub(r"[^\w -]", "", line.strip().lower()).replace(" ", "-") for line in told]
+    site = [re.sub(r"[^\w\s-]", "", line.encode("ascii", "ignore").decode()).strip().lower() for line in told]
+    return set(github) & {re.sub(r"[-\s]+", "-", line) for line in site}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_to_headings_that_are_there(page):
+    found = [
+        (page.parent / file if file else page, at)
+        for file, at in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+    ]
+    assert [(file.name, at) for file, at in found if file.suffix == ".md" and at not in anchors(file)] == []
+
+
 def test_readme_names_the_make_targets_that_there_are():
     rules = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"make (\w+)", (ROOT / "README.md").read_text()))
@@ -226,3 +244,10 @@ def test_the_licence_is_the_standard_text():
     """The digest of the Apache License 2.0 as its authors publish it, appendix included."""
     digest = sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
     assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+
+
+def test_the_page_of_the_api_has_every_public_name():
+    told = re.findall(r"^::: (.*)\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert [(home, name) for home, name in told if not hasattr(importlib.import_module(home), name)] == []
+    public = [name for name, home in cutlayer._HOMES.items() if home]
+    assert [name for name in public if name not in {name for _, name in told}] == []

@@ -35,3 +35,8 @@ def test_what_the_package_itself_needs_is_small():
 
 def test_every_extra_that_an_error_names_is_there():
     assert set(EXTRAS.values()) <= set(PROJECT["optional-dependencies"])
+
+
+def test_readme_names_every_extra():
+    named = set(re.findall(r"`\.\[(\w+)\]`", (ROOT / "README.md").read_text()))
+    assert named == set(PROJECT["optional-dependencies"])

@@ -49,8 +49,11 @@ def page(text: str) -> str:
         lines += [f"## {paper}", "", "| thing | where | command |", "|---|---|---|"]
         lines += [f"| {one.thing} | {one.where} | {_does(one)} |" for one in own]
         lines.append("")
-    there, missing = sum(bool(one.command) for one in every), sum(bool(one.why_not) for one in every)
-    return "\n".join([f"{len(every)} things: {there} with a command, {missing} not there.", "", *lines])
+    there, python, missing = (
+        sum(bool(getattr(one, kind)) for one in every) for kind in ("command", "python", "why_not")
+    )
+    counted = f"{len(every)} things: {there} with a command, {python} from Python alone, {missing} not there."
+    return "\n".join([counted, "", *lines])
 
 
 def _does(one: Thing) -> str:

@@ -4,7 +4,9 @@
 variants of one plan side by side.
 """
 
-from ..core.lazy import lazy
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy as _lazy
 
 _HOMES = {
     "audit": "matrix",
@@ -18,4 +20,14 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)
 
-__getattr__ = lazy(__name__, _HOMES)
+if TYPE_CHECKING:  # the same names, for type checkers and editors
+    from . import check as check
+    from . import compare as compare
+    from . import report as report
+    from .matrix import audit as audit
+    from .spec import AuditSpec as AuditSpec
+    from .spec import Resources as Resources
+    from .verdicts import strongest as strongest
+    from .verdicts import verdict as verdict
+else:
+    __getattr__, __dir__ = _lazy(__name__, _HOMES)

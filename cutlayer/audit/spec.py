@@ -16,19 +16,32 @@ from .store import ResultStore
 
 @dataclass(frozen=True)
 class AuditSpec:
-    """Everything the figures hang on. Lists become tuples."""
+    """Everything the figures of an audit hang on.
+
+    Args:
+        plan: What is trained, with each guard in place of its own.
+        guards: The guards that are judged, beside the unguarded cut. One that cannot work with the plan is an error.
+        attacks: What is tried against each of them.
+        optional_guards: More guards; one that cannot work with the plan is left out and named.
+        optional_attacks: More attacks; one that has nothing to find here is left out and named.
+        seeds: Everything is repeated with each of them.
+        images: How many inputs of the first client are reconstructed and scored.
+        auxiliary: What becomes of the images that the plan sets aside for the attacker.
+        link: Also say how long training with each guard would take over it.
+        alone: Also train clients without a server: what the split is worth hangs on what they reach.
+        tries: How often an attack that fails on the unguarded cut is tried there; None: as usual.
+    """
 
     plan: Plan
-    guards: Sequence[Guard] = ()  # one that cannot work with the plan is an error
+    guards: Sequence[Guard] = ()  # lists become tuples
     attacks: Sequence[Attack] = (Decoder(),)
-    optional_guards: Sequence[Guard] = ()  # of these, such a one is left out and named
-    optional_attacks: Sequence[Attack] = ()  # of these, one that has nothing to find here is left out and named
+    optional_guards: Sequence[Guard] = ()
+    optional_attacks: Sequence[Attack] = ()
     seeds: Sequence[int] = (0,)
-    images: int = 256  # of the first client, that are reconstructed and scored
-    auxiliary: Auxiliary = Auxiliary()  # what becomes of the images that the plan sets aside for the attacker
-    link: Link | None = None  # also say how long training with each guard would take over that
-    alone: bool = True  # also train clients without a server: what the split is worth hangs on what they reach
-    # How often an attack that fails on the unguarded cut is tried there; None: as usual.
+    images: int = 256
+    auxiliary: Auxiliary = Auxiliary()
+    link: Link | None = None
+    alone: bool = True
     tries: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -69,7 +69,7 @@ def splitfed_memory(quick: bool) -> Measured | None:
 
 
 def splitfed_memory_momentum(quick: bool) -> Measured | None:
-    """The same where each client's momentum, of its head and of its body, is kept from round to round."""
+    """Peak memory of SplitFed as in `splitfed.memory`, with each client's momentum kept from round to round."""
     return _splitfed(20, 40 if quick else 200, keeps=True)
 
 

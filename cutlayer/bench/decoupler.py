@@ -39,7 +39,7 @@ def decoupler(quick: bool) -> Measured:
 
 
 def published(quick: bool) -> Measured:
-    """The same with the decoupler computed as the published code does it; the thesis has a factor of about 3."""
+    """PRISM's step against DISCO's with the decoupler of the published code; the thesis has a factor of about 3."""
     return _against_prism(quick, published=True)
 
 

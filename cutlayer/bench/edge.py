@@ -111,8 +111,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"{core['watts']:g} W, {core['nanojoules']:g} nJ a byte; nothing was measured on a device"
     )
     head = found["exported"]
-    said = f"equal to {head['largest difference']:.1g}, {head['nodes']} nodes" if head["works"] else head["why"]
-    return [*out, f"head by torch.export: {said}"]
+    same = f"{head.get('nodes')} nodes, outputs differ by {head.get('largest difference', 0):.1g} at most"
+    return [*out, f"head by torch.export: {same if head['works'] else head['why']}"]
 
 
 def _mode(plan: Plan, task: Task, mode: str, repeats: int) -> dict[str, float]:

@@ -62,7 +62,7 @@ def step(
     return Measured(count / mine, f"samples/s ({kind})", theirs / mine, against, goal)
 
 
-ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
+ENTRIES: dict[str, partial[Measured | None]] = {
     "gpu.resnet18": partial(step, NoGuard(), goal=">= 2.0"),
     "gpu.resnet18.eager": partial(step, NoGuard(), eager=True, goal=">= 0.95"),
     "gpu.resnet18.captured": partial(step, NoGuard(), captured_plain=True, goal=">= 0.8"),
@@ -79,8 +79,21 @@ ENTRIES: dict[str, Callable[[bool], Measured | None]] = {
     "gpu.seal.im2col": partial(step, SEAL(energy=0.7), faster=PRODUCTS, goal=">= 1.5"),
     "gpu.lfq.im2col": partial(step, LFQ(), faster=PRODUCTS, goal=">= 1.5"),
 }
-for _name, _entry in ENTRIES.items():
-    _entry.__doc__ = f"{_name}: a split step on a GPU against the plain loop there, ResNet-18, batch 128."
+
+
+def _told(
+    guard: Guard, *, eager: bool = False, captured_plain: bool = False, faster: Faster = EXACT, goal: str = ""
+) -> str:
+    """An entry in a line, from the arguments of its `step`."""
+    ways = [faster.precision] * (faster.precision != "float32")
+    ways += ["channels last"] * faster.channels_last + ["im2col"] * faster.im2col + ["no CUDA graph"] * eager
+    how = ", ".join([*([] if guard == NoGuard() else [repr(guard)]), *ways])
+    against = "the plain loop" + (" as a CUDA graph" if captured_plain else "")
+    return f"A split step on a GPU{f' ({how})' if how else ''} against {against}: ResNet-18, batch 128."
+
+
+for _entry in ENTRIES.values():
+    _entry.__doc__ = _told(*_entry.args, **_entry.keywords)
 
 
 def _split(guard: Guard, samples: Samples, eager: bool, faster: Faster, repeats: int) -> LocalRun:

@@ -75,7 +75,7 @@ class DCT(_PublicTransform):
 
 @dataclass(frozen=True, repr=False)
 class DST(_PublicTransform):
-    """The same with sines (DST-II). No vector of it is constant, so bright maps need more coefficients."""
+    """DCT with sines (DST-II): no vector of it is constant, so bright maps need more coefficients."""
 
     in_suite: ClassVar[bool] = False  # the suite has DCT for all that anybody can invert
 
@@ -85,7 +85,7 @@ class DST(_PublicTransform):
 
 @dataclass(frozen=True, repr=False)
 class Haar(_PublicTransform):
-    """The same with Haar's wavelets: means of halves against each other, coarse to fine. Sharp edges stay short."""
+    """DCT with Haar's wavelets: means of halves against each other, coarse to fine. Sharp edges stay short."""
 
     in_suite: ClassVar[bool] = False
 
@@ -95,7 +95,7 @@ class Haar(_PublicTransform):
 
 @dataclass(frozen=True, repr=False)
 class PCA(_PublicTransform):
-    """The same with the principal axes of a signal whose neighbours correlate by `rho`.
+    """DCT with the principal axes of a signal whose neighbours correlate by `rho`.
 
     A basis that is public may not follow from the data: axes of a client's own activations would tell of them, and
     would have to be sent. This is the textbook's model of natural signals; as rho nears 1 it becomes DCT.

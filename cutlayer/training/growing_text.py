@@ -23,7 +23,7 @@ from .labels import label_shape
 from .plan.plan import Plan
 from .plan.shapes import cut_shapes
 
-GROWS = "grows"  # beside z in a PREDICT: which text, the how-manieth message of it, its first place
+GROWS = "grows"  # beside z in a PREDICT: which text, the number of the message in it, its first place
 
 
 def grows(plan: Plan, task: Task) -> bool:

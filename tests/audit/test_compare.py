@@ -200,6 +200,16 @@ def test_an_interrupted_comparison_ends_like_an_undisturbed_one(chosen, rows, tm
     assert not quiet
 
 
+def test_the_words_below_the_curves_name_the_panels_that_there_are(rows):
+    """There are three, and the middle one was called the right one."""
+    lossless = [{**row, "history": [{**one} for one in row["history"]]} for row in rows]
+    for epoch in (epoch for row in lossless for epoch in row["history"]):
+        del epoch["val_loss"]
+    for some, said in ((rows, True), (lossless, False)):
+        page = compare_report.html(compare_report.as_data("", some, ""), {"convergence.png": b""})
+        assert ("On the right the validation loss" in page) is said and "Beside it the same against" in page
+
+
 def test_a_run_that_is_lost_does_not_stop_the_others():
     found = variants(base(epochs=1), ["rounds=Relay; client_optimizer=SGD(lr={1e30,0.05})"])
     rows = compare(found, seeds=[0])

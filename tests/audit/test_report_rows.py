@@ -239,7 +239,7 @@ def test_guards_are_ranked_with_the_least_leakage_first_and_the_unknown_last():
     rows = [row(guard, value) for guard, value in ssim.items()]
     rows.insert(3, row("x", 0.05, why=CONTROL_FAILED))
     verdicts = section(page_of(audited(*rows)), "Verdict").split("<details>", 1)[0]
-    found = re.findall(r"<td>(\d+)&ensp;(\w+)</td>", verdicts)
+    found = re.findall(r"<td>(\d+)&nbsp;&nbsp;(\w+)</td>", verdicts)
     assert [guard for _, guard in found] == ["a", "b", "c", "d", "e", "none", "x"]
     # The number is that of the mark in the plot, and stays that of the audit's order.
     assert [int(number) for number, _ in found] == [2, 5, 4, 1, 6, 0, 3]

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from cutlayer.cli.panels import PANELS
 from cutlayer.core.spec import HOMES
 from cutlayer.training.faster import Faster
 
+ROOT = Path(__file__).parents[2]
 QUICK = ["--data", "Digits(limit=200)", "--epochs", "1", "--threads", "1"]
 
 
@@ -26,6 +28,10 @@ def test_train_writes_files_and_prints_json(command, tmp_path):
     result = json.loads(out)
     assert result["out"] == str(tmp_path / "a") and 0 < result["accuracy"] <= 1
     assert "LightSplit(ratio=8)" in json.loads((tmp_path / "a" / "plan.json").read_text())["plan"]
+    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `runs/train-…`"))
+    assert {file.name for file in (tmp_path / "a").iterdir()} <= set(re.findall(r"`([\w.]+)`", row)), (
+        "README says which"
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,6 +140,9 @@ def test_list_as_json(command, kind):
     rows = json.loads(out)
     assert code == 0 and rows and all(row["summary"] for row in rows)
     assert all(set(row) == {"name", "summary", "arguments"} for row in rows)
+    told = [row["summary"] for row in rows]
+    assert len(set(told)) == len(told), "a line tells its entry from the others"
+    assert [line for line in told if re.match("The same (with|where|as)", line)] == [], "the same as what?"
 
 
 def test_bench_writes_ratios(command, tmp_path, monkeypatch):

@@ -62,6 +62,12 @@ def test_tables_say_that_they_scroll_where_they_do(browser, page_file):
     assert any(wide for wide, _ in narrow) and all(said == wide for said, wide in narrow)
 
 
+@pytest.mark.parametrize("width", [1400, 420])
+def test_the_command_that_made_it_is_whole_on_the_screen(browser, page_file, width):
+    cut_off = "[...document.querySelectorAll('pre')].map(one => one.scrollWidth > one.clientWidth + 1)"
+    assert browser.open(page_file, width).run(cut_off) == [False]
+
+
 def test_a_click_sorts_and_a_second_one_turns(browser, page_file):
     page = browser.open(page_file, 1400)
     column = "[...document.querySelectorAll('table')[0].rows].slice(1).map(row => parseFloat(row.cells[3].innerText))"

@@ -1,9 +1,14 @@
 """Plans: what they refuse, what the server may see of them, and the schedules they hold."""
 
+import inspect
+import re
+from dataclasses import fields
+
 import pytest
 import torch
 from toys import TASK, TinyNet, tiny_plan
 
+from cutlayer.audit import AuditSpec
 from cutlayer.data import FashionMNIST
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.guards import WCC, Bottleneck1x1, Chain, LightSplit, SplitFC
@@ -12,6 +17,7 @@ from cutlayer.nets.base import count_parameters
 from cutlayer.training.batches import epoch_batches
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.sides import sides
+from cutlayer.training.plan.fields import FIELDS
 from cutlayer.training.plan.lr_schedules import Constant, Cosine, Steps
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan, Task
@@ -161,3 +167,25 @@ def test_schedules():
 def test_a_learning_rate_must_be_positive(kind):
     with pytest.raises(ValueError, match="learning rate"):
         kind(lr=0)
+
+
+def told_by_help(kind):
+    return dict(re.findall(r"^    (\w+): (.*)", inspect.getdoc(kind), re.MULTILINE))
+
+
+@pytest.mark.parametrize("kind", [Plan, AuditSpec])
+def test_help_says_what_each_field_is(kind):
+    assert list(told_by_help(kind)) == [field.name for field in fields(kind)]
+
+
+def test_help_of_a_plan_says_which_list_values_are_in():
+    told = told_by_help(Plan)
+    kinds = {name: field.kind for name, field in FIELDS.items() if field.kind}
+    assert [name for name, kind in kinds.items() if f"({kind})." not in told[name]] == []
+
+
+def test_text_where_an_object_belongs_is_told_what_to_write():
+    with pytest.raises(
+        ValueError, match=re.escape("cannot be text: write LightSplit(ratio=8) without the quotes, or")
+    ):
+        Plan(guard="LightSplit(ratio=8)")

@@ -1,6 +1,5 @@
 """A comparison as files: compare.json, compare.csv, one self-contained report.html, and its charts as PNG."""
 
-import base64
 import csv
 import io
 import json
@@ -13,8 +12,8 @@ from typing import Any
 from ... import __version__
 from ...core.files import write_together
 from ...training.facts.made import made
+from ..report.page import millions, page
 from ..report.plots import SOFT, heat, png, pyplot
-from ..report.tidy import without_empty_columns
 from ..split_buys import best_in_words
 from ..words import signed
 from .run import SCHEMA, summaries
@@ -81,18 +80,14 @@ def table(rows: Sequence[Row]) -> bytes:
 
 def html(data: dict[str, Any], pictures: dict[str, bytes]) -> str:
     """The report. Everything is inside the one file."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("cutlayer.audit.report", "templates"), autoescape=True, undefined=StrictUndefined
-    )
-    images = {name.removesuffix(".png"): base64.b64encode(one).decode() for name, one in pictures.items()}
-    page = environment.get_template("compare.html.j2").render(
+    return page(
+        "compare.html.j2",
+        pictures,
         data=data,
         made=made(sum(row["seconds"] for row in data["rows"])),
         lines=data["variants"],
-        images=images,
-        client_images=[image for name, image in images.items() if name.startswith("clients")],
+        client_images=[image for name, image in pictures.items() if name.startswith("clients")],
+        loss_known=_loss_known(data["rows"]),
         lost=[row for row in data["rows"] if row["failed"]],
         rejected=[(row["variant"], row["seed"], one) for row in data["rows"] for one in row["why_rejected"]],
         measured="Validation" if _validated(data["rows"]) else "Test",
@@ -100,7 +95,6 @@ def html(data: dict[str, Any], pictures: dict[str, bytes]) -> str:
         size=size,
         over_alone=over_alone,
     )
-    return without_empty_columns(page)
 
 
 def size(count: float) -> str:
@@ -133,7 +127,7 @@ def print_table(rows: Sequence[Row]) -> None:
     for line in summaries(rows):
         shown.add_row(
             line["variant"], reached(line), over_alone(line), share(line["best_client"]), share(line["worst_client"]),
-            f"{line['steps']:,}", size(line["bytes"]), f"{line['client_macs'] / 1e6:.2f}", f"{line['seconds']:.1f}",
+            f"{line['steps']:,}", size(line["bytes"]), millions(line["client_macs"]), f"{line['seconds']:.1f}",
             size(line["rule_memory"]),
         )  # fmt: skip
     # Where nobody watches (a log, a pipe) nothing has to be squeezed into 80 columns.
@@ -161,6 +155,10 @@ def share(value: float | None) -> str:
 
 
 # ------------------------------------------------------------------------------ charts
+def _loss_known(rows: Sequence[Row]) -> bool:
+    return any("val_loss" in epoch for row in rows for epoch in row["history"])
+
+
 def curves(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
     """For each variant a point an epoch: mean accuracy, lowest and highest over the seeds, mean bytes so far and mean
     validation loss (None: not known)."""
@@ -190,8 +188,7 @@ def convergence(rows: Sequence[Row]) -> bytes:
     against epochs, where it is known."""
     plt = pyplot()
     found = curves(rows)
-    lossy = any(point["loss"] is not None for points in found.values() for point in points)
-    canvas, (left, right, *third) = plt.subplots(1, 2 + lossy, figsize=(11.5 + 5 * lossy, 4.6))
+    canvas, (left, right, *third) = plt.subplots(1, 2 + _loss_known(rows), figsize=(11.5, 4.2))
     right.sharey(left)
     for number, (name, points) in enumerate(found.items()):
         look = {"color": plt.cm.tab10(number % 10), "ls": _LINES[number // 10 % len(_LINES)], "lw": 1.8}

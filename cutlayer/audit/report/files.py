@@ -1,6 +1,5 @@
 """An audit as files: audit.json, one self-contained report.html, and its plots as PNG."""
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,13 +25,13 @@ from ..verdicts import by_form, flags, guards_of, strongest, total_bytes
 from ..words import floor_name, percents, signed
 from ..words_told import in_words as words_told
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
+from .page import page
 from .pictures import grid, rebuilt_pictures, rows_drawn, tradeoff, wrapped
 from .row_plots import best_records, column_table
 from .seen import Strip, alt_texts, strips
 from .sentences import sentences
 from .shown import SHOWN, cost, counted, one_of_each, several_seeds, shown_rows
 from .sweep import figure, points, table
-from .tidy import without_empty_columns
 
 FEW = 6  # guards that are shown as cards, in the order of the audit; more are ranked
 
@@ -118,18 +117,15 @@ def split_buys(audit: Audit) -> list[Bought]:
 
 def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
     """The report. Everything is inside the one file."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("cutlayer.audit.report", "templates"), autoescape=True, undefined=StrictUndefined
-    )
     names = guards_of(audit.rows)
     best_rows = {name: row for name in names if (row := strongest(audit.rows, name)) is not None}
     verdicts = audit.verdicts()
     guards = [{"number": number, "guard": one.guard, "verdict": one} for number, one in enumerate(verdicts)]
     those = [row for name in names if (row := counted(audit.rows, name)) is not None]
     sliding = _strips(audit) if of_floors(audit.floors) is IMAGES else []
-    page = environment.get_template("report.html.j2").render(
+    return page(
+        "report.html.j2",
+        pictures,
         audit=audit,
         kind=(kind := of_floors(audit.floors)),
         columns=column_table(audit.rows, best_rows, audit.floors) if kind is RECORDS else None,
@@ -149,7 +145,6 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         grades=GRADES,
         percents=percents,
         signed=signed,
-        images={name.removesuffix(".png"): base64.b64encode(png).decode() for name, png in pictures.items()},
         command=command,
         total_bytes=total_bytes,
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
@@ -181,7 +176,6 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         words_told=words_told,
         measured=audit.rows[0]["rates"]["total ratio"] is not None,
     )
-    return without_empty_columns(page)
 
 
 def computing_seconds(audit: Audit) -> float:

@@ -41,12 +41,13 @@ def tradeoff(audit: Audit) -> bytes:
     kind = of_floors(audit.floors)
     floor = blind_guess(audit.floors, kind.statistics["value"])
     axes.axvspan(0, floor, color="#e9f3ec", lw=0)
+    wide = floor > 0.2  # else the words begin at the axis, and do not lie across it
     axes.text(
-        floor / 2,
+        floor / 2 if wide else 0.008,
         0.03,
         "no better than\nguessing",
         transform=axes.get_xaxis_transform(),
-        ha="center",
+        ha="center" if wide else "left",
         color=SOFT,
         size=9,
     )

@@ -4,6 +4,7 @@ import io
 from typing import Any
 
 INK, SOFT = "#1d2733", "#8a97a6"
+DPI = 150
 
 
 def pyplot() -> Any:
@@ -37,7 +38,7 @@ def png_and_svg(figure: Any, plt: Any) -> tuple[bytes, bytes]:
 def _drawn(figure: Any, format: str, tight: bool) -> bytes:
     buffer = io.BytesIO()
     about = {"Date": None} if format == "svg" else None
-    figure.savefig(buffer, format=format, dpi=150, bbox_inches="tight" if tight else None, metadata=about)
+    figure.savefig(buffer, format=format, dpi=DPI, bbox_inches="tight" if tight else None, metadata=about)
     return buffer.getvalue()
 
 

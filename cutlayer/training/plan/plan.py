@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, get_args, get_origin
 
 from ...core.batch import Task as Task
-from ...core.compressor import Compression
+from ...core.compressor import Compression as Compression
 from ...core.outside import plain_names
 from ...core.spec import Spec
 from ...data.base import Source
@@ -55,40 +55,75 @@ OWN = (
 class Plan(Spec):
     """One run. Everything here may be shown to the server, except client-only guards and `private_seed`.
 
-    `seed` is public: it gives the body, the public maps of guards and the simulated partition. `private_seed` gives
-    heads, tails, batch order, keys and noise; it is never shown, and the server cannot compute it from `seed`.
+    Values are objects, as in `Plan(net=SimpleCNN(), guard=LightSplit(ratio=8), clients=5)`; where a kind stands in
+    brackets, `cutlayer list` prints what there is. What does not fit together is refused, with what to write instead.
+
+    Args:
+        net: The network, which knows its head, body and tail (nets).
+        data: Where the samples come from (data). Each site of a served run names its own.
+        protocol: What crosses the cut, and where the labels are (protocols).
+        guard: What is done to z, the activation at the cut, before it leaves (guards).
+        guarded_clients: How many clients use the guard, the first ones; None: all of them.
+        clients: How many clients there are.
+        partition: Which client holds which samples of one data set (partitions).
+        shared_client_network: One head and tail, handed on (SCH), or one of each per client (PCH).
+        rounds: One client after the other, all at once (Wave), or merged after a while (SplitFed) (rounds).
+        rule: How the weights that clients bring become one; where rounds merge, FedAvg if nothing else (rules).
+        roles: Who learns, and who only feeds the server forward (roles).
+        client_detectors: Each client's own detectors, which no server is told of (detectors).
+        server_detectors: The server's own, which no client is told of (detectors).
+        poison: Experiments: what malicious clients do to their own samples (poisons).
+        clients_per_round: Clients drawn for each pass; None: all of them.
+        local_steps: Batches a client learns from before the next takes over, or a merge; 0: its whole epoch.
+        epochs: Passes over the training data.
+        batch_size: Samples per step.
+        micro_batches: Pieces that a batch travels in, all in flight at once; BatchNorm sees each piece alone.
+        compression: How u and the gradients travel; what goes up is the guard's (compressions).
+        client_optimizer: Of head and tail (optimizers).
+        server_optimizer: Of the body (optimizers).
+        schedule: Of the learning rates, over the epochs (schedules).
+        largest_move: Of merged weights in a step, in moves of the client that gets them; 0: not looked at.
+        frozen_parts: Parts that do not train: "head", "body", "tail".
+        adapters: What trains over a head and body that do not (adapters).
+        start: A file with a whole network's weights; each side takes only its own part (starts).
+        patience: Epochs without a better validation accuracy before it stops; 0: never.
+        val_share: Share of the training data that chooses the best epoch.
+        aux_samples: Training samples set aside as the attacker's own data.
+        seed: Public: it gives the body, the public maps of guards and the simulated partition.
+        private_seed: Gives heads, tails, batch order, keys and noise. Never shown, and the server cannot compute it
+            from `seed`. None: drawn afresh.
     """
 
     net: Net = SimpleCNN()
     data: Source = Fashion()
     protocol: Protocol = UShaped()
     guard: Guard = NoGuard()
-    guarded_clients: int | None = None  # how many clients use the guard, the first ones; None: all of them
+    guarded_clients: int | None = None
     clients: int = 1
     partition: Partition = IID()
-    shared_client_network: bool = True  # one head and tail, handed on (SCH), or one of each per client (PCH)
-    rounds: Rounds = Relay()  # one after the other, all at once (Wave), or merged after a while (SplitFed)
-    rule: Rule = Latest()  # how the weights that clients bring become one; where rounds merge, FedAvg if nothing else
-    roles: Roles = AllActive()  # who learns, and who only feeds the server forward
-    client_detectors: tuple[Detector, ...] = ()  # each client's own detectors, which no server is told of
-    server_detectors: tuple[ServerDetector, ...] = ()  # the server's own, which no client is told of
-    poison: Poison | None = None  # experiments: what malicious clients do to their own samples
-    clients_per_round: int | None = None  # clients drawn for each pass; None: all of them
-    local_steps: int = 1  # batches a client learns from before the next takes over, or a merge; 0: its whole epoch
+    shared_client_network: bool = True
+    rounds: Rounds = Relay()
+    rule: Rule = Latest()
+    roles: Roles = AllActive()
+    client_detectors: tuple[Detector, ...] = ()
+    server_detectors: tuple[ServerDetector, ...] = ()
+    poison: Poison | None = None
+    clients_per_round: int | None = None
+    local_steps: int = 1
     epochs: int = 5
     batch_size: int = 64
-    micro_batches: int = 1  # that a batch travels in, all in flight at once; BatchNorm sees each piece alone
-    compression: Compression = Compression()  # how u and the gradients travel; what goes up is the guard's
+    micro_batches: int = 1
+    compression: Compression = Compression()
     client_optimizer: Optimizer = Adam()
     server_optimizer: Optimizer = Adam()
     schedule: Schedule = Constant()
-    largest_move: float = 8.0  # of merged weights in a step, in moves of the client that gets them; 0: not looked at
-    frozen_parts: tuple[str, ...] = ()  # parts that do not train: head, body, tail
-    adapters: LoRA | None = None  # what trains over a head and body that do not
-    start: Pretrained | None = None  # a whole network's weights; each side takes only its own part
-    patience: int = 0  # epochs without a better validation accuracy before it stops; 0: never
-    val_share: float = 0.1  # share of the training data that chooses the best epoch
-    aux_samples: int = 0  # training samples set aside as the attacker's own data
+    largest_move: float = 8.0
+    frozen_parts: tuple[str, ...] = ()
+    adapters: LoRA | None = None
+    start: Pretrained | None = None
+    patience: int = 0
+    val_share: float = 0.1
+    aux_samples: int = 0
     seed: int = 0
     private_seed: int | None = field(default=None, repr=False, compare=False)
 
@@ -120,6 +155,8 @@ class Plan(Spec):
             raise ValueError(
                 f"{name} is an object{since}, not the class {value.__name__}: write {name}={value.__name__}(...)"
             )
+        if isinstance(value, str) and not several:
+            raise ValueError(f"{name} cannot be text: write {value} without the quotes, or {name}=spec({value!r})")
         fits = isinstance(value, tuple) if several else isinstance(value, kind)
         if not fits or (several and not all(isinstance(one, kind) for one in value)):
             hint = ": ConsensusCosine is a server's detector" if kind is ServerDetector else ""

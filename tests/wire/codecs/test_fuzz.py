@@ -98,3 +98,15 @@ def test_the_campaign_of_damaged_payloads():
     assert set(figures["codecs"]["by_codec"]) == {repr(codec) for codec in BY_TAG.values()}
     assert sum(sum(row.values()) for row in figures["codecs"]["by_codec"].values()) == figures["codecs"]["payloads"]
     (EVIDENCE / "codec-fuzz.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def test_the_page_says_what_was_recorded():
+    recorded, page = (EVIDENCE / f"codec-fuzz{end}" for end in (".json", ".md"))
+    figures, said = json.loads(recorded.read_text()), page.read_text()
+    for part in (figures["codecs"], figures["frames"]):
+        refused, read = (sum(one[kind] for one in part["by_damage"].values()) for kind in ("refused", "read"))
+        counts = f"{part['payloads']:,} | {refused:,} | {read:,}"
+        assert f"{counts} | {part['slowest_ms']:.0f} ms | {part['memory_grown_mib']:g} MiB" in said
+    tag = figures["codecs"]["by_damage"]["tag"]
+    assert f"Of {sum(tag.values()):,} buffers under another codec's number {tag['read']} were read" in said
+    assert all(figures["codecs"]["by_damage"][one]["read"] == 0 for one in ("cut", "drop", "double", "lengthen"))
