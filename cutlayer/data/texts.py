@@ -12,7 +12,7 @@ from ..core.seeds import derive
 from .base import About, Loaded, Samples, Source, carve, refuse_one_class
 from .files import home, own_file
 from .text_files import TextRows, is_saved_set, read_saved_set, read_texts
-from .tokenizer import UNKNOWN, Tokenizer, built_from, read_tokenizer
+from .tokenizer import Tokenizer, built_from, read_tokenizer
 
 MOST_CLASSES = 256
 MOST_LABEL = 64  # letters of a label; a longer one is a sentence
@@ -59,7 +59,7 @@ class TextSource(Source):
             if not text.strip() or len(found) < 1 + more:  # a tokenizer may put signs of its own around nothing
                 wanted = "two words, one to go by and one to learn" if more else "a word"
                 raise ValueError(f"{rows.place(row)}: the text {text[:40]!r} has not {wanted}: leave that row out")
-            cut.note(found, self.length + more)
+            cut.note(found, self.length + more, tokenizer.unknown)
             kept = found[: self.length + more]
             ids[row, : len(kept)] = torch.tensor(kept)
         x = ids[:, : self.length].contiguous()
@@ -92,12 +92,12 @@ class Cut:
     tokens: int = 0
     unknown: int = 0
 
-    def note(self, ids: list[int], most: int) -> None:
+    def note(self, ids: list[int], most: int, unknown: int | None) -> None:
         self.texts += 1
         self.longer += len(ids) > most
         kept = ids[:most]
         self.tokens += len(kept)
-        self.unknown += kept.count(UNKNOWN)
+        self.unknown += sum(one == unknown for one in kept)
 
     def padding(self, length: int) -> float:
         return max(0.0, 1 - self.tokens / (self.texts * length))

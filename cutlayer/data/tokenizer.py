@@ -1,5 +1,6 @@
 """Texts as token ids and back: words of a list, or a tokenizer.json of the library tokenizers."""
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any
 from ..core.batch import PAD
 from .files import CorruptData
 
-UNKNOWN = PAD + 1  # every list of words begins with these two
+UNKNOWN = PAD + 1  # of a list of words, which begins with these two; a tokenizer.json names another
 PAD_WORD, UNKNOWN_WORD = "[PAD]", "[UNK]"
 MARKUP = re.compile(r"<[^<>]{1,20}>")
 # Words with an apostrophe inside, numbers, and every other sign by itself.
@@ -21,9 +22,10 @@ MOST_WORDS = 1 << 18
 
 
 class Tokenizer(ABC):
-    """`words` has the text of every id. Id 0 is padding."""
+    """`words` has the text of every id. Id 0 is padding, `unknown` every word without an id of its own."""
 
     words: Sequence[str]
+    unknown: int | None = UNKNOWN  # None: there is none, for every text can be written
 
     @abstractmethod
     def encode(self, text: str, most: int | None = None) -> list[int]:
@@ -89,21 +91,30 @@ class LibraryTokenizer(Tokenizer):
     def __init__(self, path: Path):
         library = _library()
         try:
-            self._inner: Any = library.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            content = path.read_text(encoding="utf-8")
+            self._inner: Any = library.Tokenizer.from_str(content)
         except Exception as error:  # the library raises nothing more precise
             raise CorruptData(path, f"it is no tokenizer.json ({error})") from error
         self._inner.no_truncation()
         self._inner.no_padding()
+        self.path = path
+        model = json.loads(content)["model"]  # some kinds name the unknown word, one its id
+        named = model.get("unk_token")
+        self.unknown = model.get("unk_id") if named is None else self._inner.token_to_id(named)
         size = self._inner.get_vocab_size(with_added_tokens=True)
         self.words = tuple(self._inner.id_to_token(place) or "" for place in range(size))
-        if "pad" not in self.words[PAD].lower():
+        first = repr(self.words[PAD]) if self.words else "no id"
+        if "pad" not in first.lower():
             raise ValueError(
-                f"{path} has {self.words[PAD]!r} at id {PAD}, and that is what texts are padded with here: take a "
+                f"{path} has {first} at id {PAD}, and that is what texts are padded with here: take a "
                 "tokenizer whose id 0 is its padding, or a list of words"
             )
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        return list(self._inner.encode(text).ids)
+        try:
+            return list(self._inner.encode(text).ids)
+        except Exception as error:  # the library raises nothing more precise
+            raise CorruptData(self.path, f"it has no ids for the text {text[:40]!r} ({error})") from error
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self._inner.decode([one for one in ids if one != PAD]))

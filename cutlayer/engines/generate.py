@@ -21,7 +21,7 @@ from ..core.features import Features
 from ..core.message import Kind
 from ..core.seeds import derive, generator
 from ..core.split import Split
-from ..data.tokenizer import UNKNOWN, Tokenizer
+from ..data.tokenizer import Tokenizer
 from ..nets.text_blocks import Memory
 from ..nets.text_decoder import DecoderHead
 from ..training.batches import task_of
@@ -117,8 +117,8 @@ def generate(
         sender = SendsNewPlaces() if grows(plan, task) else None
         began = time.perf_counter()
         with client.remote.watched(sender) if sender else nullcontext():
-            known = len(loaded.tokenizer.words)
-            for token in continued(client, ids, task.shape[0], writing, secret, sender, known):
+            words = readable(loaded.tokenizer)
+            for token in continued(client, ids, task.shape[0], writing, secret, sender, words):
                 ids.append(token)
                 seconds.append(time.perf_counter() - began)
                 up.append(ledger.bytes[Kind.PREDICT.name, UP] - sum(up))
@@ -145,12 +145,12 @@ def continued(
     writing: Writing,
     seed: int,
     sender: SendsNewPlaces | None = None,
-    known: int | None = None,
+    words: Tensor | None = None,
 ) -> Iterator[int]:
     """New tokens one by one; whoever asks for the next has put the last behind `ids`.
 
-    `sender` watches the client's remote, and is told how long the text is. `known` ids, the first ones, have words: a
-    network may have room for more.
+    `sender` watches the client's remote, and is told how long the text is. `words`: which ids can be read, for the
+    first ones; a network may have room for more.
     """
     split = remembering(client.split)
     draw = generator(derive(writing.seed, "writing"))
@@ -161,7 +161,7 @@ def continued(
         x = torch.full((1, length), PAD, device=device)
         x[0, : len(ids)] = torch.tensor(ids, device=device)
         scores = logits_of(replace(client, split=split), [Batch(x, x, seed=seed)])[0, :, len(ids) - 1].cpu()
-        yield _chosen(scores[:known], writing.temperature, draw)
+        yield _chosen(scores, words, writing.temperature, draw)
 
 
 def remembering(split: Split) -> Split:
@@ -176,9 +176,14 @@ def remembering(split: Split) -> Split:
     return other
 
 
-def _chosen(scores: Tensor, temperature: float, draw: torch.Generator) -> int:
-    scores = scores.double().clone()
-    scores[[PAD, UNKNOWN]] = -torch.inf  # nobody can read these
+def readable(tokenizer: Tokenizer) -> Tensor:
+    """Which ids have a word: neither padding, nor what stands for every other word."""
+    return torch.tensor([place not in (PAD, tokenizer.unknown) for place in range(len(tokenizer.words))])
+
+
+def _chosen(scores: Tensor, words: Tensor | None, temperature: float, draw: torch.Generator) -> int:
+    words = torch.arange(len(scores)) != PAD if words is None else words
+    scores = scores[: len(words)].double().masked_fill(~words, -torch.inf)
     if not temperature:
         return int(scores.argmax())
     scores = (scores - scores.max()) / temperature  # what is left of the likeliest is 0, however cold it is

@@ -45,6 +45,17 @@ def test_what_is_cut_padded_and_unknown_is_said(tmp_path):
     assert said[1].startswith("10.0% of their tokens are outside the vocabulary of 3")
 
 
+def test_the_unknown_word_is_the_one_that_the_tokenizer_names(tmp_path):
+    pytest.importorskip("tokenizers")
+    ids = {word: place for place, word in enumerate(["<pad>", "x", "<unk>"])}
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"}
+    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    write(tmp_path / "a.jsonl", [("x x x x", "a"), ("x y", "b")])
+    source = Texts("a.jsonl", test="a.jsonl", length=4, vocabulary=3, words="tokenizer.json")
+    assert source.load(tmp_path).notes[1].startswith("16.7% of their tokens are outside")
+
+
 def test_the_beginning_of_a_long_text_is_kept_and_one_that_fits_is_not_called_long(tmp_path):
     write(tmp_path / "a.jsonl", [("one two three four", "a"), ("one two three", "b")])
     loaded = Texts("a.jsonl", test="a.jsonl", length=3, vocabulary=9).load(tmp_path)

@@ -18,7 +18,8 @@ from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.server import Server
 from cutlayer.data import Fashion, Texts
-from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
+from cutlayer.data.tokenizer import read_tokenizer
+from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, readable, remembering
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
@@ -292,6 +293,19 @@ def test_a_token_without_a_word_is_never_drawn(run, tmp_path):
     words = len(roomy.load().tokenizer.words)
     assert words < 100
     assert max(generate(tmp_path / "run", "the harbour", Writing(99, 9.0)).ids) < words
+
+
+def test_every_token_with_a_word_can_be_written_and_the_unknown_one_never(run, client, tmp_path):
+    """In a tokenizer.json the unknown word may be any id, and id 1 an ordinary word."""
+    pytest.importorskip("tokenizers")
+    ids = {word: place for place, word in enumerate(["[PAD]", "the", "film", "<unk>"])}
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"}
+    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    words = readable(read_tokenizer(tmp_path / "tokenizer.json"))
+    drawn = [token for seed in range(3)
+             for token in continued(client, [1, 2], LENGTH, Writing(99, 1e6, seed), 0, words=words)]  # fmt: skip
+    assert set(drawn) == {1, 2}
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e300])
