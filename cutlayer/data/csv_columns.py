@@ -14,6 +14,10 @@ from .files import CorruptData
 MISSING = ("", "?", "na", "n/a", "nan", "null")
 
 
+class NoColumn(ValueError):
+    """A column or field that was asked for is not there."""
+
+
 class Columns:
     """The columns of one table. Rows are numbered by their line in the file: the header is row 1."""
 
@@ -28,7 +32,7 @@ class Columns:
         """The texts of a column, none of them missing."""
         if name not in self.columns:
             near = difflib.get_close_matches(name, self.columns, n=1)
-            raise ValueError(
+            raise NoColumn(
                 f"{self.path} has no column {name!r}{f', did you mean {near[0]!r}?' if near else ';'} "
                 f"it has {', '.join(self.columns)}"
             )

@@ -83,18 +83,17 @@ class Npz(Source):
     def _reader(self) -> Reader:
         return _signals if self.signals else _tokens if self.vocabulary else _images
 
-    def has(self, name: str, folder: Path | None) -> bool:
-        """Whether there is an array of this name. A file that is no archive is complained of when it is read."""
+    def has_labels(self, folder: Path | None) -> bool:
+        """Whether there is an array y. A file that is no archive is complained of when it is read."""
         path = _place(folder, self.path)
         if path.is_dir():
-            return (path / f"{name}.npy").exists()
+            return (path / "y.npy").exists()
         if not zipfile.is_zipfile(path):
             return True
         with zipfile.ZipFile(path) as archive:
-            return f"{name}.npy" in archive.namelist()
+            return "y.npy" in archive.namelist()
 
-    def rows(self, folder: Path | None) -> Tensor:
-        """x alone, of a file whose labels nobody knows."""
+    def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
         arrays = _Arrays(path := _place(folder, self.path))
         if "x" not in arrays:
             raise CorruptData(path, f"it has no array 'x', only {', '.join(sorted(arrays)) or 'none'}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .csv_columns import read_columns
+from .csv_columns import NoColumn, read_columns
 from .files import CorruptData
 
 ARROW_LISTS = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a folder: several sets, or one
@@ -64,7 +64,7 @@ def _add(rows: TextRows, number: int, line: bytes, text: str, label: str | None)
         labels = [] if label is None else [content[label]]
     except (KeyError, TypeError, IndexError) as error:
         there = ", ".join(map(str, content)) if isinstance(content, dict) else "no fields"
-        raise ValueError(
+        raise (ValueError if rows.texts else NoColumn)(  # where the first line has one, it was left out here
             f"{rows.path}, line {number}: there is no field {error}, only {there}: name the fields with text= and "
             "label="
         ) from error
@@ -108,12 +108,8 @@ def _read_arrow(folder: Path, text: str, label: str | None) -> TextRows:
                 for name, values in columns.items():
                     if name not in table.column_names:
                         there = ", ".join(table.column_names)
-                        raise _NoColumn(
-                            f"{folder} has no column {name!r}, only {there}: name it with text= or label="
-                        )
+                        raise NoColumn(f"{folder} has no column {name!r}, only {there}: name it with text= or label=")
                     values.extend(table.column(name).to_pylist())
-    except _NoColumn as error:
-        raise ValueError(str(error)) from None
     except (OSError, KeyError, TypeError, pyarrow.ArrowException) as error:
         raise CorruptData(folder, f"it is no set that save_to_disk wrote ({error})") from error
     rows = TextRows(folder, columns[text], columns[label] if label else [], names=_class_names(folder, label))
@@ -121,10 +117,6 @@ def _read_arrow(folder: Path, text: str, label: str | None) -> TextRows:
         if not isinstance(found, str):
             raise ValueError(f"{rows.place(row)}: the column {text!r} holds {type(found).__name__}, not a text")
     return rows
-
-
-class _NoColumn(Exception):
-    """A column that was asked for is not there."""
 
 
 def _class_names(folder: Path, label: str | None) -> tuple[str, ...]:

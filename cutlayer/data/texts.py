@@ -10,6 +10,7 @@ from torch import Tensor
 from ..core.batch import NO_LABEL, PAD
 from ..core.seeds import derive
 from .base import About, Loaded, Samples, Source, carve, refuse_one_class
+from .csv_columns import NoColumn
 from .files import home, own_file
 from .text_files import TextRows, is_saved_set, read_saved_set, read_texts
 from .tokenizer import Tokenizer, built_from, read_tokenizer
@@ -110,7 +111,7 @@ class Texts(TextSource):
     `words` is a file: a list of words (one a line, [PAD] and [UNK] first) or a tokenizer.json. Without it, the
     commonest `vocabulary` words of the training texts are taken, small letters. Labels are numbers or short texts.
     With next_token=True there are none: each place learns which token comes next. `test` is a second file; without
-    it a tenth of every class is set aside.
+    it a tenth of every class is set aside. Texts without labels are for `cutlayer predict` alone.
     """
 
     about: ClassVar[About] = About(
@@ -128,7 +129,7 @@ class Texts(TextSource):
     limit: int | None = None
 
     def read(self, folder: Path | None) -> Loaded:
-        train, test = self._rows(folder)
+        train, test = self._rows(folder, None if self.next_token else self.label)
         y, names = (torch.zeros(0), ()) if self.next_token else numbered(train, test, self.label)
         both = train if test is None else replace(train, texts=train.texts + test.texts)
         if test is None:
@@ -143,8 +144,27 @@ class Texts(TextSource):
         samples = self.encoded(both, tokenizer, y, cut)
         return Loaded(samples[kept], samples[held], self.class_names(tokenizer, names), notes=self.notes(cut))
 
-    def _rows(self, folder: Path | None) -> tuple[TextRows, TextRows | None]:
-        label = None if self.next_token else self.label
+    def has_labels(self, folder: Path | None) -> bool:
+        try:
+            self._rows(folder, None if self.next_token else self.label)
+        except NoColumn:
+            return False
+        return True
+
+    def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
+        train, test = self._rows(folder, None)
+        rows, tokenizer = test or train, known.tokenizer
+        if self.words:
+            tokenizer = self.tokenizer(folder, [])
+        if tokenizer is None:
+            raise ValueError(
+                f"which words this network has learnt is not known: name their list in {self} with words="
+            )
+        if known.tokenizer is not None and tuple(tokenizer.words) != tuple(known.tokenizer.words):
+            raise ValueError(f"{self.words} has other words than this network has learnt: leave words= out")
+        return self.encoded(rows, tokenizer, torch.zeros(len(rows.texts), dtype=torch.int64), Cut()).x
+
+    def _rows(self, folder: Path | None, label: str | None) -> tuple[TextRows, TextRows | None]:
         for place in (Path(self.path).expanduser(), home(folder) / self.path):
             if place.is_dir() and is_saved_set(place):
                 return _train_and_test(place, read_saved_set(place, self.text, label))

@@ -6,11 +6,15 @@ import pytest
 import torch
 from sentences import sentences, write
 
+from cutlayer import Plan
 from cutlayer.core.batch import NO_LABEL, PAD
 from cutlayer.data import IMDB, Reviews, Texts
 from cutlayer.data.base import CorruptData, Loaded, Samples
 from cutlayer.data.check import check
 from cutlayer.data.tokenizer import WordTokenizer, built_from
+from cutlayer.engines.local import start
+from cutlayer.engines.predict import Inputs, predict
+from cutlayer.nets import TextEncoder
 
 
 @pytest.fixture
@@ -267,3 +271,55 @@ def test_what_is_wrong_with_a_file_of_the_archive_is_said_of_that_file(tmp_path,
         (tmp_path / "aclImdb" / place).write_bytes(content)
     with pytest.raises(ValueError, match=said):
         IMDB(length=4, vocabulary=9).load(tmp_path)
+
+
+# ------------------------------------------------------------------------- texts whose labels nobody knows
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write(folder / "a.jsonl")
+    data = Texts(str(folder / "a.jsonl"), length=8, vocabulary=40)
+    plan = Plan(net=TextEncoder(width=8, vocabulary=40), data=data, epochs=0, private_seed=1)
+    start.train(plan, folder / "run")
+    return folder / "run"
+
+
+NEW = [text for text, _ in sentences()[:9]]
+
+
+@pytest.mark.parametrize("name", ["new.jsonl", "new.csv"])
+def test_texts_without_labels_are_predicted_all_of_them_as_with_labels(classifier, tmp_path, name):
+    settings = {"length": 8, "vocabulary": 40}
+    lines = (
+        [json.dumps({"text": text}) for text in NEW]
+        if name == "new.jsonl"
+        else ["text", *(f'"{text}"' for text in NEW)]
+    )
+    (tmp_path / name).write_text("\n".join(lines))
+    write(tmp_path / "known.jsonl", sentences()[:9])
+    new, known = str(tmp_path / name), str(tmp_path / "known.jsonl")
+    found, same, beside = (
+        predict(classifier, Inputs(data))
+        for data in (Texts(new, **settings), Texts(known, test=known, **settings), Texts(known, test=new, **settings))
+    )
+    assert not found.known and same.known and len(found.found) == 9 and found.classes == same.classes
+    assert torch.equal(found.confidence, same.confidence) and torch.equal(beside.confidence, same.confidence)
+    with pytest.raises(ValueError, match=r"are 128, and this network has learnt from 8: .* the settings"):
+        predict(classifier, Inputs(Texts(new, vocabulary=40)))
+    with pytest.raises(ValueError, match=r"no (field|column) 'label'"):
+        Texts(new, **settings).load()
+
+
+def test_a_label_that_is_missing_in_one_line_is_no_file_without_labels(classifier, tmp_path):
+    lines = [{"text": "one", "label": "a"}, {"text": "two"}]
+    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(ValueError, match="line 2: there is no field 'label'"):
+        predict(classifier, Inputs(Texts(str(tmp_path / "new.jsonl"), length=8, vocabulary=40)))
+
+
+def test_texts_without_labels_by_other_words_are_refused(classifier, tmp_path):
+    (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nfilm\n")
+    (tmp_path / "new.jsonl").write_text(json.dumps({"text": "film"}))
+    data = Texts(str(tmp_path / "new.jsonl"), length=8, vocabulary=40, words=str(tmp_path / "words.txt"))
+    with pytest.raises(ValueError, match=r"words\.txt has other words than this network has learnt"):
+        predict(classifier, Inputs(data))

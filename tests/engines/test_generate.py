@@ -314,6 +314,12 @@ def test_any_temperature_draws(client, temperature):
     assert temperature > 1 or first == list(continued(client, [3, 7], LENGTH, Writing(1), 0))
 
 
+def test_texts_without_labels_are_no_language_models_to_predict(run, tmp_path):
+    (tmp_path / "new.jsonl").write_text('{"text": "the harbour is"}\n')
+    with pytest.raises(ValueError, match=r"the next tokens are the labels .* say next_token=True of texts"):
+        predictions(run[0], Inputs(data=Texts(str(tmp_path / "new.jsonl"), length=LENGTH, vocabulary=WORDS)))
+
+
 def test_guards_that_need_company_are_refused_and_no_option_is_named_that_there_is_not(run, tmp_path):
     start.train(replace(run[1], epochs=0, guard=KAnonymous(k=2)), tmp_path / "run")
     with pytest.raises(ValueError, match=r"needs 2 samples at a time, and one text is one: .* `cutlayer predict`$"):
