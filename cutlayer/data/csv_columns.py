@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .files import CorruptData
+from .files import CorruptData, in_utf8
 
 MISSING = ("", "?", "na", "n/a", "nan", "null")
 
@@ -90,15 +90,15 @@ class Columns:
 
 def read_columns(path: Path) -> Columns:
     """The table in `path`: a header, then rows of as many fields, separated by commas, semicolons or tabs."""
+    text = in_utf8(path, path.read_bytes())
     try:
-        text = path.read_bytes().decode("utf-8-sig")
         separator = max(",;\t", key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
         lines, rows = [], []
         for row in filter(None, reader):
             lines.append(reader.line_num)
             rows.append(row)
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise CorruptData(path, f"not a table of text ({error})") from error
     if len(rows) < 2:
         raise CorruptData(path, "it should have a header and at least one row")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .csv_columns import NoColumn, read_columns
-from .files import CorruptData
+from .files import CorruptData, in_utf8
 
 ARROW_LISTS = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a folder: several sets, or one
 
@@ -58,8 +58,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _add(rows: TextRows, number: int, line: bytes, text: str, label: str | None) -> None:
+    read = in_utf8(rows.path, line, number)
     try:
-        content = json.loads(line)
+        content = json.loads(read)
         found = content[text]
         labels = [] if label is None else [content[label]]
     except (KeyError, TypeError, IndexError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.batch import PAD
-from .files import CorruptData
+from .files import CorruptData, in_utf8
 
 UNKNOWN = PAD + 1  # of a list of words, which begins with these two; a tokenizer.json names another
 PAD_WORD, UNKNOWN_WORD = "[PAD]", "[UNK]"
@@ -90,8 +90,8 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, path: Path):
         library = _library()
+        content = in_utf8(path, path.read_bytes())
         try:
-            content = path.read_text(encoding="utf-8")
             self._inner: Any = library.Tokenizer.from_str(content)
         except Exception as error:  # the library raises nothing more precise
             raise CorruptData(path, f"it is no tokenizer.json ({error})") from error
@@ -124,10 +124,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """A tokenizer from a file: tokenizer.json, or words, one a line, [PAD] and [UNK] first."""
     if path.suffix == ".json":
         return LibraryTokenizer(path)
-    try:
-        words = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise CorruptData(path, f"not a list of words in UTF-8 ({error})") from error
+    words = in_utf8(path, path.read_bytes()).splitlines()
     if len(words) > MOST_WORDS:
         raise CorruptData(path, f"it has {len(words):,} words, more than {MOST_WORDS:,}")
     try:

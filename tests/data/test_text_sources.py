@@ -259,7 +259,7 @@ def test_the_folders_of_the_official_archive_are_read_and_data_check_knows_them(
     ("place", "content", "said"),
     [
         ("train/pos/0_9.txt", b" \n", r"0_9\.txt: the text ' \\n' has not a word: leave that row out"),
-        ("train/pos/0_9.txt", b"caf\xe9", r"0_9\.txt is not usable: it is no text in UTF-8"),
+        ("train/pos/0_9.txt", b"caf\xe9", r"0_9\.txt is not usable: line 1 is no text in UTF-8: save it"),
         ("test/neg/0_1.txt", None, r"test.neg is not usable: it holds no review"),
     ],
 )
@@ -271,6 +271,16 @@ def test_what_is_wrong_with_a_file_of_the_archive_is_said_of_that_file(tmp_path,
         (tmp_path / "aclImdb" / place).write_bytes(content)
     with pytest.raises(ValueError, match=said):
         IMDB(length=4, vocabulary=9).load(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_lines_of_json_that_are_not_utf_8_say_what_to_save_them_as(tmp_path, encoding):
+    lines = '{"text": "cafe", "label": 0}\n{"text": "café", "label": 1}\n'
+    (tmp_path / "a.jsonl").write_bytes(lines.encode(encoding))
+    with pytest.raises(CorruptData, match=r"a\.jsonl is not usable: line \d is no text in UTF-8: save it as UTF-8"):
+        Texts("a.jsonl").load(tmp_path)
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8-sig")
+    assert len(Texts("a.jsonl", length=3).load(tmp_path).train) == 1
 
 
 # ------------------------------------------------------------------------- texts whose labels nobody knows

@@ -56,6 +56,15 @@ def test_a_list_that_is_none_is_refused(tmp_path, lines, why):
         read_tokenizer(path)
 
 
+def test_a_list_that_is_not_utf_8_says_what_to_save_it_as(tmp_path):
+    path, words = tmp_path / "words.txt", "[PAD]\n[UNK]\ncafé\n"
+    path.write_bytes(words.encode("latin-1"))
+    with pytest.raises(CorruptData, match="line 3 is no text in UTF-8: save it as UTF-8"):
+        read_tokenizer(path)
+    path.write_text(words, encoding="utf-8-sig")
+    assert read_tokenizer(path).words[2] == "café", "the mark that some editors write is no part of a word"
+
+
 def tokenizer_json(path, words, unknown="[UNK]"):
     ids = {word: place for place, word in enumerate(words)}
     content = {
