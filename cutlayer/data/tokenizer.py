@@ -31,6 +31,10 @@ class Tokenizer(ABC):
     def encode(self, text: str, most: int | None = None) -> list[int]:
         """The ids of a text, as many as it has tokens; the first `most` at least, where no more are asked for."""
 
+    def behind(self, text: str) -> list[int]:
+        """The last of these ids that are no part of the text: signs that it has ended."""
+        return []
+
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """A text with these ids; padding is left out."""
@@ -111,8 +115,16 @@ class LibraryTokenizer(Tokenizer):
             )
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
+        return [one for one in self._encoded(text).ids if one != PAD]  # whoever writes [PAD] in a text writes nothing
+
+    def behind(self, text: str) -> list[int]:
+        found = self._encoded(text)
+        own = [place for place, added in enumerate(found.special_tokens_mask) if not added]
+        return list(found.ids[own[-1] + 1 if own else 0 :])
+
+    def _encoded(self, text: str) -> Any:
         try:
-            return list(self._inner.encode(text).ids)
+            return self._inner.encode(text)
         except Exception as error:  # the library raises nothing more precise
             raise CorruptData(self.path, f"it has no ids for the text {text[:40]!r} ({error})") from error
 

@@ -80,12 +80,14 @@ class Written:
     bytes_up: list[int]
     bytes_down: list[int]
     full: bool  # the text has reached the length that the network reads
+    ended: bool = False  # the network has written the sign that ends a text
 
     def summary(self) -> dict[str, Any]:
         return {
             "text": self.text,
             "tokens": self.new,
             "full": self.full,
+            "ended": self.ended,
             "tokens_per_second": self.new / max(sum(self.seconds), 1e-9),
             "bytes_up": sum(self.bytes_up) / max(1, self.new),
             "bytes_down": sum(self.bytes_down) / max(1, self.new),
@@ -109,7 +111,7 @@ def generate(
     if loaded.tokenizer is None or loaded.train.y.dim() < 2:
         raise ValueError(f"{folder} has not learnt which token comes next: train it on data with next_token=True")
     refuse_unfit_labels(plan, task, loaded.train.y)
-    ids = start_of(prompt, loaded.tokenizer, task.shape[0])
+    ids, ends = start_of(prompt, loaded.tokenizer, task.shape[0])
     before, seconds, up, down = len(ids), list[float](), list[int](), list[int]()
     there = None if over is None else network_there(plan, folder, ledger, task, over, device)
     with there or network_here(plan, folder, ledger, task, data_dir, device) as client:
@@ -124,18 +126,22 @@ def generate(
                 up.append(ledger.bytes[Kind.PREDICT.name, UP] - sum(up))
                 down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - sum(down))
                 began = time.perf_counter()
+                if token in ends:
+                    break
     text = loaded.tokenizer.decode(ids)
-    return Written(text, ids, len(ids) - before, seconds, up, down, full=len(ids) > task.shape[0])
+    new, ended = len(ids) - before, ids[-1] in ends
+    return Written(text, ids, new, seconds, up, down, full=len(ids) > task.shape[0] and not ended, ended=ended)
 
 
-def start_of(prompt: str, tokenizer: Tokenizer, length: int) -> list[int]:
-    """The ids of a prompt."""
-    ids = tokenizer.encode(prompt)
+def start_of(prompt: str, tokenizer: Tokenizer, length: int) -> tuple[list[int], list[int]]:
+    """The ids of a prompt, as of a text that has not ended, and those that would say that it has."""
+    ids, ends = tokenizer.encode(prompt), tokenizer.behind(prompt)
+    ids = ids[: len(ids) - len(ends)]
     if not ids:
         raise ValueError("the prompt has no word: give one to begin with")
     if len(ids) > length:
         raise ValueError(f"the prompt has {len(ids)} tokens and the network reads {length}: shorten it")
-    return ids
+    return ids, ends[:1]
 
 
 def continued(

@@ -109,6 +109,16 @@ def test_a_tokenizer_json_says_which_of_its_ids_is_the_unknown_word(tmp_path):
         assert read_tokenizer(path).unknown == unknown, model
 
 
+def test_padding_that_is_written_in_a_text_is_nothing(tmp_path):
+    """A network takes what lies behind padding for no part of the text."""
+    pytest.importorskip("tokenizers")
+    path = tokenizer_json(tmp_path / "tokenizer.json", WORDS)
+    added = {"id": 0, "content": "[PAD]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    content = json.loads(path.read_text()) | {"added_tokens": [added | {"special": True}]}
+    path.write_text(json.dumps(content))
+    assert read_tokenizer(path).encode("the [PAD] film") == [2, 3]
+
+
 def test_a_tokenizer_json_that_has_no_id_for_a_word_is_a_sentence(tmp_path):
     pytest.importorskip("tokenizers")
     path = tokenizer_json(tmp_path / "tokenizer.json", ["[PAD]", "the"])

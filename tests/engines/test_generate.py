@@ -18,7 +18,7 @@ from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.server import Server
 from cutlayer.data import Fashion, Texts
-from cutlayer.data.tokenizer import read_tokenizer
+from cutlayer.data.tokenizer import pieces, read_tokenizer
 from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, readable, remembering
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
@@ -306,6 +306,28 @@ def test_every_token_with_a_word_can_be_written_and_the_unknown_one_never(run, c
     drawn = [token for seed in range(3)
              for token in continued(client, [1, 2], LENGTH, Writing(99, 1e6, seed), 0, words=words)]  # fmt: skip
     assert set(drawn) == {1, 2}
+
+
+def test_a_text_goes_on_before_the_sign_that_ends_a_whole_one_and_stops_there(run, tmp_path):
+    """Tokenizers of encoders put signs around a text: a prompt is none that has ended."""
+    tokenizers = pytest.importorskip("tokenizers")
+    signs = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    words = sorted({piece for text, _ in sentences() for piece in pieces(text)})
+    ids = {word: place for place, word in enumerate([*signs, *words])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = tokenizers.normalizers.Lowercase(), tokenizers.pre_tokenizers.Whitespace()
+    made.add_special_tokens(signs)
+    around = [(sign, ids[sign]) for sign in signs[2:]]
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    made.save(str(tmp_path / "tokenizer.json"))
+    data = replace(run[1].data, words=str(tmp_path / "tokenizer.json"))
+    start.train(replace(run[1], data=data), tmp_path / "run")
+    found = generate(tmp_path / "run", "the harbour is", Writing(tokens=99))
+    assert found.text.startswith("the harbour is a "), "what comes in the grammar"
+    assert found.ids[0] == ids["[CLS]"] and found.ids.index(ids["[SEP]"]) == len(found.ids) - 1
+    assert found.ended and not found.full and found.new == len(found.ids) - 4 == len(found.seconds)
+    with pytest.raises(ValueError, match="the prompt has no word"):
+        generate(tmp_path / "run", " ")
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e300])
