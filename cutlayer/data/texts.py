@@ -1,6 +1,7 @@
 """Your own texts: sentences with labels, or without, as rows of token ids of one length."""
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from .tokenizer import Tokenizer, built_from, read_tokenizer
 
 MOST_CLASSES = 256
 MOST_LABEL = 64  # letters of a label; a longer one is a sentence
+HALF = re.compile("[\ud800-\udfff]")  # of a sign in two parts
 TEST_NAMES = ("test", "validation")  # of a saved set, the first that is there
 
 
@@ -56,6 +58,11 @@ class TextSource(Source):
         more = int(self.next_token)
         ids = torch.full((len(rows.texts), self.length + more), PAD, dtype=torch.int64)
         for row, text in enumerate(rows.texts):
+            if HALF.search(text):  # no file of words could hold it
+                raise ValueError(
+                    f"{rows.place(row)}: the text {text[:40]!r} has half of a sign, as of an emoji that was cut: "
+                    "mend it, or leave that row out"
+                )
             found = tokenizer.encode(text, self.length + more + 1)  # one too many says that it is cut
             if not text.strip() or len(found) < 1 + more:  # a tokenizer may put signs of its own around nothing
                 wanted = "two words, one to go by and one to learn" if more else "a word"
@@ -131,18 +138,17 @@ class Texts(TextSource):
     def read(self, folder: Path | None) -> Loaded:
         train, test = self._rows(folder, None if self.next_token else self.label)
         y, names = (torch.zeros(0), ()) if self.next_token else numbered(train, test, self.label)
-        both = train if test is None else replace(train, texts=train.texts + test.texts)
-        if test is None:
-            order = torch.zeros(len(train.texts), dtype=torch.int64) if self.next_token else y
-            kept, held = carve(order, derive(0, "texts", "test"))
-        else:
-            kept, held = (torch.arange(len(train.texts)), torch.arange(len(train.texts), len(both.texts)))
+        count = len(train.texts)
+        order = torch.zeros(count, dtype=torch.int64) if self.next_token else y[:count]
+        whole = torch.arange(count)
+        kept, held = carve(order, derive(0, "texts", "test")) if test is None else (whole, whole[:0])
         if not self.next_token:
             refuse_one_class(train.path, y[kept], f"the field {self.label!r}")
         tokenizer = self.tokenizer(folder, [train.texts[row] for row in kept.tolist()])
         cut = Cut()
-        samples = self.encoded(both, tokenizer, y, cut)
-        return Loaded(samples[kept], samples[held], self.class_names(tokenizer, names), notes=self.notes(cut))
+        pool = self.encoded(train, tokenizer, y[:count], cut)
+        rest = pool[held] if test is None else self.encoded(test, tokenizer, y[count:], cut)
+        return Loaded(pool[kept], rest, self.class_names(tokenizer, names), notes=self.notes(cut))
 
     def has_labels(self, folder: Path | None) -> bool:
         try:

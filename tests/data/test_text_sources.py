@@ -273,6 +273,44 @@ def test_what_is_wrong_with_a_file_of_the_archive_is_said_of_that_file(tmp_path,
         IMDB(length=4, vocabulary=9).load(tmp_path)
 
 
+def test_what_is_wrong_with_a_text_is_said_of_its_own_file_and_line(tmp_path):
+    told = [("one two", "a"), ("three four", "b")] * 2
+    write(tmp_path / "train.jsonl", told)
+    write(tmp_path / "test.jsonl", [*told, (" ", "a")])
+    with pytest.raises(ValueError, match=r"test\.jsonl, line 5: the text ' ' has not a word"):
+        Texts("train.jsonl", test="test.jsonl").load(tmp_path)
+    (tmp_path / "a.csv").write_text('text,label\n"a\n\nb",1\nc d,0\n\n<b>,1\ne f,0\n')
+    with pytest.raises(ValueError, match=r"a\.csv, line 7: the text '<b>' has not a word"):
+        Texts("a.csv").load(tmp_path)
+
+
+def test_half_an_emoji_is_told_with_its_line(tmp_path):
+    """JSON can hold it, no file of words can: a training ended in an error of Python's that named no file."""
+    write(tmp_path / "a.jsonl", [("one two", "a"), ("\U0001f600"[:1] + " two", "b"), ("cut \ud83d", "a")])
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 3: the text .* has half of a sign"):
+        Texts("a.jsonl").load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps([{"text": "a b", "label": 0}])),
+        ("a.json", json.dumps([{"text": "a b", "label": 0}], indent=1)),
+        ("a.jsonl", '"a b"\n'),
+    ],
+)
+def test_json_that_is_not_an_object_a_line_is_told_the_form(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorruptData, match=r"line 1 .*: write an object a line, as \{\"text\": "):
+        Texts(name).load(tmp_path)
+
+
+def test_a_table_that_is_packed_is_no_form_of_texts(tmp_path):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\na,1\nb,0\n"))
+    with pytest.raises(ValueError, match=r"a\.csv\.gz is none of the forms"):
+        Texts("a.csv.gz").load(tmp_path)
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
 def test_lines_of_json_that_are_not_utf_8_say_what_to_save_them_as(tmp_path, encoding):
     lines = '{"text": "cafe", "label": 0}\n{"text": "café", "label": 1}\n'
