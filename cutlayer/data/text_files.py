@@ -26,6 +26,11 @@ class TextRows:
     names: tuple[str, ...] = ()  # of the labels 0, 1, …, where the file has them
     files: list[Path] | None = None  # of each text, where each has one of its own
 
+    @property
+    def held_back(self) -> bool:
+        """Whether whoever has the labels keeps them: -1 of every row, as Hugging Face has it."""
+        return bool(self.names) and set(self.labels) == {-1}
+
     def place(self, row: int) -> str:
         if self.files is not None:
             return str(self.files[row])

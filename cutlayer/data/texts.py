@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from .tokenizer import Tokenizer, built_from, read_tokenizer
 MOST_CLASSES = 256
 MOST_LABEL = 64  # letters of a label; a longer one is a sentence
 HALF = re.compile("[\ud800-\udfff]")  # of a sign in two parts
-TEST_NAMES = ("test", "validation")  # of a saved set, the first that is there
+TEST_NAMES = ("test", "validation")  # of a saved set, the first that is there and has labels
 
 
 class TextSource(Source):
@@ -136,7 +136,7 @@ class Texts(TextSource):
     limit: int | None = None
 
     def read(self, folder: Path | None) -> Loaded:
-        train, test = self._rows(folder, None if self.next_token else self.label)
+        train, test, more = self._rows(folder, None if self.next_token else self.label)
         y, names = (torch.zeros(0), ()) if self.next_token else numbered(train, test, self.label)
         count = len(train.texts)
         order = torch.zeros(count, dtype=torch.int64) if self.next_token else y[:count]
@@ -148,17 +148,16 @@ class Texts(TextSource):
         cut = Cut()
         pool = self.encoded(train, tokenizer, y[:count], cut)
         rest = pool[held] if test is None else self.encoded(test, tokenizer, y[count:], cut)
-        return Loaded(pool[kept], rest, self.class_names(tokenizer, names), notes=self.notes(cut))
+        return Loaded(pool[kept], rest, self.class_names(tokenizer, names), notes=(*self.notes(cut), *more))
 
     def has_labels(self, folder: Path | None) -> bool:
         try:
-            self._rows(folder, None if self.next_token else self.label)
+            return not self._rows(folder, None if self.next_token else self.label).train.held_back
         except NoColumn:
             return False
-        return True
 
     def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
-        train, test = self._rows(folder, None)
+        train, test, _ = self._rows(folder, None)
         rows, tokenizer = test or train, known.tokenizer
         if self.words:
             tokenizer = self.tokenizer(folder, [])
@@ -170,22 +169,30 @@ class Texts(TextSource):
             raise ValueError(f"{self.words} has other words than this network has learnt: leave words= out")
         return self.encoded(rows, tokenizer, torch.zeros(len(rows.texts), dtype=torch.int64), Cut()).x
 
-    def _rows(self, folder: Path | None, label: str | None) -> tuple[TextRows, TextRows | None]:
+    def _rows(self, folder: Path | None, label: str | None) -> "_Read":
         for place in (Path(self.path).expanduser(), home(folder) / self.path):
             if place.is_dir() and is_saved_set(place):
                 return _train_and_test(place, read_saved_set(place, self.text, label))
         train = read_texts(own_file(folder, self.path), self.text, label)
-        return train, read_texts(own_file(folder, self.test), self.text, label) if self.test else None
+        return _Read(train, read_texts(own_file(folder, self.test), self.text, label) if self.test else None)
 
 
-def _train_and_test(path: Path, sets: dict[str, TextRows]) -> tuple[TextRows, TextRows | None]:
+class _Read(NamedTuple):
+    train: TextRows
+    test: TextRows | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _train_and_test(path: Path, sets: dict[str, TextRows]) -> _Read:
     if "" in sets:
-        return sets[""], None
+        return _Read(sets[""])
     if "train" not in sets:
         raise ValueError(
             f"{path} has the sets {', '.join(sets)}, and none of them is called train: save one as train"
         )
-    return sets["train"], next((sets[name] for name in TEST_NAMES if name in sets), None)
+    tests = [sets[name] for name in TEST_NAMES if name in sets]
+    notes = [f"{one.path} has -1 for every label, so it is not tested on" for one in tests if one.held_back]
+    return _Read(sets["train"], next((one for one in tests if not one.held_back), None), tuple(notes))
 
 
 def numbered(train: TextRows, test: TextRows | None, label: str) -> tuple[Tensor, tuple[str, ...]]:

@@ -199,6 +199,20 @@ def test_a_saved_set_reads_as_the_file_does(tmp_path):
     assert len(alone.train) == 18 and len(alone.test) == 2
 
 
+def test_a_test_set_whose_labels_are_held_back_is_not_tested_on(tmp_path, classifier):
+    """-1 of every row, as in the sets of GLUE: whoever has the labels keeps them."""
+    told = [(text, int(label == "good")) for text, label in sentences()[:20]]
+    for name, rows in (("train", told), ("validation", told[:4]), ("test", [(text, -1) for text, _ in told[:9]])):
+        save(tmp_path / "set" / name, rows, names=("bad", "good"))
+    for names in (["train", "validation", "test"], ["train", "test"]):
+        (tmp_path / "set" / "dataset_dict.json").write_text(json.dumps({"splits": names}))
+        loaded = Texts("set").load(tmp_path)
+        assert len(loaded.test) == (4 if "validation" in names else 2) and loaded.test.y.min() == 0
+        assert loaded.notes[-1] == f"{tmp_path / 'set' / 'test'} has -1 for every label, so it is not tested on"
+    data = Texts(str(tmp_path / "set" / "test"), length=8, vocabulary=40)
+    assert len(predict(classifier, Inputs(data)).found) == 9
+
+
 def test_a_damaged_saved_set_is_refused(tmp_path):
     save(tmp_path / "set", [("x", 0), ("y", 1)])
     with pytest.raises(ValueError, match=r"has no column 'review', only text, label"):
