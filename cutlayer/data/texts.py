@@ -172,6 +172,10 @@ class Texts(TextSource):
     def _rows(self, folder: Path | None, label: str | None) -> "_Read":
         for place in (Path(self.path).expanduser(), home(folder) / self.path):
             if place.is_dir() and is_saved_set(place):
+                if self.test:
+                    raise ValueError(
+                        f"{place} is a saved set, which has its own test set: leave test={self.test!r} out"
+                    )
                 return _train_and_test(place, read_saved_set(place, self.text, label))
         train = read_texts(own_file(folder, self.path), self.text, label)
         return _Read(train, read_texts(own_file(folder, self.test), self.text, label) if self.test else None)

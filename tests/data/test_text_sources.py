@@ -199,6 +199,13 @@ def test_a_saved_set_reads_as_the_file_does(tmp_path):
     assert len(alone.train) == 18 and len(alone.test) == 2
 
 
+def test_a_test_file_beside_a_saved_set_is_refused_and_not_ignored(tmp_path):
+    save(tmp_path / "set", [("one two", 0), ("two", 1)] * 4)
+    write(tmp_path / "b.jsonl")
+    with pytest.raises(ValueError, match=r"set is a saved set, .* leave test='b.jsonl' out"):
+        Texts("set", test="b.jsonl").load(tmp_path)
+
+
 def test_a_test_set_whose_labels_are_held_back_is_not_tested_on(tmp_path, classifier):
     """-1 of every row, as in the sets of GLUE: whoever has the labels keeps them."""
     told = [(text, int(label == "good")) for text, label in sentences()[:20]]
