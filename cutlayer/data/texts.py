@@ -151,8 +151,10 @@ class Texts(TextSource):
         return Loaded(pool[kept], rest, self.class_names(tokenizer, names), notes=(*self.notes(cut), *more))
 
     def has_labels(self, folder: Path | None) -> bool:
+        if self.next_token:
+            return True
         try:
-            return not self._rows(folder, None if self.next_token else self.label).train.held_back
+            return not self._rows(folder, self.label).train.held_back
         except NoColumn:
             return False
 

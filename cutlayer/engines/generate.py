@@ -21,6 +21,7 @@ from ..core.features import Features
 from ..core.message import Kind
 from ..core.seeds import derive, generator
 from ..core.split import Split
+from ..data.meaning import Meaning
 from ..data.tokenizer import Tokenizer
 from ..nets.text_blocks import Memory
 from ..nets.text_decoder import DecoderHead
@@ -30,7 +31,7 @@ from ..training.labels import refuse_unfit_labels
 from ..training.step import ClientNetwork
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, learnt_from, load_plan, with_words
+from .folder import known_scale, learnt_from, load_plan, refuse_other_meaning, with_words
 from .predict import Over, network_here, network_there, refuse_stream
 
 
@@ -106,7 +107,9 @@ def generate(
     """Go on with `prompt` by the network of a run that has learnt next tokens; `folder`, `over` as for `predict`."""
     plan, writing, ledger = load_plan(folder), writing or Writing(), Ledger()
     refuse_stream(plan, "one text is one", "take it for batches of texts alone, with `cutlayer predict`")
-    loaded = with_words(learnt_from(folder, plan), folder).load(data_dir, known_scale(folder))
+    data = with_words(learnt_from(folder, plan), folder)
+    loaded = data.load(data_dir, known_scale(folder))
+    refuse_other_meaning(folder, Meaning.of(loaded), repr(data))
     task = task_of(loaded.train, len(loaded.classes))
     if loaded.tokenizer is None or loaded.train.y.dim() < 2:
         raise ValueError(f"{folder} has not learnt which token comes next: train it on data with next_token=True")

@@ -330,6 +330,17 @@ def test_a_text_goes_on_before_the_sign_that_ends_a_whole_one_and_stops_there(ru
         generate(tmp_path / "run", " ")
 
 
+def test_words_that_were_changed_since_are_refused(run, tmp_path):
+    """The ids of a run would stand for other words, and what is written would look like text."""
+    (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nthe\nharbour\nis\na\n")
+    data = replace(run[1].data, words=str(tmp_path / "words.txt"))
+    start.train(replace(run[1], data=data, epochs=0), tmp_path / "run")
+    generate(tmp_path / "run", "the harbour", Writing(1))
+    (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nthe\nis\nharbour\na\n")
+    with pytest.raises(ValueError, match=r"is not what the run in .* has learnt from"):
+        generate(tmp_path / "run", "the harbour", Writing(1))
+
+
 @pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e300])
 def test_any_temperature_draws(client, temperature):
     first = list(continued(client, [3, 7], LENGTH, Writing(1, temperature), 0))
@@ -340,6 +351,8 @@ def test_texts_without_labels_are_no_language_models_to_predict(run, tmp_path):
     (tmp_path / "new.jsonl").write_text('{"text": "the harbour is"}\n')
     with pytest.raises(ValueError, match=r"the next tokens are the labels .* say next_token=True of texts"):
         predictions(run[0], Inputs(data=Texts(str(tmp_path / "new.jsonl"), length=LENGTH, vocabulary=WORDS)))
+    with pytest.raises(ValueError, match="there is no field 'said', only text: name the fields"):
+        predictions(run[0], Inputs(data=Texts(str(tmp_path / "new.jsonl"), text="said", next_token=True)))
 
 
 def test_guards_that_need_company_are_refused_and_no_option_is_named_that_there_is_not(run, tmp_path):
