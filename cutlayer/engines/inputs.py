@@ -1,6 +1,7 @@
 """What a prediction reads: the test samples of some data, or every row of data without labels."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -34,7 +35,7 @@ class Inputs:
         few = torch.arange(min(self.limit or len(samples), len(samples)))
         return loaded, samples[few] if self.limit else samples
 
-    @property
+    @cached_property  # the files are read for it
     def labelled(self) -> bool:
         """Whether somebody knows what is right."""
         return self.data is None or self.data.has_labels(self.data_dir)

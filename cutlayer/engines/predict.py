@@ -175,19 +175,19 @@ def predict(
     server that has the body. `given`: the plan, where a recipe's own network is in it. `link`: also say how long it
     would take over that."""
     plan, inputs = load_plan(folder, given), inputs or Inputs()
-    given_data = inputs.data is not None
-    if not inputs.labelled or not given_data:  # what the network knows is asked for
+    if inputs.data is not None:
+        inputs = replace(inputs, data=with_words(inputs.data, folder))
+    if not inputs.labelled or inputs.data is None:  # what the network knows is asked for
         plan = replace(plan, data=with_words(learnt_from(folder, plan), folder))
-    inputs = replace(inputs, data=with_words(inputs.data or plan.data, folder))
     loaded, samples = inputs.load(plan, known_scale(folder))
     names = loaded.classes
     if inputs.labelled:
-        refuse_other_meaning(folder, Meaning.of(loaded), repr(inputs.data))
+        refuse_other_meaning(folder, Meaning.of(loaded), repr(inputs.data or plan.data))
     else:
         refuse_other_meaning(folder, replace(Meaning.of(loaded), classes=()), repr(plan.data))
         if len(known := known_meaning(folder).classes) == len(names):
             names = known  # a site's own data may have others than the plan's
-    left = len(loaded.train) if given_data and inputs.labelled else 0
+    left = len(loaded.train) if inputs.data is not None and inputs.labelled else 0
     ledger, stream = Ledger(), inputs.stream
     task = task_of(loaded.train, len(loaded.classes))
     with (
