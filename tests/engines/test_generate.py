@@ -337,7 +337,7 @@ def test_words_that_were_changed_since_are_refused(run, tmp_path):
     start.train(replace(run[1], data=data, epochs=0), tmp_path / "run")
     generate(tmp_path / "run", "the harbour", Writing(1))
     (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nthe\nis\nharbour\na\n")
-    with pytest.raises(ValueError, match=r"is not what the run in .* has learnt from"):
+    with pytest.raises(ValueError, match=r"is not what the run in .* other words: name those with words="):
         generate(tmp_path / "run", "the harbour", Writing(1))
 
 
