@@ -90,16 +90,7 @@ class Columns:
 
 def read_columns(path: Path) -> Columns:
     """The table in `path`: a header, then rows of as many fields, separated by commas, semicolons or tabs."""
-    text = in_utf8(path, path.read_bytes())
-    try:
-        separator = max(",;\t", key=text.partition("\n")[0].count)
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-        lines, rows = [], []
-        for row in filter(None, reader):
-            lines.append(reader.line_num)
-            rows.append(row)
-    except csv.Error as error:
-        raise CorruptData(path, f"not a table of text ({error})") from error
+    lines, rows = _rows(path, in_utf8(path, path.read_bytes()))
     if len(rows) < 2:
         raise CorruptData(path, "it should have a header and at least one row")
     header = [name.strip() for name in rows[0]]
@@ -112,6 +103,29 @@ def read_columns(path: Path) -> Columns:
         if len(row) != len(header):
             raise CorruptData(path, f"row {number} has {len(row)} fields, the header {len(header)}")
     return Columns(path, {name: [row[at].strip() for row in rows[1:]] for at, name in enumerate(header)}, lines[1:])
+
+
+def _rows(path: Path, text: str) -> tuple[list[int], list[list[str]]]:
+    """The rows that are not empty, and the line in which each ends."""
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    lines, rows, done = list[int](), list[list[str]](), 0
+    usual = csv.field_size_limit(max(1, len(text)))  # a text may be a book
+    try:
+        for row in reader:
+            done = reader.line_num
+            if row:
+                lines.append(done)
+                rows.append(row)
+    except csv.Error as error:
+        raise CorruptData(
+            path,
+            f"the row that begins in line {done + 1} is none of a table ({error}): put a field that begins with a "
+            "quote into quotes, and write each quote inside it twice",
+        ) from error
+    finally:
+        csv.field_size_limit(usual)
+    return lines, rows
 
 
 def _number(text: str) -> float | None:
