@@ -111,8 +111,10 @@ def generate(
     loaded = data.load(data_dir, known_scale(folder))
     refuse_other_meaning(folder, Meaning.of(loaded), repr(data))
     task = task_of(loaded.train, len(loaded.classes))
-    if loaded.tokenizer is None or loaded.train.y.dim() < 2:
+    if not task.vocabulary or loaded.train.y.dim() < 2:
         raise ValueError(f"{folder} has not learnt which token comes next: train it on data with next_token=True")
+    if loaded.tokenizer is None:
+        raise ValueError(f"{folder} cannot write: the words of its token ids are not known: train it on Texts")
     refuse_unfit_labels(plan, task, loaded.train.y)
     ids, ends = start_of(prompt, loaded.tokenizer, task.shape[0])
     before, seconds, up, down = len(ids), list[float](), list[int](), list[int]()

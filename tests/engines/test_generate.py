@@ -5,6 +5,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from sentences import sentences, write
@@ -17,7 +18,7 @@ from cutlayer.core.batch import PAD, Batch, Task
 from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.server import Server
-from cutlayer.data import Fashion, Texts
+from cutlayer.data import Fashion, Npz, Texts
 from cutlayer.data.tokenizer import pieces, read_tokenizer
 from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, readable, remembering
 from cutlayer.engines.grpc.channel import Address
@@ -339,6 +340,14 @@ def test_words_that_were_changed_since_are_refused(run, tmp_path):
     (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nthe\nis\nharbour\na\n")
     with pytest.raises(ValueError, match=r"is not what the run in .* other words: name those with words="):
         generate(tmp_path / "run", "the harbour", Writing(1))
+
+
+def test_ids_of_which_nobody_knows_the_words_are_no_text_to_write(run, tmp_path):
+    np.savez(tmp_path / "ids.npz", x=[[2, 3, 4, 5]] * 9, y=[[3, 4, 5, 6]] * 9)
+    data = Npz(str(tmp_path / "ids.npz"), vocabulary=WORDS)
+    start.train(replace(run[1], data=data, epochs=0, val_share=0.0), tmp_path / "run")
+    with pytest.raises(ValueError, match="the words of its token ids are not known: train it on Texts"):
+        generate(tmp_path / "run", "the harbour")
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e300])
