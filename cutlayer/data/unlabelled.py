@@ -44,7 +44,9 @@ class Pictures(Source):
         return False
 
     def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
-        pool = self._pool(self.root(folder), least=1).listing
+        pool, left_out = self._pool(self.root(folder), least=1)
+        if left_out:
+            raise ValueError(f"every picture has its place: take out those that do not decode: {left_out[0]}")
         return decode(pool, pool[torch.arange(0)], self.size)[0].x
 
     def _pool(self, root: Path, least: int) -> Sound:

@@ -231,6 +231,9 @@ def test_pictures_without_classes_are_predicted_all_in_the_order_of_their_names(
     here, arrays = (predict(trained, Inputs(one)) for one in (Unlabelled(str(tmp_path)), Npz(f"{tmp_path}/new.npz")))
     assert torch.equal(here.found, arrays.found) and not here.known and len(here.found) == 3
     assert torch.equal(here.confidence, arrays.confidence)
+    (tmp_path / "b.png").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"take out those that do not decode: 1 of 3 pictures .*b\.png"):
+        predict(trained, Inputs(Unlabelled(str(tmp_path), skip_broken=True)))
 
 
 def test_a_part_that_would_train_is_said_of_every_source(command, trained, tmp_path):
