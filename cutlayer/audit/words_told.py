@@ -16,7 +16,6 @@ from ..training.plan.code import embeddings
 
 MOST = 20  # turns that are looked at, the first ones: later ones tell the same
 CLIENT = 0
-WORDS = max(PAD, UNKNOWN) + 1  # the first id that is a word
 
 
 class WordsTold:
@@ -24,6 +23,9 @@ class WordsTold:
 
     def __init__(self, run: LocalRun):
         self._run, self._turns, self._ask = run, list[dict[str, float]](), run.carrier.ask
+        tokenizer = run.parts.private.tokenizer
+        unknown = UNKNOWN if tokenizer is None else tokenizer.unknown
+        self._no_words = torch.tensor([PAD] if unknown is None else [PAD, unknown])
         self._tables = [f"net.{name}" for name in embeddings(run.plan.net, run.plan.protocol.crosses)]
         if run.task.vocabulary and run.plan.hands_on and self._tables:
             run.carrier.ask = self._listen  # type: ignore[method-assign]
@@ -39,8 +41,8 @@ class WordsTold:
             found = moved_rows(before, after, table)
             if found is None or before[table].shape[0] != self._run.task.vocabulary:
                 continue
-            found, truth = found[found >= WORDS].cpu(), self._words(order)
-            floor = told(commonest_words(self._run.parts.aux.x.long(), len(found), WORDS), truth)
+            found, truth = self._named(found.cpu()), self._words(order)
+            floor = told(commonest_words(self._run.parts.aux.x.long(), len(found), self._no_words), truth)
             there = {"words": float(len(truth)), "named": float(len(found)), **told(found, truth)}
             self._turns.append(there | {f"floor_{name}": value for name, value in floor.items()})
 
@@ -49,8 +51,10 @@ class WordsTold:
         epoch, first, last, _ = numbers(order, "turn", 4)
         party = self._run.clients[CLIENT]
         index = torch.cat(party.order(epoch)[first:last]) if first < last else torch.empty(0).long()
-        words = party.samples.x[index.to(party.samples.x.device)].long().unique().cpu()
-        return words[words >= WORDS]
+        return self._named(party.samples.x[index.to(party.samples.x.device)].long().unique().cpu())
+
+    def _named(self, ids: Tensor) -> Tensor:
+        return ids[~torch.isin(ids, self._no_words)]
 
     def facts(self) -> dict[str, Any] | None:
         """Means over turns; None: no table of words travelled."""

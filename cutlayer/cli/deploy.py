@@ -314,7 +314,7 @@ def predict(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Predict its test samples, or all rows of an Npz that has x and no y. Default: what it learnt from."
+            help="Predict its test samples, or all rows of data without labels. Default: what it learnt from."
         ),
     ] = None,
     limit: Annotated[int, typer.Option(help="Only so many samples; 0: all.")] = 0,
@@ -391,8 +391,11 @@ def predict(
         right = f"perplexity {told['perplexity']:.2f}, next-token {right}"
     say(f"{told['samples']} samples, {right}, {told['samples_per_second']:.0f} a second")
     each = "sample" if stream else "batch"
-    if left := inputs.left_for_training():
-        say(f"{left} samples of {data} would train, and were not predicted: a file without y is predicted whole")
+    if found.left:
+        say(
+            f"{found.left} samples of {data} would train, and were not predicted: a test set is predicted whole, and "
+            "so are data without labels"
+        )
     say(f"{_latency(told)} a {each}")
     say(f"bytes a sample: {told['bytes_up']:.0f} up, {told['bytes_down']:.0f} down")
     if imagined is not None:

@@ -51,6 +51,8 @@ def generate(
         f"{told['tokens']} tokens, {told['tokens_per_second']:.1f} a second; bytes a token: {told['bytes_up']:.0f} "
         f"up, {told['bytes_down']:.0f} down"
     )
+    if found.ended:
+        say("the network ended the text")
     if found.full:
         say("the text is as long as the network reads: no more can be written")
 

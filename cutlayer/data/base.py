@@ -61,6 +61,14 @@ class Source(Spec, ABC):
     def read(self, folder: Path | None) -> Loaded:
         """The whole set from its files; see `find` for what `folder` means."""
 
+    def has_labels(self, folder: Path | None) -> bool:
+        """Whether somebody knows what is right. Where not, nothing is learnt: `predict` takes every row."""
+        return True
+
+    def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
+        """x of every row in the order of the files, as measured; `known` is what the network has learnt from."""
+        raise NotImplementedError
+
     def load(self, folder: Path | None = None, scale: Scale | None = None) -> Loaded:
         """The set, on the `scale` of a run that learnt from others; see `on_scale`."""
         loaded = on_scale(self.read(folder), scale)

@@ -9,9 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .files import CorruptData
+from .files import CorruptData, in_utf8
 
 MISSING = ("", "?", "na", "n/a", "nan", "null")
+
+
+class NoColumn(ValueError):
+    """A column or field that was asked for is not there."""
 
 
 class Columns:
@@ -28,7 +32,7 @@ class Columns:
         """The texts of a column, none of them missing."""
         if name not in self.columns:
             near = difflib.get_close_matches(name, self.columns, n=1)
-            raise ValueError(
+            raise NoColumn(
                 f"{self.path} has no column {name!r}{f', did you mean {near[0]!r}?' if near else ';'} "
                 f"it has {', '.join(self.columns)}"
             )
@@ -86,16 +90,7 @@ class Columns:
 
 def read_columns(path: Path) -> Columns:
     """The table in `path`: a header, then rows of as many fields, separated by commas, semicolons or tabs."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        separator = max(",;\t", key=text.partition("\n")[0].count)
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-        lines, rows = [], []
-        for row in filter(None, reader):
-            lines.append(reader.line_num)
-            rows.append(row)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise CorruptData(path, f"not a table of text ({error})") from error
+    lines, rows = _rows(path, in_utf8(path, path.read_bytes()))
     if len(rows) < 2:
         raise CorruptData(path, "it should have a header and at least one row")
     header = [name.strip() for name in rows[0]]
@@ -108,6 +103,29 @@ def read_columns(path: Path) -> Columns:
         if len(row) != len(header):
             raise CorruptData(path, f"row {number} has {len(row)} fields, the header {len(header)}")
     return Columns(path, {name: [row[at].strip() for row in rows[1:]] for at, name in enumerate(header)}, lines[1:])
+
+
+def _rows(path: Path, text: str) -> tuple[list[int], list[list[str]]]:
+    """The rows that are not empty, and the line in which each ends."""
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    lines, rows, done = list[int](), list[list[str]](), 0
+    usual = csv.field_size_limit(max(1, len(text)))  # a text may be a book
+    try:
+        for row in reader:
+            done = reader.line_num
+            if row:
+                lines.append(done)
+                rows.append(row)
+    except csv.Error as error:
+        raise CorruptData(
+            path,
+            f"the row that begins in line {done + 1} is none of a table ({error}): put a field that begins with a "
+            "quote into quotes, and write each quote inside it twice",
+        ) from error
+    finally:
+        csv.field_size_limit(usual)
+    return lines, rows
 
 
 def _number(text: str) -> float | None:

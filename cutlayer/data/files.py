@@ -23,6 +23,15 @@ class CorruptData(ValueError):
         return type(self), (self.path, self.problem)  # it may be found in a process that decodes
 
 
+def in_utf8(path: Path, content: bytes, first: int = 1) -> str:
+    """The text of a file, or of a part from the line `first` on, without the mark that some editors begin it with."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = first + content.count(b"\n", 0, error.start)
+        raise CorruptData(path, f"line {line} is no text in UTF-8: save it as UTF-8") from error
+
+
 def home(folder: Path | None) -> Path:
     """The data folder: `folder`, else $CUTLAYER_DATA, else ./data."""
     return Path(folder or os.environ.get("CUTLAYER_DATA") or "data")

@@ -70,7 +70,7 @@ def by_folder(root: Path, classes: Sequence[str] | None = None) -> tuple[Listing
     if not found:
         raise ValueError(
             f"{root} has no folders: put the pictures of each class in one of their own, e.g. cat/1.png; an "
-            f"attacker's need no classes: Unlabelled({str(root)!r})"
+            f"attacker's need no classes: Unlabelled({str(root)!r}), nor do those that `cutlayer predict` takes"
         )
     classes = tuple(found) if classes is None else tuple(classes)
     if unknown := sorted(set(found) - set(classes)):

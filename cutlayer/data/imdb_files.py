@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 from .base import CorruptData, find
-from .files import home
+from .files import home, in_utf8
 from .text_files import TextRows
 
 LICENCE = "none stated (Maas et al., 2011); the texts belong to their writers"
@@ -40,10 +40,7 @@ def _read_folders(path: Path) -> TextRows:
         if not found:
             raise CorruptData(path / kind, "it holds no review (a file NUMBER_STARS.txt each)")
         for file in found:
-            try:
-                rows.texts.append(file.read_text("utf-8"))
-            except UnicodeDecodeError as error:
-                raise CorruptData(file, f"it is no text in UTF-8 ({error})") from error
+            rows.texts.append(in_utf8(file, file.read_bytes()))
         rows.labels.extend([label] * len(found))
         rows.files.extend(found)
     return rows

@@ -35,6 +35,8 @@ class Meaning:
 
     def difference(self, other: "Meaning") -> str:
         """In what this is not the `other` one, in words; empty where they agree as far as both say something."""
+        if self.words and other.words and self.words != other.words:  # of next tokens they are the classes, too
+            return "its token ids stand for other words: name those with words="
         if self.classes and other.classes and self.classes != other.classes:
             return f"its classes are {_shown(self.classes)}, not {_shown(other.classes)}"
         if self.columns and other.columns and self.columns != other.columns:
@@ -44,8 +46,6 @@ class Meaning:
             pairs = zip(self.columns, other.columns, strict=True)
             (name, values), (_, wanted) = next(pair for pair in pairs if pair[0] != pair[1])
             return f"its column {name!r} has {_shown(values or ['numbers'])}, not {_shown(wanted or ['numbers'])}"
-        if self.words and other.words and self.words != other.words:
-            return "its token ids stand for other words"
         return ""
 
     def codes(self, key: bytes) -> dict[str, str]:

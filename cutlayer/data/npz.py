@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.batch import NO_LABEL
+from ..core.batch import NO_LABEL, PAD
 from ..core.seeds import derive
 from .base import About, CorruptData, Loaded, Samples, Source, carve, refuse_one_class
 from .files import home, own_file
@@ -31,7 +31,7 @@ class Npz(Source):
     x is (N, H, W), (N, H, W, C), (N, C, H, W) or (N, features), in bytes or in floats from 0 to 1; with
     signals=True it is (N, channels, length), any floats, and with vocabulary=V (N, length), token ids below V.
     Features and signals far from 0 to 1 are standardised by the training rows. y is (N,), or (N, H, W) where every
-    pixel has a class.
+    pixel has a class, or (N, length) of next tokens, of which padding (id 0) is learnt nowhere.
     `s_NAME` is a sensitive attribute, `identity` says whom a row belongs to; the rows of x_test have theirs in
     `s_NAME_test` and `identity_test`. Without x_test a tenth of every class is set aside. An array `classes`
     of strings names the labels. Pixels with the label `ignore` are neither learnt nor judged.
@@ -69,10 +69,15 @@ class Npz(Source):
         test = train
         if "x_test" in arrays:
             test = replace(_samples(arrays, "_test", reader, self.ignore), vocabulary=self.vocabulary)
+        if self.vocabulary:
+            train, test = _next_tokens(train), _next_tokens(test)
         if not isinstance(train.y, Rows):
             refuse_one_class(path, train.y, "y")
         # Checked before a test set is carved out, so that a complaint counts rows as the file does.
-        classes = _classes(path, arrays, torch.cat([present(train.y), present(test.y)]))
+        if self.vocabulary and train.y.dim() == 2 and "classes" not in arrays:
+            classes = tuple(map(str, range(self.vocabulary)))
+        else:
+            classes = _classes(path, arrays, torch.cat([present(train.y), present(test.y)]))
         loaded = Loaded(train, test, classes)
         if "x_test" in arrays:
             return loaded
@@ -83,18 +88,17 @@ class Npz(Source):
     def _reader(self) -> Reader:
         return _signals if self.signals else _tokens if self.vocabulary else _images
 
-    def has(self, name: str, folder: Path | None) -> bool:
-        """Whether there is an array of this name. A file that is no archive is complained of when it is read."""
+    def has_labels(self, folder: Path | None) -> bool:
+        """Whether there is an array y. A file that is no archive is complained of when it is read."""
         path = _place(folder, self.path)
         if path.is_dir():
-            return (path / f"{name}.npy").exists()
+            return (path / "y.npy").exists()
         if not zipfile.is_zipfile(path):
             return True
         with zipfile.ZipFile(path) as archive:
-            return f"{name}.npy" in archive.namelist()
+            return "y.npy" in archive.namelist()
 
-    def rows(self, folder: Path | None) -> Tensor:
-        """x alone, of a file whose labels nobody knows."""
+    def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
         arrays = _Arrays(path := _place(folder, self.path))
         if "x" not in arrays:
             raise CorruptData(path, f"it has no array 'x', only {', '.join(sorted(arrays)) or 'none'}")
@@ -232,6 +236,12 @@ def _labels(path: Path, values: np.ndarray, name: str, ignore: int | None) -> Te
     if y.dim() != 3:
         raise ValueError(f"ignore={ignore} is a label of pixels, and {name} of {path} has one a sample: leave it out")
     return y.masked_fill(y == ignore, NO_LABEL)
+
+
+def _next_tokens(samples: Samples) -> Samples:
+    """The same, where labels are the next token of each place: padding is none."""
+    y = samples.y
+    return samples if y.dim() != 2 else replace(samples, y=y.masked_fill(y == PAD, NO_LABEL))
 
 
 def _numbers(path: Path, name: str, values: np.ndarray) -> Tensor:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .csv_columns import Columns
-from .files import CorruptData
+from .files import CorruptData, in_utf8
 
 NAME = "image_id"  # what the column of file names is called, which the lists leave out
 
@@ -30,10 +30,7 @@ def has_count(path: Path) -> bool:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    try:
-        return [line.split() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise CorruptData(path, f"not a list of text ({error})") from error
+    return [line.split() for line in in_utf8(path, path.read_bytes()).splitlines() if line.strip()]
 
 
 def _columns(path: Path, names: list[str], rows: list[list[str]], first: int, count: int | None = None) -> Columns:

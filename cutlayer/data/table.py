@@ -24,7 +24,8 @@ class Table(Source):
 
     Columns of numbers are standardised by the training part, columns of text become one 0/1 feature a value. The
     target and the `attributes` (columns that must not leak) are not among the features. Labels that are texts are
-    numbered in the order of the alphabet. A tenth of every class is set aside for testing.
+    numbered in the order of the alphabet. A tenth of every class is set aside for testing. A table without its target
+    is for `cutlayer predict` alone.
     """
 
     about: ClassVar[About] = About(
@@ -54,6 +55,39 @@ class Table(Source):
         refuse_one_class(table.path, y, f"the column {self.target!r}")
         pool = Samples(torch.cat(parts, 1), y, s, columns=columns)
         return Loaded(pool[kept], pool[held], classes, _scale(columns))
+
+    def has_labels(self, folder: Path | None) -> bool:
+        return self.target in read_columns(own_file(folder, self.path)).names
+
+    def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
+        table, learnt = read_columns(own_file(folder, self.path)), known.train.columns
+        if not learnt:
+            raise ValueError(
+                f"this network has learnt from no table with named columns, so {self} has no place in it"
+            )
+        if other := set(table.names) - {one.name for one in learnt} - set(self.attributes):
+            raise ValueError(
+                f"{table.path} has the column {min(other)!r}, which was not learnt from: take it out, or name it as "
+                f"the target where it is that, in place of {self.target!r}"
+            )
+        return torch.cat([_as_learnt(table, column) for column in learnt], 1)
+
+
+def _as_learnt(table: Columns, column: Column) -> Tensor:
+    """The features of a column of which it is known what they are; numbers as they were measured."""
+    if not column.values:
+        numbers = table.numbers(column.name)
+        if numbers is None:
+            raise ValueError(f"the column {column.name!r} of {table.path} holds texts, and numbers were learnt from")
+        return numbers[:, None]
+    told = table.column(column.name)
+    if unknown := sorted(set(told) - set(column.values)):
+        raise ValueError(
+            f"the column {column.name!r} of {table.path} has the value {unknown[0]!r}, which was not learnt: there "
+            f"are {', '.join(column.values)}"
+        )
+    codes = torch.tensor([column.values.index(text) for text in told])
+    return torch.nn.functional.one_hot(codes, len(column.values)).double()
 
 
 def _described(table: Columns, names: list[str], train: Tensor) -> tuple[tuple[Column, ...], list[Tensor]]:

@@ -3,14 +3,15 @@
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .csv_columns import read_columns
-from .files import CorruptData
+from .csv_columns import NoColumn, read_columns
+from .files import CorruptData, in_utf8
 
+FORM = 'write an object a line, as {"text": "…", "label": "…"}'
 ARROW_LISTS = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a folder: several sets, or one
 
 
@@ -21,21 +22,27 @@ class TextRows:
     path: Path
     texts: list[str]
     labels: list[Any]  # empty where none were asked for
-    first: int = 1  # number of the first row in the file
+    lines: Sequence[int] | None = None  # where each row ends in the file, where not each line is one
     names: tuple[str, ...] = ()  # of the labels 0, 1, …, where the file has them
     files: list[Path] | None = None  # of each text, where each has one of its own
 
+    @property
+    def held_back(self) -> bool:
+        """Whether whoever has the labels keeps them: -1 of every row, as Hugging Face has it."""
+        return bool(self.names) and set(self.labels) == {-1}
+
     def place(self, row: int) -> str:
-        return f"{self.path}, line {row + self.first}" if self.files is None else str(self.files[row])
+        if self.files is not None:
+            return str(self.files[row])
+        return f"{self.path}, line {row + 1 if self.lines is None else self.lines[row]}"
 
 
 def read_texts(path: Path, text: str, label: str | None) -> TextRows:
     """The fields `text` and `label` of every row; None: labels are not asked for."""
-    names = path.name.removesuffix(".gz").rpartition(".")[2].lower()
-    if names in ("csv", "tsv"):
+    if path.suffix.lower() in (".csv", ".tsv"):
         table = read_columns(path)
-        return TextRows(path, table.column(text), [] if label is None else table.column(label), first=table.lines[0])
-    if names not in ("jsonl", "json", "ndjson"):
+        return TextRows(path, table.column(text), [] if label is None else table.column(label), table.lines)
+    if path.name.removesuffix(".gz").rpartition(".")[2].lower() not in ("jsonl", "json", "ndjson"):
         raise ValueError(
             f"{path} is none of the forms that texts are read from: .jsonl, .jsonl.gz, .csv, .tsv, or a folder that "
             "Hugging Face's save_to_disk wrote"
@@ -58,18 +65,21 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _add(rows: TextRows, number: int, line: bytes, text: str, label: str | None) -> None:
+    read = in_utf8(rows.path, line, number)
     try:
-        content = json.loads(line)
+        content = json.loads(read)
+    except (ValueError, RecursionError) as error:
+        raise CorruptData(rows.path, f"line {number} is no JSON by itself ({error}): {FORM}") from error
+    if not isinstance(content, dict):
+        raise CorruptData(rows.path, f"line {number} has no fields with names: {FORM}")
+    try:
         found = content[text]
         labels = [] if label is None else [content[label]]
-    except (KeyError, TypeError, IndexError) as error:
-        there = ", ".join(map(str, content)) if isinstance(content, dict) else "no fields"
-        raise ValueError(
-            f"{rows.path}, line {number}: there is no field {error}, only {there}: name the fields with text= and "
-            "label="
+    except KeyError as error:
+        raise (ValueError if rows.texts else NoColumn)(  # where the first line has one, it was left out here
+            f"{rows.path}, line {number}: there is no field {error}, only {', '.join(content)}: name the fields with "
+            "text= and label="
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptData(rows.path, f"line {number} is no JSON ({error})") from error
     if not isinstance(found, str):
         raise ValueError(f"{rows.path}, line {number}: the field {text!r} holds {type(found).__name__}, not a text")
     rows.texts.append(found)
@@ -108,12 +118,8 @@ def _read_arrow(folder: Path, text: str, label: str | None) -> TextRows:
                 for name, values in columns.items():
                     if name not in table.column_names:
                         there = ", ".join(table.column_names)
-                        raise _NoColumn(
-                            f"{folder} has no column {name!r}, only {there}: name it with text= or label="
-                        )
+                        raise NoColumn(f"{folder} has no column {name!r}, only {there}: name it with text= or label=")
                     values.extend(table.column(name).to_pylist())
-    except _NoColumn as error:
-        raise ValueError(str(error)) from None
     except (OSError, KeyError, TypeError, pyarrow.ArrowException) as error:
         raise CorruptData(folder, f"it is no set that save_to_disk wrote ({error})") from error
     rows = TextRows(folder, columns[text], columns[label] if label else [], names=_class_names(folder, label))
@@ -121,10 +127,6 @@ def _read_arrow(folder: Path, text: str, label: str | None) -> TextRows:
         if not isinstance(found, str):
             raise ValueError(f"{rows.place(row)}: the column {text!r} holds {type(found).__name__}, not a text")
     return rows
-
-
-class _NoColumn(Exception):
-    """A column that was asked for is not there."""
 
 
 def _class_names(folder: Path, label: str | None) -> tuple[str, ...]:

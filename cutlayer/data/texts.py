@@ -1,8 +1,9 @@
 """Your own texts: sentences with labels, or without, as rows of token ids of one length."""
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,13 +11,15 @@ from torch import Tensor
 from ..core.batch import NO_LABEL, PAD
 from ..core.seeds import derive
 from .base import About, Loaded, Samples, Source, carve, refuse_one_class
+from .csv_columns import NoColumn
 from .files import home, own_file
 from .text_files import TextRows, is_saved_set, read_saved_set, read_texts
-from .tokenizer import UNKNOWN, Tokenizer, built_from, read_tokenizer
+from .tokenizer import Tokenizer, built_from, read_tokenizer
 
 MOST_CLASSES = 256
 MOST_LABEL = 64  # letters of a label; a longer one is a sentence
-TEST_NAMES = ("test", "validation")  # of a saved set, the first that is there
+HALF = re.compile("[\ud800-\udfff]")  # of a sign in two parts
+TEST_NAMES = ("test", "validation")  # of a saved set, the first that is there and has labels
 
 
 class TextSource(Source):
@@ -55,11 +58,16 @@ class TextSource(Source):
         more = int(self.next_token)
         ids = torch.full((len(rows.texts), self.length + more), PAD, dtype=torch.int64)
         for row, text in enumerate(rows.texts):
+            if HALF.search(text):  # no file of words could hold it
+                raise ValueError(
+                    f"{rows.place(row)}: the text {text[:40]!r} has half of a sign, as of an emoji that was cut: "
+                    "mend it, or leave that row out"
+                )
             found = tokenizer.encode(text, self.length + more + 1)  # one too many says that it is cut
             if not text.strip() or len(found) < 1 + more:  # a tokenizer may put signs of its own around nothing
                 wanted = "two words, one to go by and one to learn" if more else "a word"
                 raise ValueError(f"{rows.place(row)}: the text {text[:40]!r} has not {wanted}: leave that row out")
-            cut.note(found, self.length + more)
+            cut.note(found, self.length + more, tokenizer.unknown)
             kept = found[: self.length + more]
             ids[row, : len(kept)] = torch.tensor(kept)
         x = ids[:, : self.length].contiguous()
@@ -92,12 +100,12 @@ class Cut:
     tokens: int = 0
     unknown: int = 0
 
-    def note(self, ids: list[int], most: int) -> None:
+    def note(self, ids: list[int], most: int, unknown: int | None) -> None:
         self.texts += 1
         self.longer += len(ids) > most
         kept = ids[:most]
         self.tokens += len(kept)
-        self.unknown += kept.count(UNKNOWN)
+        self.unknown += sum(one == unknown for one in kept)
 
     def padding(self, length: int) -> float:
         return max(0.0, 1 - self.tokens / (self.texts * length))
@@ -110,7 +118,7 @@ class Texts(TextSource):
     `words` is a file: a list of words (one a line, [PAD] and [UNK] first) or a tokenizer.json. Without it, the
     commonest `vocabulary` words of the training texts are taken, small letters. Labels are numbers or short texts.
     With next_token=True there are none: each place learns which token comes next. `test` is a second file; without
-    it a tenth of every class is set aside.
+    it a tenth of every class is set aside. Texts without labels are for `cutlayer predict` alone.
     """
 
     about: ClassVar[About] = About(
@@ -128,38 +136,69 @@ class Texts(TextSource):
     limit: int | None = None
 
     def read(self, folder: Path | None) -> Loaded:
-        train, test = self._rows(folder)
+        train, test, more = self._rows(folder, None if self.next_token else self.label)
         y, names = (torch.zeros(0), ()) if self.next_token else numbered(train, test, self.label)
-        both = train if test is None else replace(train, texts=train.texts + test.texts)
-        if test is None:
-            order = torch.zeros(len(train.texts), dtype=torch.int64) if self.next_token else y
-            kept, held = carve(order, derive(0, "texts", "test"))
-        else:
-            kept, held = (torch.arange(len(train.texts)), torch.arange(len(train.texts), len(both.texts)))
+        count = len(train.texts)
+        order = torch.zeros(count, dtype=torch.int64) if self.next_token else y[:count]
+        whole = torch.arange(count)
+        kept, held = carve(order, derive(0, "texts", "test")) if test is None else (whole, whole[:0])
         if not self.next_token:
             refuse_one_class(train.path, y[kept], f"the field {self.label!r}")
         tokenizer = self.tokenizer(folder, [train.texts[row] for row in kept.tolist()])
         cut = Cut()
-        samples = self.encoded(both, tokenizer, y, cut)
-        return Loaded(samples[kept], samples[held], self.class_names(tokenizer, names), notes=self.notes(cut))
+        pool = self.encoded(train, tokenizer, y[:count], cut)
+        rest = pool[held] if test is None else self.encoded(test, tokenizer, y[count:], cut)
+        return Loaded(pool[kept], rest, self.class_names(tokenizer, names), notes=(*self.notes(cut), *more))
 
-    def _rows(self, folder: Path | None) -> tuple[TextRows, TextRows | None]:
-        label = None if self.next_token else self.label
+    def has_labels(self, folder: Path | None) -> bool:
+        if self.next_token:
+            return True
+        try:
+            return not self._rows(folder, self.label).train.held_back
+        except NoColumn:
+            return False
+
+    def unlabelled_rows(self, folder: Path | None, known: Loaded) -> Tensor:
+        train, test, _ = self._rows(folder, None)
+        rows, tokenizer = test or train, known.tokenizer
+        if self.words:
+            tokenizer = self.tokenizer(folder, [])
+        if tokenizer is None:
+            raise ValueError(
+                f"which words this network has learnt is not known: name their list in {self} with words="
+            )
+        if known.tokenizer is not None and tuple(tokenizer.words) != tuple(known.tokenizer.words):
+            raise ValueError(f"{self.words} has other words than this network has learnt: leave words= out")
+        return self.encoded(rows, tokenizer, torch.zeros(len(rows.texts), dtype=torch.int64), Cut()).x
+
+    def _rows(self, folder: Path | None, label: str | None) -> "_Read":
         for place in (Path(self.path).expanduser(), home(folder) / self.path):
             if place.is_dir() and is_saved_set(place):
+                if self.test:
+                    raise ValueError(
+                        f"{place} is a saved set, which has its own test set: leave test={self.test!r} out"
+                    )
                 return _train_and_test(place, read_saved_set(place, self.text, label))
         train = read_texts(own_file(folder, self.path), self.text, label)
-        return train, read_texts(own_file(folder, self.test), self.text, label) if self.test else None
+        return _Read(train, read_texts(own_file(folder, self.test), self.text, label) if self.test else None)
 
 
-def _train_and_test(path: Path, sets: dict[str, TextRows]) -> tuple[TextRows, TextRows | None]:
+class _Read(NamedTuple):
+    train: TextRows
+    test: TextRows | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _train_and_test(path: Path, sets: dict[str, TextRows]) -> _Read:
     if "" in sets:
-        return sets[""], None
+        return _Read(sets[""])
     if "train" not in sets:
         raise ValueError(
             f"{path} has the sets {', '.join(sets)}, and none of them is called train: save one as train"
         )
-    return sets["train"], next((sets[name] for name in TEST_NAMES if name in sets), None)
+    tests = [sets[name] for name in TEST_NAMES if name in sets]
+    notes = [f"{one.path} has -1 for every label, so it is not tested on" for one in tests if one.held_back]
+    return _Read(sets["train"], next((one for one in tests if not one.held_back), None), tuple(notes))
 
 
 def numbered(train: TextRows, test: TextRows | None, label: str) -> tuple[Tensor, tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Texts as token ids and back: words of a list, or a tokenizer.json of the library tokenizers."""
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -9,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.batch import PAD
-from .files import CorruptData
+from .files import CorruptData, in_utf8
 
-UNKNOWN = PAD + 1  # every list of words begins with these two
+UNKNOWN = PAD + 1  # of a list of words, which begins with these two; a tokenizer.json names another
 PAD_WORD, UNKNOWN_WORD = "[PAD]", "[UNK]"
 MARKUP = re.compile(r"<[^<>]{1,20}>")
 # Words with an apostrophe inside, numbers, and every other sign by itself.
@@ -21,13 +22,18 @@ MOST_WORDS = 1 << 18
 
 
 class Tokenizer(ABC):
-    """`words` has the text of every id. Id 0 is padding."""
+    """`words` has the text of every id. Id 0 is padding, `unknown` every word without an id of its own."""
 
     words: Sequence[str]
+    unknown: int | None = UNKNOWN  # None: there is none, for every text can be written
 
     @abstractmethod
     def encode(self, text: str, most: int | None = None) -> list[int]:
         """The ids of a text, as many as it has tokens; the first `most` at least, where no more are asked for."""
+
+    def behind(self, text: str) -> list[int]:
+        """The last of these ids that are no part of the text: signs that it has ended."""
+        return []
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -88,22 +94,39 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, path: Path):
         library = _library()
+        content = in_utf8(path, path.read_bytes())
         try:
-            self._inner: Any = library.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            self._inner: Any = library.Tokenizer.from_str(content)
         except Exception as error:  # the library raises nothing more precise
             raise CorruptData(path, f"it is no tokenizer.json ({error})") from error
         self._inner.no_truncation()
         self._inner.no_padding()
+        self.path = path
+        model = json.loads(content)["model"]  # some kinds name the unknown word, one its id
+        named = model.get("unk_token")
+        self.unknown = model.get("unk_id") if named is None else self._inner.token_to_id(named)
         size = self._inner.get_vocab_size(with_added_tokens=True)
         self.words = tuple(self._inner.id_to_token(place) or "" for place in range(size))
-        if "pad" not in self.words[PAD].lower():
+        first = repr(self.words[PAD]) if self.words else "no id"
+        if "pad" not in first.lower():
             raise ValueError(
-                f"{path} has {self.words[PAD]!r} at id {PAD}, and that is what texts are padded with here: take a "
+                f"{path} has {first} at id {PAD}, and that is what texts are padded with here: take a "
                 "tokenizer whose id 0 is its padding, or a list of words"
             )
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        return list(self._inner.encode(text).ids)
+        return [one for one in self._encoded(text).ids if one != PAD]  # whoever writes [PAD] in a text writes nothing
+
+    def behind(self, text: str) -> list[int]:
+        found = self._encoded(text)
+        own = [place for place, added in enumerate(found.special_tokens_mask) if not added]
+        return list(found.ids[own[-1] + 1 if own else 0 :])
+
+    def _encoded(self, text: str) -> Any:
+        try:
+            return self._inner.encode(text)
+        except Exception as error:  # the library raises nothing more precise
+            raise CorruptData(self.path, f"it has no ids for the text {text[:40]!r} ({error})") from error
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self._inner.decode([one for one in ids if one != PAD]))
@@ -113,10 +136,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """A tokenizer from a file: tokenizer.json, or words, one a line, [PAD] and [UNK] first."""
     if path.suffix == ".json":
         return LibraryTokenizer(path)
-    try:
-        words = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise CorruptData(path, f"not a list of words in UTF-8 ({error})") from error
+    words = in_utf8(path, path.read_bytes()).splitlines()
     if len(words) > MOST_WORDS:
         raise CorruptData(path, f"it has {len(words):,} words, more than {MOST_WORDS:,}")
     try:

@@ -21,7 +21,8 @@ from ..core.features import Features
 from ..core.message import Kind
 from ..core.seeds import derive, generator
 from ..core.split import Split
-from ..data.tokenizer import UNKNOWN, Tokenizer
+from ..data.meaning import Meaning
+from ..data.tokenizer import Tokenizer
 from ..nets.text_blocks import Memory
 from ..nets.text_decoder import DecoderHead
 from ..training.batches import task_of
@@ -30,7 +31,7 @@ from ..training.labels import refuse_unfit_labels
 from ..training.step import ClientNetwork
 from ..training.step import predict as logits_of
 from ..wire.ledger import DOWN, UP, Ledger
-from .folder import known_scale, learnt_from, load_plan, with_words
+from .folder import known_scale, learnt_from, load_plan, refuse_other_meaning, with_words
 from .predict import Over, network_here, network_there, refuse_stream
 
 
@@ -80,12 +81,14 @@ class Written:
     bytes_up: list[int]
     bytes_down: list[int]
     full: bool  # the text has reached the length that the network reads
+    ended: bool = False  # the network has written the sign that ends a text
 
     def summary(self) -> dict[str, Any]:
         return {
             "text": self.text,
             "tokens": self.new,
             "full": self.full,
+            "ended": self.ended,
             "tokens_per_second": self.new / max(sum(self.seconds), 1e-9),
             "bytes_up": sum(self.bytes_up) / max(1, self.new),
             "bytes_down": sum(self.bytes_down) / max(1, self.new),
@@ -104,12 +107,16 @@ def generate(
     """Go on with `prompt` by the network of a run that has learnt next tokens; `folder`, `over` as for `predict`."""
     plan, writing, ledger = load_plan(folder), writing or Writing(), Ledger()
     refuse_stream(plan, "one text is one", "take it for batches of texts alone, with `cutlayer predict`")
-    loaded = with_words(learnt_from(folder, plan), folder).load(data_dir, known_scale(folder))
+    data = with_words(learnt_from(folder, plan), folder)
+    loaded = data.load(data_dir, known_scale(folder))
+    refuse_other_meaning(folder, Meaning.of(loaded), repr(data))
     task = task_of(loaded.train, len(loaded.classes))
-    if loaded.tokenizer is None or loaded.train.y.dim() < 2:
+    if not task.vocabulary or loaded.train.y.dim() < 2:
         raise ValueError(f"{folder} has not learnt which token comes next: train it on data with next_token=True")
+    if loaded.tokenizer is None:
+        raise ValueError(f"{folder} cannot write: the words of its token ids are not known: train it on Texts")
     refuse_unfit_labels(plan, task, loaded.train.y)
-    ids = start_of(prompt, loaded.tokenizer, task.shape[0])
+    ids, ends = start_of(prompt, loaded.tokenizer, task.shape[0])
     before, seconds, up, down = len(ids), list[float](), list[int](), list[int]()
     there = None if over is None else network_there(plan, folder, ledger, task, over, device)
     with there or network_here(plan, folder, ledger, task, data_dir, device) as client:
@@ -117,25 +124,29 @@ def generate(
         sender = SendsNewPlaces() if grows(plan, task) else None
         began = time.perf_counter()
         with client.remote.watched(sender) if sender else nullcontext():
-            known = len(loaded.tokenizer.words)
-            for token in continued(client, ids, task.shape[0], writing, secret, sender, known):
+            words = readable(loaded.tokenizer)
+            for token in continued(client, ids, task.shape[0], writing, secret, sender, words):
                 ids.append(token)
                 seconds.append(time.perf_counter() - began)
                 up.append(ledger.bytes[Kind.PREDICT.name, UP] - sum(up))
                 down.append(ledger.bytes[Kind.PREDICT.name, DOWN] - sum(down))
                 began = time.perf_counter()
+                if token in ends:
+                    break
     text = loaded.tokenizer.decode(ids)
-    return Written(text, ids, len(ids) - before, seconds, up, down, full=len(ids) > task.shape[0])
+    new, ended = len(ids) - before, ids[-1] in ends
+    return Written(text, ids, new, seconds, up, down, full=len(ids) > task.shape[0] and not ended, ended=ended)
 
 
-def start_of(prompt: str, tokenizer: Tokenizer, length: int) -> list[int]:
-    """The ids of a prompt."""
-    ids = tokenizer.encode(prompt)
+def start_of(prompt: str, tokenizer: Tokenizer, length: int) -> tuple[list[int], list[int]]:
+    """The ids of a prompt, as of a text that has not ended, and those that would say that it has."""
+    ids, ends = tokenizer.encode(prompt), tokenizer.behind(prompt)
+    ids = ids[: len(ids) - len(ends)]
     if not ids:
         raise ValueError("the prompt has no word: give one to begin with")
     if len(ids) > length:
         raise ValueError(f"the prompt has {len(ids)} tokens and the network reads {length}: shorten it")
-    return ids
+    return ids, ends[:1]
 
 
 def continued(
@@ -145,12 +156,12 @@ def continued(
     writing: Writing,
     seed: int,
     sender: SendsNewPlaces | None = None,
-    known: int | None = None,
+    words: Tensor | None = None,
 ) -> Iterator[int]:
     """New tokens one by one; whoever asks for the next has put the last behind `ids`.
 
-    `sender` watches the client's remote, and is told how long the text is. `known` ids, the first ones, have words: a
-    network may have room for more.
+    `sender` watches the client's remote, and is told how long the text is. `words`: which ids can be read, for the
+    first ones; a network may have room for more.
     """
     split = remembering(client.split)
     draw = generator(derive(writing.seed, "writing"))
@@ -161,7 +172,7 @@ def continued(
         x = torch.full((1, length), PAD, device=device)
         x[0, : len(ids)] = torch.tensor(ids, device=device)
         scores = logits_of(replace(client, split=split), [Batch(x, x, seed=seed)])[0, :, len(ids) - 1].cpu()
-        yield _chosen(scores[:known], writing.temperature, draw)
+        yield _chosen(scores, words, writing.temperature, draw)
 
 
 def remembering(split: Split) -> Split:
@@ -176,9 +187,14 @@ def remembering(split: Split) -> Split:
     return other
 
 
-def _chosen(scores: Tensor, temperature: float, draw: torch.Generator) -> int:
-    scores = scores.double().clone()
-    scores[[PAD, UNKNOWN]] = -torch.inf  # nobody can read these
+def readable(tokenizer: Tokenizer) -> Tensor:
+    """Which ids have a word: neither padding, nor what stands for every other word."""
+    return torch.tensor([place not in (PAD, tokenizer.unknown) for place in range(len(tokenizer.words))])
+
+
+def _chosen(scores: Tensor, words: Tensor | None, temperature: float, draw: torch.Generator) -> int:
+    words = torch.arange(len(scores)) != PAD if words is None else words
+    scores = scores[: len(words)].double().masked_fill(~words, -torch.inf)
     if not temperature:
         return int(scores.argmax())
     scores = (scores - scores.max()) / temperature  # what is left of the likeliest is 0, however cold it is

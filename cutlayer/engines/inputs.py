@@ -1,13 +1,13 @@
-"""What a prediction reads: the test samples of some data, or every row of a file that has no labels."""
+"""What a prediction reads: the test samples of some data, or every row of data without labels."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from ..core.batch import NO_LABEL
 from ..data.base import Loaded, Samples, Source
-from ..data.npz import Npz
 from ..data.scaling import AS_THEY_ARE, Scale
 from ..training.batches import task_of
 from ..training.labels import refuse_unfit_labels
@@ -35,34 +35,31 @@ class Inputs:
         few = torch.arange(min(self.limit or len(samples), len(samples)))
         return loaded, samples[few] if self.limit else samples
 
-    @property
+    @cached_property  # the files are read for it
     def labelled(self) -> bool:
         """Whether somebody knows what is right."""
-        return not isinstance(self.data, Npz) or self.data.has("y", self.data_dir)
-
-    def left_for_training(self) -> int:
-        """How many rows of a file of one's own are not predicted, because it has no test set and they would train."""
-        if not isinstance(self.data, Npz) or self.data.has("x_test", self.data_dir):
-            return 0
-        return len(self.data.load(self.data_dir).train) if self.data.has("y", self.data_dir) else 0
+        return self.data is None or self.data.has_labels(self.data_dir)
 
     def _read(self, plan: Plan, scale: Scale | None) -> tuple[Loaded, Samples]:
-        if isinstance(self.data, Npz) and not self.labelled:
+        if self.data is not None and not self.labelled:
             return self._unlabelled(self.data, plan.data.load(self.data_dir, scale), scale)
         loaded = (self.data or plan.data).load(self.data_dir, scale)
         refuse_unfit_labels(plan, task_of(loaded.train, len(loaded.classes)), loaded.test.y)
         return loaded, loaded.test
 
-    def _unlabelled(self, data: Npz, known: Loaded, scale: Scale | None) -> tuple[Loaded, Samples]:
-        """All rows of a file, whose labels nobody knows. What the classes are is known from the plan's data."""
+    def _unlabelled(self, data: Source, known: Loaded, scale: Scale | None) -> tuple[Loaded, Samples]:
+        """All rows of data whose labels nobody knows. What the classes are is known from the plan's data."""
         if known.vocabulary and known.train.y.dim() == 2:
-            raise ValueError(f"the next tokens are the labels of a language model: give {data.path} an array y")
-        x = data.rows(self.data_dir)
+            raise ValueError(
+                f"the next tokens are the labels of a language model, and {data} has none: say next_token=True of "
+                "texts, give an Npz an array y"
+            )
+        x = data.unlabelled_rows(self.data_dir, known)
         if x.shape[1:] != known.train.x.shape[1:]:
             raise ValueError(
-                f"the samples of {data.path} are {_shape(x)}, and this network has learnt from "
-                f"{_shape(known.train.x)}: "
-                "write x in the form of the training data, and say signals=True or vocabulary=V where it had that"
+                f"the samples of {data} are {_shape(x)}, and this network has learnt from {_shape(known.train.x)}: "
+                "give them the form of the training data, and the settings that these have (signals, "
+                "vocabulary, length, size)"
             )
         if x.is_floating_point() and scale is not None and scale != AS_THEY_ARE:
             x = scale.apply(x)

@@ -48,6 +48,7 @@ class Predictions:
     bytes_down: list[int]
     stream: bool = False
     link: Link | None = None  # to say how long it would take over
+    left: int = 0  # samples of the same data that would train, and were not predicted
     surprise: Tensor | None = None  # of next tokens: the sum over the places of each text (evaluation.py)
 
     @property
@@ -86,6 +87,8 @@ class Predictions:
             tokens = int(self._judged.sum())
             told["accuracy"] = float((self.right * self._judged).sum() / tokens)
             told["perplexity"] = perplexity(float(self.surprise.sum()), tokens)
+        if self.left:
+            told["left_for_training"] = self.left
         told |= _speed(self.seconds, number)
         told |= {"bytes_up": sum(self.bytes_up) / number, "bytes_down": sum(self.bytes_down) / number}
         if self.link is not None:
@@ -172,15 +175,19 @@ def predict(
     server that has the body. `given`: the plan, where a recipe's own network is in it. `link`: also say how long it
     would take over that."""
     plan, inputs = load_plan(folder, given), inputs or Inputs()
+    if inputs.data is not None:
+        inputs = replace(inputs, data=with_words(inputs.data, folder))
     if not inputs.labelled or inputs.data is None:  # what the network knows is asked for
-        plan = replace(plan, data=learnt_from(folder, plan))
-    inputs = replace(inputs, data=with_words(inputs.data or plan.data, folder))
+        plan = replace(plan, data=with_words(learnt_from(folder, plan), folder))
     loaded, samples = inputs.load(plan, known_scale(folder))
     names = loaded.classes
     if inputs.labelled:
-        refuse_other_meaning(folder, Meaning.of(loaded), repr(inputs.data))
-    elif len(known := known_meaning(folder).classes) == len(names):
-        names = known  # a site's own data may have others than the plan's
+        refuse_other_meaning(folder, Meaning.of(loaded), repr(inputs.data or plan.data))
+    else:
+        refuse_other_meaning(folder, replace(Meaning.of(loaded), classes=()), repr(plan.data))
+        if len(known := known_meaning(folder).classes) == len(names):
+            names = known  # a site's own data may have others than the plan's
+    left = len(loaded.train) if inputs.data is not None and inputs.labelled else 0
     ledger, stream = Ledger(), inputs.stream
     task = task_of(loaded.train, len(loaded.classes))
     with (
@@ -218,7 +225,7 @@ def predict(
     names = (*names, *range(len(names), scores.shape[1]))  # of classes that these samples have nothing of
     return Predictions(
         tuple(map(str, names)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
-        seconds, up, down, stream, link, torch.cat(surprise) if surprise else None,
+        seconds, up, down, stream, link, left, torch.cat(surprise) if surprise else None,
     )  # fmt: skip
 
 

@@ -163,9 +163,10 @@ def count_macs(module: nn.Module, shape: Shape, beside: Mapping[str, Form] = NOT
 def check_image(name: str, shape: Shape, smallest: int, published: Shape) -> None:
     """Raise unless `shape` is an image of at least `smallest` pixels a side."""
     if len(shape) != 3 or min(shape) < 1 or min(shape[1:]) < smallest:
+        others = ". For rows of features take MLP, for (channels, length) SignalNet, for texts TextEncoder"
         raise ValueError(
             f"{name} reads (channels, height, width) of at least {smallest}x{smallest} pixels, "
-            f"published for {published}; got {tuple(shape)}"
+            f"published for {published}; got {tuple(shape)}{others if len(shape) < 3 else ''}"
         )
 
 

@@ -65,7 +65,8 @@ def test_what_only_fades_was_not_looked_up():
 
 def test_the_floor_names_as_many_of_the_commonest():
     texts = torch.tensor([[5, 5, 3, 0], [5, 3, 2, 1]])
-    assert commonest_words(texts, 2, ignored=2).tolist() == [5, 3]
+    assert commonest_words(texts, 2, ignored=torch.tensor([0, 1])).tolist() == [5, 3]
+    assert commonest_words(texts, 2, ignored=torch.tensor([0, 5])).tolist() == [3, 1], "an unknown word of any id"
     assert told(torch.tensor([5, 4]), torch.tensor([5, 3, 2])) == {"precision": 0.5, "recall": 1 / 3}
     names = ("recall", "precision", "floor_recall", "floor_precision")
     assert "name 50% of the 8 words of a turn" in in_words({"words": 8.0, **dict.fromkeys(names, 0.5)})

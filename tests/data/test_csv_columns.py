@@ -97,6 +97,10 @@ def test_whole_numbers_are_whole(table, values):
         table("y\n" + values).whole("y")
 
 
+def test_a_text_may_be_as_long_as_a_book(table):
+    assert len(table(b"a,b\n1," + b"long " * 40_000 + b"\n").column("b")[0]) == 199_999
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -106,9 +110,10 @@ def test_whole_numbers_are_whole(table, values):
         (b"a,b\n1,2,3\n", "row 2 has 3 fields, the header 2"),
         (b",a\n0,1\n", r"column 1 has no name \(is it a row number"),
         (b"a,b,a\n1,2,3\n", "the column 'a' is there twice"),
-        (b"a,b\n\xff\xfe,2\n", "not a table of text"),
-        (b'a,b\n1,"2\n', "not a table of text"),
-        (b'a,b\n1,"2"3\n', "not a table of text"),
+        (b"a,b\n\xff\xfe,2\n", "line 2 is no text in UTF-8: save it as UTF-8"),
+        ("a,b\n1,2\n".encode("utf-16"), "line 1 is no text in UTF-8: save it as UTF-8"),
+        (b'a,b\n0,1\n\n1,"2\n3,4\n', "the row that begins in line 4 .*: .* each quote inside it twice"),
+        (b'a,b\n1,"2"3\n', "the row that begins in line 2 .*: .* each quote inside it twice"),
     ],
 )
 def test_what_is_no_table_is_refused(table, content, words):

@@ -135,3 +135,15 @@ def test_a_file_that_is_no_archive_is_refused(saved, tmp_path):
         np.save(file, X)
     with pytest.raises(CorruptData, match=r"a single array, not an archive: write it with numpy\.savez"):
         Npz(str(path)).load()
+
+
+@pytest.mark.parametrize("padding", [0, -100])
+def test_next_tokens_that_are_padding_are_no_labels_and_every_id_is_a_class(tmp_path, padding):
+    """Padding that counts is guessed right every time, and no perplexity means anything."""
+    x = np.array([[1, 7, 3, 4, 0, 0]] * 6)
+    y = np.array([[7, 3, 4, padding, padding, padding]] * 6)
+    np.savez(tmp_path / "a.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])
+    loaded = Npz("a.npz", vocabulary=9).load(tmp_path)
+    for samples in (loaded.train, loaded.test):
+        assert samples.y[0].tolist() == [7, 3, 4, -100, -100, -100]
+    assert len(loaded.classes) == 9, "words that these texts lack are classes, too"

@@ -6,11 +6,15 @@ import pytest
 import torch
 from sentences import sentences, write
 
+from cutlayer import Plan
 from cutlayer.core.batch import NO_LABEL, PAD
 from cutlayer.data import IMDB, Reviews, Texts
 from cutlayer.data.base import CorruptData, Loaded, Samples
 from cutlayer.data.check import check
 from cutlayer.data.tokenizer import WordTokenizer, built_from
+from cutlayer.engines.local import start
+from cutlayer.engines.predict import Inputs, predict
+from cutlayer.nets import TextEncoder
 
 
 @pytest.fixture
@@ -43,6 +47,17 @@ def test_what_is_cut_padded_and_unknown_is_said(tmp_path):
     said = Texts("a.jsonl", test="b.jsonl", length=3, vocabulary=3).load(tmp_path).notes
     assert "1 of 5 texts have more than 3 tokens and are cut there" in said[0] and "33% of all" in said[0]
     assert said[1].startswith("10.0% of their tokens are outside the vocabulary of 3")
+
+
+def test_the_unknown_word_is_the_one_that_the_tokenizer_names(tmp_path):
+    pytest.importorskip("tokenizers")
+    ids = {word: place for place, word in enumerate(["<pad>", "x", "<unk>"])}
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"}
+    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    write(tmp_path / "a.jsonl", [("x x x x", "a"), ("x y", "b")])
+    source = Texts("a.jsonl", test="a.jsonl", length=4, vocabulary=3, words="tokenizer.json")
+    assert source.load(tmp_path).notes[1].startswith("16.7% of their tokens are outside")
 
 
 def test_the_beginning_of_a_long_text_is_kept_and_one_that_fits_is_not_called_long(tmp_path):
@@ -184,6 +199,27 @@ def test_a_saved_set_reads_as_the_file_does(tmp_path):
     assert len(alone.train) == 18 and len(alone.test) == 2
 
 
+def test_a_test_file_beside_a_saved_set_is_refused_and_not_ignored(tmp_path):
+    save(tmp_path / "set", [("one two", 0), ("two", 1)] * 4)
+    write(tmp_path / "b.jsonl")
+    with pytest.raises(ValueError, match=r"set is a saved set, .* leave test='b.jsonl' out"):
+        Texts("set", test="b.jsonl").load(tmp_path)
+
+
+def test_a_test_set_whose_labels_are_held_back_is_not_tested_on(tmp_path, classifier):
+    """-1 of every row, as in the sets of GLUE: whoever has the labels keeps them."""
+    told = [(text, int(label == "good")) for text, label in sentences()[:20]]
+    for name, rows in (("train", told), ("validation", told[:4]), ("test", [(text, -1) for text, _ in told[:9]])):
+        save(tmp_path / "set" / name, rows, names=("bad", "good"))
+    for names in (["train", "validation", "test"], ["train", "test"]):
+        (tmp_path / "set" / "dataset_dict.json").write_text(json.dumps({"splits": names}))
+        loaded = Texts("set").load(tmp_path)
+        assert len(loaded.test) == (4 if "validation" in names else 2) and loaded.test.y.min() == 0
+        assert loaded.notes[-1] == f"{tmp_path / 'set' / 'test'} has -1 for every label, so it is not tested on"
+    data = Texts(str(tmp_path / "set" / "test"), length=8, vocabulary=40)
+    assert len(predict(classifier, Inputs(data)).found) == 9
+
+
 def test_a_damaged_saved_set_is_refused(tmp_path):
     save(tmp_path / "set", [("x", 0), ("y", 1)])
     with pytest.raises(ValueError, match=r"has no column 'review', only text, label"):
@@ -244,7 +280,7 @@ def test_the_folders_of_the_official_archive_are_read_and_data_check_knows_them(
     ("place", "content", "said"),
     [
         ("train/pos/0_9.txt", b" \n", r"0_9\.txt: the text ' \\n' has not a word: leave that row out"),
-        ("train/pos/0_9.txt", b"caf\xe9", r"0_9\.txt is not usable: it is no text in UTF-8"),
+        ("train/pos/0_9.txt", b"caf\xe9", r"0_9\.txt is not usable: line 1 is no text in UTF-8: save it"),
         ("test/neg/0_1.txt", None, r"test.neg is not usable: it holds no review"),
     ],
 )
@@ -256,3 +292,103 @@ def test_what_is_wrong_with_a_file_of_the_archive_is_said_of_that_file(tmp_path,
         (tmp_path / "aclImdb" / place).write_bytes(content)
     with pytest.raises(ValueError, match=said):
         IMDB(length=4, vocabulary=9).load(tmp_path)
+
+
+def test_what_is_wrong_with_a_text_is_said_of_its_own_file_and_line(tmp_path):
+    told = [("one two", "a"), ("three four", "b")] * 2
+    write(tmp_path / "train.jsonl", told)
+    write(tmp_path / "test.jsonl", [*told, (" ", "a")])
+    with pytest.raises(ValueError, match=r"test\.jsonl, line 5: the text ' ' has not a word"):
+        Texts("train.jsonl", test="test.jsonl").load(tmp_path)
+    (tmp_path / "a.csv").write_text('text,label\n"a\n\nb",1\nc d,0\n\n<b>,1\ne f,0\n')
+    with pytest.raises(ValueError, match=r"a\.csv, line 7: the text '<b>' has not a word"):
+        Texts("a.csv").load(tmp_path)
+
+
+def test_half_an_emoji_is_told_with_its_line(tmp_path):
+    """JSON can hold it, no file of words can: a training ended in an error of Python's that named no file."""
+    write(tmp_path / "a.jsonl", [("one two", "a"), ("\U0001f600"[:1] + " two", "b"), ("cut \ud83d", "a")])
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 3: the text .* has half of a sign"):
+        Texts("a.jsonl").load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps([{"text": "a b", "label": 0}])),
+        ("a.json", json.dumps([{"text": "a b", "label": 0}], indent=1)),
+        ("a.jsonl", '"a b"\n'),
+    ],
+)
+def test_json_that_is_not_an_object_a_line_is_told_the_form(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorruptData, match=r"line 1 .*: write an object a line, as \{\"text\": "):
+        Texts(name).load(tmp_path)
+
+
+def test_a_table_that_is_packed_is_no_form_of_texts(tmp_path):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text,label\na,1\nb,0\n"))
+    with pytest.raises(ValueError, match=r"a\.csv\.gz is none of the forms"):
+        Texts("a.csv.gz").load(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_lines_of_json_that_are_not_utf_8_say_what_to_save_them_as(tmp_path, encoding):
+    lines = '{"text": "cafe", "label": 0}\n{"text": "café", "label": 1}\n'
+    (tmp_path / "a.jsonl").write_bytes(lines.encode(encoding))
+    with pytest.raises(CorruptData, match=r"a\.jsonl is not usable: line \d is no text in UTF-8: save it as UTF-8"):
+        Texts("a.jsonl").load(tmp_path)
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8-sig")
+    assert len(Texts("a.jsonl", length=3).load(tmp_path).train) == 1
+
+
+# ------------------------------------------------------------------------- texts whose labels nobody knows
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write(folder / "a.jsonl")
+    data = Texts(str(folder / "a.jsonl"), length=8, vocabulary=40)
+    plan = Plan(net=TextEncoder(width=8, vocabulary=40), data=data, epochs=0, private_seed=1)
+    start.train(plan, folder / "run")
+    return folder / "run"
+
+
+NEW = [text for text, _ in sentences()[:9]]
+
+
+@pytest.mark.parametrize("name", ["new.jsonl", "new.csv"])
+def test_texts_without_labels_are_predicted_all_of_them_as_with_labels(classifier, tmp_path, name):
+    settings = {"length": 8, "vocabulary": 40}
+    lines = (
+        [json.dumps({"text": text}) for text in NEW]
+        if name == "new.jsonl"
+        else ["text", *(f'"{text}"' for text in NEW)]
+    )
+    (tmp_path / name).write_text("\n".join(lines))
+    write(tmp_path / "known.jsonl", sentences()[:9])
+    new, known = str(tmp_path / name), str(tmp_path / "known.jsonl")
+    found, same, beside = (
+        predict(classifier, Inputs(data))
+        for data in (Texts(new, **settings), Texts(known, test=known, **settings), Texts(known, test=new, **settings))
+    )
+    assert not found.known and same.known and len(found.found) == 9 and found.classes == same.classes
+    assert torch.equal(found.confidence, same.confidence) and torch.equal(beside.confidence, same.confidence)
+    with pytest.raises(ValueError, match=r"are 128, and this network has learnt from 8: .* the settings"):
+        predict(classifier, Inputs(Texts(new, vocabulary=40)))
+    with pytest.raises(ValueError, match=r"no (field|column) 'label'"):
+        Texts(new, **settings).load()
+
+
+def test_a_label_that_is_missing_in_one_line_is_no_file_without_labels(classifier, tmp_path):
+    lines = [{"text": "one", "label": "a"}, {"text": "two"}]
+    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(ValueError, match="line 2: there is no field 'label'"):
+        predict(classifier, Inputs(Texts(str(tmp_path / "new.jsonl"), length=8, vocabulary=40)))
+
+
+def test_texts_without_labels_by_other_words_are_refused(classifier, tmp_path):
+    (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nfilm\n")
+    (tmp_path / "new.jsonl").write_text(json.dumps({"text": "film"}))
+    data = Texts(str(tmp_path / "new.jsonl"), length=8, vocabulary=40, words=str(tmp_path / "words.txt"))
+    with pytest.raises(ValueError, match=r"words\.txt has other words than this network has learnt"):
+        predict(classifier, Inputs(data))

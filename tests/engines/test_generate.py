@@ -5,6 +5,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from sentences import sentences, write
@@ -17,8 +18,9 @@ from cutlayer.core.batch import PAD, Batch, Task
 from cutlayer.core.compressor import Compression
 from cutlayer.core.message import Kind, Message, through
 from cutlayer.core.server import Server
-from cutlayer.data import Fashion, Texts
-from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, remembering
+from cutlayer.data import Fashion, Npz, Texts
+from cutlayer.data.tokenizer import pieces, read_tokenizer
+from cutlayer.engines.generate import RememberingHead, Writing, continued, generate, readable, remembering
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.local import start
@@ -294,10 +296,72 @@ def test_a_token_without_a_word_is_never_drawn(run, tmp_path):
     assert max(generate(tmp_path / "run", "the harbour", Writing(99, 9.0)).ids) < words
 
 
+def test_every_token_with_a_word_can_be_written_and_the_unknown_one_never(run, client, tmp_path):
+    """In a tokenizer.json the unknown word may be any id, and id 1 an ordinary word."""
+    pytest.importorskip("tokenizers")
+    ids = {word: place for place, word in enumerate(["[PAD]", "the", "film", "<unk>"])}
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"}
+    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    words = readable(read_tokenizer(tmp_path / "tokenizer.json"))
+    drawn = [token for seed in range(3)
+             for token in continued(client, [1, 2], LENGTH, Writing(99, 1e6, seed), 0, words=words)]  # fmt: skip
+    assert set(drawn) == {1, 2}
+
+
+def test_a_text_goes_on_before_the_sign_that_ends_a_whole_one_and_stops_there(run, tmp_path):
+    """Tokenizers of encoders put signs around a text: a prompt is none that has ended."""
+    tokenizers = pytest.importorskip("tokenizers")
+    signs = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    words = sorted({piece for text, _ in sentences() for piece in pieces(text)})
+    ids = {word: place for place, word in enumerate([*signs, *words])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = tokenizers.normalizers.Lowercase(), tokenizers.pre_tokenizers.Whitespace()
+    made.add_special_tokens(signs)
+    around = [(sign, ids[sign]) for sign in signs[2:]]
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    made.save(str(tmp_path / "tokenizer.json"))
+    data = replace(run[1].data, words=str(tmp_path / "tokenizer.json"))
+    start.train(replace(run[1], data=data), tmp_path / "run")
+    found = generate(tmp_path / "run", "the harbour is", Writing(tokens=99))
+    assert found.text.startswith("the harbour is a "), "what comes in the grammar"
+    assert found.ids[0] == ids["[CLS]"] and found.ids.index(ids["[SEP]"]) == len(found.ids) - 1
+    assert found.ended and not found.full and found.new == len(found.ids) - 4 == len(found.seconds)
+    with pytest.raises(ValueError, match="the prompt has no word"):
+        generate(tmp_path / "run", " ")
+
+
+def test_words_that_were_changed_since_are_refused(run, tmp_path):
+    """The ids of a run would stand for other words, and what is written would look like text."""
+    (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nthe\nharbour\nis\na\n")
+    data = replace(run[1].data, words=str(tmp_path / "words.txt"))
+    start.train(replace(run[1], data=data, epochs=0), tmp_path / "run")
+    generate(tmp_path / "run", "the harbour", Writing(1))
+    (tmp_path / "words.txt").write_text("[PAD]\n[UNK]\nthe\nis\nharbour\na\n")
+    with pytest.raises(ValueError, match=r"is not what the run in .* other words: name those with words="):
+        generate(tmp_path / "run", "the harbour", Writing(1))
+
+
+def test_ids_of_which_nobody_knows_the_words_are_no_text_to_write(run, tmp_path):
+    np.savez(tmp_path / "ids.npz", x=[[2, 3, 4, 5]] * 9, y=[[3, 4, 5, 6]] * 9)
+    data = Npz(str(tmp_path / "ids.npz"), vocabulary=WORDS)
+    start.train(replace(run[1], data=data, epochs=0, val_share=0.0), tmp_path / "run")
+    with pytest.raises(ValueError, match="the words of its token ids are not known: train it on Texts"):
+        generate(tmp_path / "run", "the harbour")
+
+
 @pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e300])
 def test_any_temperature_draws(client, temperature):
     first = list(continued(client, [3, 7], LENGTH, Writing(1, temperature), 0))
     assert temperature > 1 or first == list(continued(client, [3, 7], LENGTH, Writing(1), 0))
+
+
+def test_texts_without_labels_are_no_language_models_to_predict(run, tmp_path):
+    (tmp_path / "new.jsonl").write_text('{"text": "the harbour is"}\n')
+    with pytest.raises(ValueError, match=r"the next tokens are the labels .* say next_token=True of texts"):
+        predictions(run[0], Inputs(data=Texts(str(tmp_path / "new.jsonl"), length=LENGTH, vocabulary=WORDS)))
+    with pytest.raises(ValueError, match="there is no field 'said', only text: name the fields"):
+        predictions(run[0], Inputs(data=Texts(str(tmp_path / "new.jsonl"), text="said", next_token=True)))
 
 
 def test_guards_that_need_company_are_refused_and_no_option_is_named_that_there_is_not(run, tmp_path):

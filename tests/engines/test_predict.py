@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from cutlayer.data import Digits, Npz
+from cutlayer.data import Digits, Npz, Table, Unlabelled
 from cutlayer.engines.folder import learnt_from
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
@@ -191,6 +192,58 @@ def test_a_file_of_which_a_part_would_train_says_so(command, trained, tmp_path):
     data = mine(tmp_path / "mine.npz", count=40, y=np.arange(40) % 10)
     code, _, err = command("predict", trained, "--data", repr(data))
     assert code == 0 and "4 samples" in err and f"36 samples of {data!r} would train" in err
+
+
+def csv_file(path, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def test_a_table_without_its_target_is_predicted_whole_as_with_it(command, tmp_path):
+    people = [[20 + n, "fm"[n % 2], ("low", "high")[n % 3 == 0]] for n in range(40)]
+    data = Table(csv_file(tmp_path / "a.csv", [["age", "sex", "risk"], *people]), "risk")
+    plan = Plan(net=MLP(widths=(4, 4)), data=data, epochs=1, batch_size=16, val_share=0.0, private_seed=1)
+    start.train(plan, tmp_path / "run")
+    held = data.load().test.x  # in the file's order, but of another: ages, which are whole numbers, are told by these
+    ages = [round(float(row[0]) * data.load().scale.spread[0] + data.load().scale.mean[0]) for row in held]
+    few = [["sex", "age"], *([sex, age] for age, sex, _ in people if age in ages)]
+    path = csv_file(tmp_path / "new.csv", few)
+    found, known = (predict(tmp_path / "run", Inputs(source)) for source in (Table(path, "risk"), data))
+    assert not found.known and len(found.found) == len(held) == 4 and found.left == 0 and known.left == 36
+    assert torch.equal(found.found, known.found) and torch.equal(found.confidence, known.confidence)
+    code, _, err = command("predict", tmp_path / "run", "--data", repr(Table(path, "risk")))
+    assert code == 0 and "4 samples, no labels to compare with" in err and "would train" not in err
+    for changed, words in [
+        ([*few, ["x", 20]], r"the column 'sex' of .* has the value 'x', which was not learnt: there are f, m"),
+        ([["sex", "years"], *few[1:]], r"has the column 'years', which was not learnt from"),
+        ([["sex"], ["f"]], "has no column 'age'"),
+        ([["sex", "age"], ["f", "old"]], "the column 'age' of .* holds texts, and numbers were learnt"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            predict(tmp_path / "run", Inputs(Table(csv_file(tmp_path / "new.csv", changed), "risk")))
+
+
+def test_pictures_without_classes_are_predicted_all_in_the_order_of_their_names(trained, tmp_path):
+    x = np.load(mine(tmp_path / "new.npz", count=3).path)["x"]
+    for name, picture in zip("abc", x, strict=True):
+        Image.fromarray(picture).save(tmp_path / f"{name}.png")
+    here, arrays = (predict(trained, Inputs(one)) for one in (Unlabelled(str(tmp_path)), Npz(f"{tmp_path}/new.npz")))
+    assert torch.equal(here.found, arrays.found) and not here.known and len(here.found) == 3
+    assert torch.equal(here.confidence, arrays.confidence)
+    (tmp_path / "b.png").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"take out those that do not decode: 1 of 3 pictures .*b\.png"):
+        predict(trained, Inputs(Unlabelled(str(tmp_path), skip_broken=True)))
+
+
+def test_a_part_that_would_train_is_said_of_every_source(command, trained, tmp_path):
+    data = Digits(limit=30)
+    code, _, err = command("predict", trained, "--data", repr(data), "--limit", 5)
+    assert code == 0 and "30 samples of Digits(limit=30) would train, and were not predicted" in err
+    code, out, _ = command("predict", trained, "--data", repr(data), "--limit", 5, "--json")
+    assert json.loads(out)["left_for_training"] == 30
+    code, out, _ = command("predict", trained, "--limit", 5, "--json")
+    assert "left_for_training" not in json.loads(out), "the samples that it has learnt from are not asked for"
 
 
 def test_rows_of_another_shape_are_refused(trained, tmp_path):

@@ -304,6 +304,13 @@ def test_inputs_that_are_no_images_are_refused(net, shape):
             build(shape)
 
 
+@pytest.mark.parametrize("shape", [(128,), (3, 200)], ids=str)
+def test_who_brings_rows_signals_or_texts_to_a_network_of_images_is_told_what_reads_them(shape):
+    """The network of a plan that names none reads images, and data of one's own are often none."""
+    with pytest.raises(ValueError, match=r"For rows of features take MLP, .* SignalNet, for texts TextEncoder"):
+        SimpleCNN().check(shape)
+
+
 @pytest.mark.parametrize("shape", [(28,), (1, 28, 28), (0, 28), (1, 3)], ids=str)
 def test_inputs_that_are_no_signals_are_refused(shape):
     net = SignalNet()

@@ -115,11 +115,13 @@ def test_what_cannot_be_named_is_refused_with_the_way_out(plugins):
         ("def f(:\n", "broken.py, line 1: SyntaxError"),
         ("\nimport no_such_thing\n", "line 2: ModuleNotFoundError: No module named 'no_such_thing'"),
         ("\n\nraise SystemExit(3)\n", "line 3: SystemExit: 3"),
+        ("x = 'é'\n".encode("latin-1"), "broken.py, line 1: .*: save it as UTF-8$"),
+        ("x = 1\n".encode("utf-16"), r"broken.py: SyntaxError: .*: save it as UTF-8$"),
     ],
 )
 def test_a_file_that_cannot_be_imported_says_where(text, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("broken.py").write_text(text)
+    Path("broken.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     told("broken.py:X()", words)
     with pytest.raises(ValueError, match=words):
         read_plan("broken.py:plan")

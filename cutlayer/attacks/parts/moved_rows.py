@@ -64,10 +64,10 @@ def _momentum(state: State, place: int) -> Tensor | None:
     return next((state[key] for name in MOMENTS if (key := f"optimizer.{place}.{name}") in state), None)
 
 
-def commonest_words(texts: Tensor, count: int, ignored: int) -> Tensor:
-    """The floor, which needs no weights: as many words, those that auxiliary texts have most often. The first
+def commonest_words(texts: Tensor, count: int, ignored: Tensor) -> Tensor:
+    """The floor, which needs no weights: as many words, those that auxiliary texts have most often. The
     `ignored` ids are no words."""
-    words = texts[texts >= ignored].flatten().bincount()
+    words = texts[~torch.isin(texts, ignored)].flatten().bincount()
     return words.argsort(descending=True, stable=True)[:count]
 
 

@@ -115,6 +115,8 @@ class _OneFile(Loader):
         made: Any = vars(module)
         made["__source__"] = content.decode(errors="replace")
         try:
+            if b"\0" in content:  # Python 3.11 calls it another error
+                raise SyntaxError("there are null bytes in it, as in UTF-16")
             code = compile(content, path, "exec", dont_inherit=True)
             _refuse_hidden_neighbours(ast.parse(content), Path(path))
             exec(code, made)
@@ -146,7 +148,9 @@ def where(error: BaseException, path: str = "") -> str:
     """The last line of a traceback that lies in `path` (without one in a file that was named, else in any), and the
     error. What a library complains of is mended where it was called."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+        line = f", line {error.lineno}" if error.lineno else ""
+        way_out = ": save it as UTF-8" if "'utf-8' codec" in error.msg or "null bytes" in error.msg else ""
+        return f"{error.filename or path}{line}: {type(error).__name__}: {error.msg}{way_out}"
     if error.__cause__ is not None and isinstance(error, ValueError) and "cannot be imported" in str(error):
         return str(error)
     frames = [
