@@ -85,6 +85,16 @@ def test_memory_is_that_of_the_command_memory_for_any_batch_without_an_optimizer
     )
 
 
+@pytest.mark.parametrize("batch", [2, 9, 64, 512])
+def test_a_layer_that_reads_no_sample_works_with_as_much_for_any_batch(batch):
+    """A table of 500 positions of 8 numbers goes into one layer and comes out, of a large batch others have more."""
+    rows = {row["name"]: row for row in costs(Own(f"{HERE}:Placed"), Task((16,), 0), batch)}
+    table, samples, weights = 4 * 500 * 8, 4 * batch, 2 * 4 * (16 * 8 + 8 + 500 * 8 + 2 * (8 * 8 + 8))
+    kept = table + samples * (16 + 8)  # for the gradients of the weights that read them
+    assert rows["last"]["memory"] == weights + max(kept, 2 * table)
+    assert 2 * table > kept or batch == 512
+
+
 def test_with_the_last_layers_at_the_server_labels_travel():
     row = next(iter(costs(Own(f"{HERE}:ViT"), Task(PICTURE, 0), 4)))
     assert row["name"] == "patch" and row["bytes_up"] - row["bytes_down"] == 8 * 4

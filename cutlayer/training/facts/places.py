@@ -14,7 +14,7 @@ from ...nets.base import Net, count_macs, count_parameters, crossing, out_shape
 from ...nets.cut import Parts
 from ...nets.places import places
 from ..step import ClientNetwork
-from .memory import client_memory, total
+from .memory import client_memory, layer_bytes, total
 
 FEW = 2  # samples that are counted, and twice as many: a batch of others takes as much more for each
 
@@ -54,12 +54,14 @@ def _memory(parts: Parts, task: Task, batch: int, u: tuple[int, ...], returns: b
     """Weights, gradients and what a step keeps of a batch; what an optimizer carries comes on top."""
     split = UShapedNetwork(parts.head, parts.tail) if returns else VanillaNetwork(parts.head)
     client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
-    sizes, double = (
-        client_memory(client, Batch(made_up(task, count, generator(0)), torch.zeros(count, dtype=torch.long)), u)
-        for count in (FEW, 2 * FEW)
+    few, double = (
+        Batch(made_up(task, count, generator(0)), torch.zeros(count, dtype=torch.long)) for count in (FEW, 2 * FEW)
     )
-    each = (double["activations"] - sizes["activations"]) / FEW
-    # What a step keeps whatever it is given, such as statistics of a normalisation, does not grow with the batch.
-    sizes["activations"] += round(each * (batch - FEW))
-    sizes["working"] = sizes["working"] * batch // FEW
-    return total(sizes)
+    sizes, more = client_memory(client, few, u), client_memory(client, double, u)["activations"]
+
+    def of_batch(least: int, most: int) -> int:
+        # What is there whatever a layer is given, such as a table of positions, does not grow with the batch.
+        return least + round((most - least) / FEW * (batch - FEW))
+
+    layers = map(of_batch, *(layer_bytes(client, samples, u) for samples in (few, double)))
+    return total(sizes | {"activations": of_batch(sizes["activations"], more), "working": max(layers, default=0)})
