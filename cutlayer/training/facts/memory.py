@@ -188,8 +188,7 @@ def _layers_of(split: nn.Module, weights: set[int]) -> Iterator[list[int]]:
     calls = list[int]()
 
     def look(module: nn.Module, given: tuple[Any, ...], found: Any) -> None:
-        tensors = [t for t in (*given, found) if isinstance(t, Tensor) and _address(t) not in weights]
-        calls.append(_total({_address(t): t for t in tensors}))
+        calls.append(_total({_address(t): t for t in _tensors((given, found)) if _address(t) not in weights}))
 
     hooks = [module.register_forward_hook(look) for module in split.modules() if not list(module.children())]
     try:
@@ -197,6 +196,15 @@ def _layers_of(split: nn.Module, weights: set[int]) -> Iterator[list[int]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Those in it: layers that go along a sequence give tuples of them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)
 
 
 def far_away(batch: Batch, u: tuple[int, ...], fan_out: int = 1) -> Handler:
