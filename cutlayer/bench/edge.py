@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.batch import Task, made_up
+from ..core.batch import Batch, Task, made_up
 from ..core.features import features
 from ..core.message import Handler, Message
 from ..core.seeds import generator
+from ..training.batches import micro_batches
 from ..training.build import build_client, build_remote, build_server
 from ..training.facts.memory import breakdown, client_memory, far_away, made_up_batch, total
 from ..training.facts.sides import sides
+from ..training.micro_batches import at_once, learn_in_micro_batches
 from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from ..training.step import ClientNetwork, learn, predict
@@ -121,10 +123,13 @@ def _mode(plan: Plan, task: Task, mode: str, repeats: int) -> dict[str, float]:
     learns = mode == "learns"
     client = build_client(plan, task, 0, lambda message: message)
     counted = _Counted(build_server(plan.public(), task).handle)
+    pieces = [_rows(batch, rows) for rows in micro_batches(plan, torch.arange(len(batch)))]
 
     def step(send: Handler) -> None:
         network = ClientNetwork(0, client.split, client.optimizer, build_remote(plan, 0, send))
-        if learns:
+        if learns and plan.micro_batches > 1:
+            learn_in_micro_batches(network, pieces, plan.micro_batches - len(pieces), at_once(send))
+        elif learns:
             learn(network, batch)
         else:
             with torch.no_grad():
@@ -134,6 +139,10 @@ def _mode(plan: Plan, task: Task, mode: str, repeats: int) -> dict[str, float]:
     seconds = _seconds(lambda: step(far_away(batch, cut.u, client.split.guard.fan_out)), repeats)
     sizes = breakdown(plan, task)["active"] if learns else client_memory(client, batch, cut.u, "frozen")
     return {"ms here": 1e3 * seconds / len(batch), "bytes": counted.bytes / len(batch), "memory": float(total(sizes))}
+
+
+def _rows(batch: Batch, rows: torch.Tensor) -> Batch:
+    return Batch(batch.x[rows], batch.y[rows], {name: values[rows] for name, values in batch.s.items()}, batch.seed)
 
 
 class _Counted:

@@ -5,7 +5,8 @@ from math import prod
 
 import pytest
 import torch
-from toys import TASK, tiny_plan
+from fleet import trained
+from toys import TASK, LinearNet, tiny_parts, tiny_plan
 from typer.testing import CliRunner
 
 from cutlayer.bench.edge import Core, edge, exported, lines
@@ -20,8 +21,9 @@ from cutlayer.training.facts.schemes import SCHEMES, Quantities, costs, quantiti
 from cutlayer.training.plan.plan import Plan, Task
 from cutlayer.training.plan.schedule import Relay
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn
-from cutlayer.wire.ledger import Ledger
+from cutlayer.wire.ledger import DOWN, UP, Ledger
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,16 @@ def test_gradients_that_a_plan_compresses_are_counted_as_they_leave():
     client = build_client(plan, TASK, 0, through([ledger], build_server(plan.public(), TASK).handle))
     learn(client, made_up_batch(plan, TASK))
     assert 8 * edge(plan, TASK, repeats=1)["modes"]["learns"]["bytes"] == sum(ledger.bytes.values())
+
+
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=str)
+def test_every_piece_of_a_batch_has_frames_of_its_own(protocol):
+    """As many as in training: 11 samples in four pieces, of three and two."""
+    plan = tiny_plan(batch_size=11, micro_batches=4, epochs=1, protocol=protocol, net=LinearNet())
+    run = trained(plan, parts=tiny_parts(private=11))
+    assert run.ledger.samples["training"] == 11 and run.ledger.messages["BACKWARD", UP] == 4
+    found = edge(plan, TASK, repeats=1)["modes"]["learns"]["bytes"]
+    assert 11 * found == pytest.approx(11 * sum(run.ledger.per_sample(way) for way in (UP, DOWN)))
 
 
 def test_memory_is_that_of_the_command_memory_also_where_steps_begin_ahead():

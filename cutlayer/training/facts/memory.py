@@ -209,12 +209,12 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def far_away(batch: Batch, u: tuple[int, ...], fan_out: int = 1) -> Handler:
     """A server of which a client sees nothing but answers: zeros, for samples like those of `batch`."""
-    sent: dict[int, Tensor] = {}
+    sent: dict[int, Tensor] = {}  # by step: pieces of a batch are in flight at once
 
     def answer(message: Message) -> Message:
         if message.kind is Kind.BACKWARD:
-            return message.reply(dz=torch.zeros_like(sent.pop(message.client)))
-        sent[message.client] = message["z"]
+            return message.reply(dz=torch.zeros_like(sent.pop(message.step)))
+        sent[message.step] = message["z"]
         if message.kind is Kind.LOSS:
             return message.reply(loss=message["z"].new_zeros(()))
         return message.reply(u=message["z"].new_zeros(fan_out * len(message["z"]), *u))
