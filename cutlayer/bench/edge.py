@@ -7,6 +7,7 @@ a second a core makes, how many watts the board takes while it works, and what a
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -44,8 +45,8 @@ class Core:
 
     def __post_init__(self) -> None:
         for name in ("gflops", "watts", "nanojoules"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} of a core is a number above 0; got {getattr(self, name)!r}")
+            if not 0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} of a core is a number above 0, and finite; got {getattr(self, name)!r}")
 
 
 PI = Core()

@@ -1,7 +1,7 @@
 """Figures of a client on a small device, and of the schemes on paper: what follows from counting, not from clocks."""
 
 import json
-from math import prod
+from math import inf, nan, prod
 
 import pytest
 import torch
@@ -94,10 +94,11 @@ def test_a_head_that_fits_no_program_is_said_to(monkeypatch):
     assert exported(tiny_plan(), TASK) == {"works": False, "why": "RuntimeError: decides by its data"}
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, inf, nan])
 @pytest.mark.parametrize("name", ["gflops", "watts", "nanojoules"])
-def test_a_core_that_does_nothing_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} of a core is a number above 0"):
-        Core(**{name: 0.0})
+def test_a_core_that_is_none_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} of a core is a number above 0, and finite; got {value}"):
+        Core(**{name: value})
 
 
 # ------------------------------------------------------------------ the table of schemes
