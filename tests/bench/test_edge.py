@@ -12,17 +12,21 @@ from typer.testing import CliRunner
 from cutlayer.bench.edge import Core, edge, exported, lines
 from cutlayer.cli.app import app
 from cutlayer.core.compressor import Compression
-from cutlayer.core.message import through
+from cutlayer.core.message import Kind, through
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import BF16, LFQ, WCC, Gaussian, KAnonymous, LightSplit, NoGuard, Quantize, TopK
 from cutlayer.nets import TextEncoder
+from cutlayer.rules import FedAvg, Scaffold
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.memory import breakdown, made_up_batch, total
 from cutlayer.training.facts.schemes import SCHEMES, Quantities, costs, quantities
+from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan, Task
-from cutlayer.training.plan.schedule import Relay
+from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.plan.shapes import cut_shapes
-from cutlayer.training.protocols import Bypass, UShaped, Vanilla
+from cutlayer.training.protocols import Alone, Bypass, Federated, UShaped, Vanilla
 from cutlayer.training.step import learn
+from cutlayer.wire import frames
 from cutlayer.wire.ledger import DOWN, UP, Ledger
 
 
@@ -63,6 +67,40 @@ def test_every_piece_of_a_batch_has_frames_of_its_own(protocol):
     assert run.ledger.samples["training"] == 11 and run.ledger.messages["BACKWARD", UP] == 4
     found = edge(plan, TASK, repeats=1)["modes"]["learns"]["bytes"]
     assert 11 * found == pytest.approx(11 * sum(run.ledger.per_sample(way) for way in (UP, DOWN)))
+
+
+PLAIN = SGD(lr=0.05, momentum=0.0)
+HANDED_ON = [
+    {},
+    {"client_optimizer": Adam()},
+    {"rounds": SplitFed(), "rule": FedAvg()},
+    {"rounds": SplitFed(), "rule": Scaffold(), "client_optimizer": PLAIN, "protocol": Federated()},
+    {"protocol": Federated(), "rounds": SplitFed(), "rule": FedAvg()},
+]
+
+
+@pytest.mark.parametrize("changes", HANDED_ON, ids=str)
+def test_weights_that_a_turn_hands_on_are_counted_as_in_training(changes):
+    plan = tiny_plan(batch_size=8, clients=2, epochs=2, local_steps=3, **changes)
+    crossed = []
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    note = run.ledger.note
+    run.ledger.note = lambda message, way, *more: (crossed.append((message, way)), note(message, way, *more))
+    assert run.train()
+    weights = [(frames.size(message), way) for message, way in crossed if message.kind is Kind.WEIGHTS]
+    found = edge(plan, TASK, repeats=1)
+    assert (found["weights"]["down"], DOWN) == weights[-2] and (found["weights"]["up"], UP) == weights[-1]
+    assert "up for each turn of 3 batches, beside the above" in " ".join(lines(found))
+
+
+OF_THEIR_OWN = [{}, {"clients": 2, "shared_client_network": False}, {"protocol": Alone()}, {"protocol": Federated()}]
+
+
+@pytest.mark.parametrize("changes", OF_THEIR_OWN, ids=str)
+def test_where_each_has_its_own_head_no_weights_cross(changes):
+    found = edge(tiny_plan(batch_size=8, **changes), TASK, repeats=1)
+    said = "nothing crosses" in " ".join(lines(found))
+    assert found["weights"] is None and said == (not found["modes"]["learns"]["bytes"])
 
 
 def test_memory_is_that_of_the_command_memory_also_where_steps_begin_ahead():
