@@ -103,6 +103,11 @@ def test_where_each_has_its_own_head_no_weights_cross(changes):
     assert found["weights"] is None and said == (not found["modes"]["learns"]["bytes"])
 
 
+@pytest.mark.parametrize("guard", [LFQ(freq=1), LFQ(freq=1, decoder="client")], ids=str)
+def test_a_guard_whose_halves_are_exchanged_in_every_step_has_its_figures(guard):
+    assert edge(tiny_plan(batch_size=8, guard=guard), TASK, repeats=1)["modes"]["learns"]["bytes"] > 0
+
+
 def test_memory_is_that_of_the_command_memory_also_where_steps_begin_ahead():
     plan = tiny_plan(batch_size=8, rounds=Relay(ahead=1), local_steps=0)
     learns = edge(plan, TASK, repeats=1)["modes"]["learns"]["memory"]
