@@ -15,7 +15,7 @@ from ..core.guard import Guarded, GuardModule, Shape
 from ..core.search import Between, OneOf, Search
 from ..core.seeds import derive, seeded
 from ..wire.codecs.entropy import Coded
-from ..wire.codecs.parts.gridded import Gridded
+from ..wire.codecs.parts.gridded import Gridded, grid_type
 from ..wire.codecs.parts.smallest import Smallest
 from .base import Guard
 from .parts.claims import Claim, Sent
@@ -280,8 +280,9 @@ class _Codes(GuardModule):
         place = (
             (soft.detach() >= 0) if steps == 1 else ((soft.detach() / size + 1) * (steps / 2)).round().clamp(0, steps)
         )
-        grid = Gridded(place.flatten(1).to(torch.int32), -size[None], (2 / steps) * size[None], self.spec.value_bits)
-        hard = grid.value().reshape(soft.shape)
+        unit = size[None].to(grid_type(z.dtype))
+        grid = Gridded(place.flatten(1).to(torch.int32), -unit, (2 / steps) * unit, self.spec.value_bits)
+        hard = grid.value().to(z).reshape(soft.shape)
         return _Latent(soft, hard, hard + (soft - soft.detach()), size, grid)  # exactly `hard`, gradient of `soft`
 
     def _penalties(self, z: Tensor, codes: "_Latent") -> dict[str, Tensor]:
