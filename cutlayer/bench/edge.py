@@ -21,7 +21,7 @@ from ..core.seeds import generator
 from ..training.batches import micro_batches
 from ..training.build import build_client, build_remote, build_server
 from ..training.client import trained
-from ..training.facts.memory import breakdown, client_memory, far_away, made_up_batch, total
+from ..training.facts.memory import ON_TOP, breakdown, client_memory, far_away, made_up_batch, total
 from ..training.facts.sides import sides
 from ..training.micro_batches import at_once, learn_in_micro_batches
 from ..training.plan.plan import Plan
@@ -135,6 +135,7 @@ def lines(found: dict[str, Any]) -> list[str]:
             f"{name:8}  {row['ms here']:8.3f} ms here   {row['modelled ms']:8.3f} ms, {row['modelled mJ']:8.3f} mJ "
             f"modelled   {row['bytes']:10,.0f} bytes   {row['memory'] / 1e6:8.2f} MB   (a sample; memory of a batch)"
         )
+    out.append(f"memory    {ON_TOP}")
     out += _about_weights(found["weights"], crosses=any(row["bytes"] for row in found["modes"].values()))
     out.append(
         f"model: one core of {core['gflops']:g} GFLOP/s (this thread: {found['gflops here']:.1f}), "

@@ -46,6 +46,7 @@ def layers(
     [bold]cutlayer train --net "Own('my.py:Model', at='layer1', back='fc')"[/bold]
     """
     prepare(threads or 1, "cpu")
+    from ..training.facts.memory import ON_TOP
     from ..training.facts.places import costs
 
     if batch_size < 1:
@@ -61,6 +62,7 @@ def layers(
         print(line)
     inputs = _times(task.shape) + (f" and {task.classes} classes" if task.classes else "")
     say(f"{net!r}, inputs of {inputs}, batches of {batch_size}; memory without an optimizer's own")
+    say(f"memory: {ON_TOP}")
 
 
 def read_model(text: str) -> "Net":

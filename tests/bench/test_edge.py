@@ -121,6 +121,7 @@ def test_predicting_takes_less_memory_than_learning(found):
 def test_the_head_leaves_as_a_program_that_gives_the_same(found):
     assert found["exported"]["works"] and found["exported"]["largest difference"] < 1e-6
     said = " ".join(lines(found))
+    assert "gradients of activations come on top" in said
     assert "equal to" in said and "nothing was measured on a device" in said
 
 

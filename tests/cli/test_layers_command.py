@@ -25,6 +25,7 @@ def test_as_a_table(command):
     assert lines[0].split() == ["layer", "z", "parameters", "MACs", "memory", "up", "down"]
     assert lines[1].split()[:3] == ["cut=2", "8x12x12", "1,058"] and len(lines) == 3
     assert "inputs of 1x28x28 and 10 classes, batches of 64" in err
+    assert "gradients of activations come on top" in err
 
 
 def test_classes_that_nobody_named_are_said_and_a_next_token_is_one_of_the_vocabulary(command):

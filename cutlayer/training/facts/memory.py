@@ -30,6 +30,7 @@ MODES = {
     "checkpointed": "learns, and computes the head's activations again for the backward pass",
     "frozen": "runs forward only",
 }
+ON_TOP = "while backward runs, gradients of activations come on top, and what libraries work with in any case"
 Bytes = dict[str, int]
 Held = dict[int, Tensor]  # by address; a freed storage could lend its address to the next, so all are kept
 
