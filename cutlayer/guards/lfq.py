@@ -255,8 +255,9 @@ class _Codes(GuardModule):
         # A captured step cannot be looked at; `seen` holds NaN then as well, and so does the loss.
         captured = z.is_cuda and torch.cuda.is_current_stream_capturing()
         if not captured and not torch.isfinite(codes.soft).all():
+            # Signs would look as if nothing had happened. Alike for all rows: no sample's own numbers leave instead.
             self.packed = None
-            return Guarded(codes.soft)  # signs would look as if nothing had happened
+            return Guarded(codes.soft * torch.nan)
         self.packed = Smallest((codes.grid, Coded(codes.grid))) if self.spec.coded else codes.grid
         if not learns:
             return Guarded(codes.seen)
