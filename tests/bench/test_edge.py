@@ -174,6 +174,12 @@ def test_the_letters_of_a_plan():
     assert quantities(tiny_plan(guard=LFQ(bits=3)), TASK).rho == pytest.approx(27 / 8 / it.cut)
 
 
+@pytest.mark.parametrize("protocol", [Federated(), Alone()], ids=str)
+def test_schemes_are_not_compared_where_the_client_has_the_whole_network(protocol):
+    with pytest.raises(ValueError, match="has none: take protocol=UShaped"):
+        quantities(tiny_plan(protocol=protocol), TASK)
+
+
 @pytest.mark.parametrize(
     ("guard", "rho"),
     [
