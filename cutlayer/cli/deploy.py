@@ -389,7 +389,7 @@ def predict(
         right = f"mIoU {told['mean_iou']:.4f}, pixel {right}"
     if "perplexity" in told:
         right = f"perplexity {told['perplexity']:.2f}, next-token {right}"
-    say(f"{told['samples']} samples, {right}, {told['samples_per_second']:.0f} a second")
+    say(f"{told['samples']} samples, {right}, {pace(told)}")
     each = "sample" if stream else "batch"
     if found.left:
         say(
@@ -399,10 +399,16 @@ def predict(
     say(f"{_latency(told)} a {each}")
     say(f"bytes a sample: {told['bytes_up']:.0f} up, {told['bytes_down']:.0f} down")
     if imagined is not None:
-        say(f"over {imagined}: {_latency(told['link'])} a {each}, {told['link']['samples_per_second']:.0f} a second")
+        say(f"over {imagined}: {_latency(told['link'])} a {each}, {pace(told['link'])}")
     for what, where in (("predictions", out), ("label maps", masks)):
         if where is not None:
             say(f"{what} in {where}")
+
+
+def pace(told: dict[str, Any]) -> str:
+    """Samples a second; over a slow link that is less than one."""
+    each = told["samples_per_second"]
+    return f"{each:.0f} a second" if each >= 10 else f"{each:.2g} a second"
 
 
 def _latency(told: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ def memory(
     backward pass), one for a frozen client (forward only). Nothing is trained. Writes memory.json and memory.png.
     """
     from ..engines.taken import taken
-    from ..training.facts.memory import breakdown
+    from ..training.facts.memory import ON_TOP, breakdown
     from .memory import picture, table
 
     with taken(out, "memory") as folder:
@@ -42,6 +42,7 @@ def memory(
     for line in table(found):
         say(line)
     say("working: what the largest layer reads and writes; of it and the activations only the larger is in the total")
+    say(ON_TOP)
     say(f"open {folder / 'memory.png'}")
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..core.batch import Task
     from ..nets.base import Net
 
+USUAL_CLASSES = 10
 SHAPE_HELP = "The shape of one sample, e.g. 3,32,32. Default: that of --data, else what the network is usually given."
 
 
@@ -45,6 +46,7 @@ def layers(
     [bold]cutlayer train --net "Own('my.py:Model', at='layer1', back='fc')"[/bold]
     """
     prepare(threads or 1, "cpu")
+    from ..training.facts.memory import ON_TOP
     from ..training.facts.places import costs
 
     if batch_size < 1:
@@ -53,11 +55,14 @@ def layers(
     task = _task(net, shape, data, data_dir)
     rows = list(costs(net, task, batch_size, everything))
     if as_json:
-        print(json.dumps({"net": repr(net), "input": list(task.shape), "batch_size": batch_size, "places": rows}))
+        told = {"net": repr(net), "input": list(task.shape), "classes": task.classes or None}
+        print(json.dumps({**told, "batch_size": batch_size, "places": rows}))
         return
     for line in table(rows):
         print(line)
-    say(f"{net!r}, inputs of {_times(task.shape)}, batches of {batch_size}; memory without an optimizer's own")
+    inputs = _times(task.shape) + (f" and {task.classes} classes" if task.classes else "")
+    say(f"{net!r}, inputs of {inputs}, batches of {batch_size}; memory without an optimizer's own")
+    say(f"memory: {ON_TOP}")
 
 
 def read_model(text: str) -> "Net":
@@ -112,7 +117,6 @@ def _times(shape: Any) -> str:
 
 
 def _task(net: "Net", shape: str | None, data: str | None, data_dir: Path | None) -> "Task":
-    from ..core.batch import Task
     from ..core.spec import spec
     from ..training.batches import task_of
     from ..training.plan.code import usual_shape
@@ -129,13 +133,24 @@ def _task(net: "Net", shape: str | None, data: str | None, data_dir: Path | None
             sides = ()
         if not sides or min(sides) < 1:
             raise ValueError(f"--input is the shape of one sample, whole numbers with commas: 3,32,32; got {shape!r}")
-        return Task(sides, 0)
+        return _made_for(net, sides)
     usual = usual_shape(net)
     if usual is None:
         raise ValueError(
             f"what does {net!r} read? Say the shape of one sample, e.g. --input 3,32,32, or --data MNIST"
         )
-    return Task(usual, 0)
+    return _made_for(net, usual)
+
+
+def _made_for(net: "Net", shape: tuple[int, ...]) -> "Task":
+    """What a network learns where no data say it: models of one's own have their classes, ours are made for some."""
+    from ..core.batch import Task
+    from ..nets.at_layers import CutAtLayers
+
+    if isinstance(net, CutAtLayers):
+        return Task(shape, 0)
+    vocabulary = getattr(net, "vocabulary", 0)
+    return Task(shape, vocabulary if getattr(net, "causal", False) else USUAL_CLASSES, vocabulary=vocabulary)
 
 
 def register(app: typer.Typer) -> None:

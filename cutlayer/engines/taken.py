@@ -13,6 +13,7 @@ from pathlib import Path
 from ..core.files import WRITING, room_for, tidy
 
 LOCK = ".lock"
+AT_ONCE = {"attack", "bench", "costs", "edge", "memory"}  # begun anew each time: there is nothing to go on with
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # shared drives that know none; there nobody is kept out
 
 
@@ -25,7 +26,7 @@ def taken(out: Path | None, kind: str, resume: Path | None = None) -> Iterator[P
         lock = FolderLock(folder)
         try:
             if resume is None:
-                _refuse_full(folder)
+                _refuse_full(folder, kind)
             tidy(folder)
             yield folder
         finally:
@@ -123,20 +124,20 @@ def _begun(folder: Path) -> Path:
 def _made(out: Path | None, kind: str) -> tuple[Path, list[Path]]:
     """A folder of its own, and what had to be made for it: the folder first, then those above it."""
     if out is not None:
-        return out, _make(out)
+        return out, _make(out, kind)
     first = Path("runs") / f"{kind}-{datetime.now():%Y%m%d-%H%M%S}"
     for number in count(1):  # of two that begin in one second each has its own
         folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
-        if not folder.exists() and (made := _make(folder)):
+        if not folder.exists() and (made := _make(folder, kind)):
             return folder, made
     raise AssertionError("count never ends")
 
 
-def _make(folder: Path) -> list[Path]:
+def _make(folder: Path, kind: str) -> list[Path]:
     """The folders that are there only now; none: it was there before, with nothing in it."""
     above = standing(folder)
     if above == folder and not (folder / LOCK).exists():
-        _refuse_full(folder)  # before a lock is laid into what is somebody else's
+        _refuse_full(folder, kind)  # before a lock is laid into what is somebody else's
     made = [parent for parent in [folder, *folder.parents] if not parent.exists()]
     with _told(above), room_for(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -157,12 +158,10 @@ def standing(folder: Path) -> Path:
     return above
 
 
-def _refuse_full(folder: Path) -> None:
+def _refuse_full(folder: Path, kind: str) -> None:
     if any(not is_nothing(one) for one in folder.iterdir()):
-        raise FileExistsError(
-            f"{folder} exists and is not empty: choose another --out, or go on in it with --resume {folder} where it "
-            "was interrupted"
-        )
+        or_else = "" if kind in AT_ONCE else f", or go on in it with --resume {folder} where it was interrupted"
+        raise FileExistsError(f"{folder} exists and is not empty: choose another --out{or_else}")
 
 
 @contextlib.contextmanager

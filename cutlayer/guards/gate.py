@@ -13,7 +13,7 @@ from ..core.guard import Guarded, GuardModule, Shape
 from ..core.search import Between, Search
 from ..core.seeds import derive, generator, seeded
 from ..wire.codecs.entropy import MOST_BITS, Coded
-from ..wire.codecs.parts.gridded import Gridded
+from ..wire.codecs.parts.gridded import Gridded, grid_type
 from ..wire.codecs.parts.smallest import Smallest
 from .base import Guard, need_task
 from .parts.claims import Claim, Sent
@@ -178,8 +178,9 @@ class _Gated(GuardModule):
             place = place + torch.rand(place.shape, generator=generator(derive(self.private, seed))).to(place) - 0.5
         # A half is rounded up: to the even one, as torch does, levels would not be alike.
         codes = (place + 0.5).floor().clamp(0, 2**bits - 1).to(torch.int32)
-        grid = Gridded(codes, soft.new_full((1,), begin), soft.new_full((1,), step), bits)
-        value = grid.value()
+        own = grid_type(soft.dtype)
+        grid = Gridded(codes, soft.new_full((1,), begin, dtype=own), soft.new_full((1,), step, dtype=own), bits)
+        value = grid.value().to(soft)
         lost = ~torch.isfinite(soft).all()
         if soft.is_cpu and lost:
             # Codes would look as if nothing had happened. Alike for all rows: which number was lost is not told.

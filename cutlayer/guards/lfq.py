@@ -15,7 +15,7 @@ from ..core.guard import Guarded, GuardModule, Shape
 from ..core.search import Between, OneOf, Search
 from ..core.seeds import derive, seeded
 from ..wire.codecs.entropy import Coded
-from ..wire.codecs.parts.gridded import Gridded
+from ..wire.codecs.parts.gridded import Gridded, grid_type
 from ..wire.codecs.parts.smallest import Smallest
 from .base import Guard
 from .parts.claims import Claim, Sent
@@ -255,8 +255,9 @@ class _Codes(GuardModule):
         # A captured step cannot be looked at; `seen` holds NaN then as well, and so does the loss.
         captured = z.is_cuda and torch.cuda.is_current_stream_capturing()
         if not captured and not torch.isfinite(codes.soft).all():
+            # Signs would look as if nothing had happened. Alike for all rows: no sample's own numbers leave instead.
             self.packed = None
-            return Guarded(codes.soft)  # signs would look as if nothing had happened
+            return Guarded(codes.soft * torch.nan)
         self.packed = Smallest((codes.grid, Coded(codes.grid))) if self.spec.coded else codes.grid
         if not learns:
             return Guarded(codes.seen)
@@ -280,8 +281,9 @@ class _Codes(GuardModule):
         place = (
             (soft.detach() >= 0) if steps == 1 else ((soft.detach() / size + 1) * (steps / 2)).round().clamp(0, steps)
         )
-        grid = Gridded(place.flatten(1).to(torch.int32), -size[None], (2 / steps) * size[None], self.spec.value_bits)
-        hard = grid.value().reshape(soft.shape)
+        unit = size[None].to(grid_type(z.dtype))
+        grid = Gridded(place.flatten(1).to(torch.int32), -unit, (2 / steps) * unit, self.spec.value_bits)
+        hard = grid.value().to(z).reshape(soft.shape)
         return _Latent(soft, hard, hard + (soft - soft.detach()), size, grid)  # exactly `hard`, gradient of `soft`
 
     def _penalties(self, z: Tensor, codes: "_Latent") -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ class TopK(Guard, Compressor):
     def compress(self, tensor: Tensor, draw: torch.Generator | None = None) -> tuple[Tensor, Any]:
         if tensor.dim() < 2:
             return tensor, None
-        rows = tensor.reshape(len(tensor), -1)
+        rows = tensor.flatten(1)
         return torch.where(self.mask(rows, draw), rows, 0.0).reshape(tensor.shape), None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, Task
 from ..core.errors import NonFinite, ProtocolError
 from ..core.guard import Shape
-from ..core.message import Handler, Kind, Message
+from ..core.message import Kind, Message
 from ..core.seeds import derive
 from ..core.state import State, load_optimizer, optimizer_state
 from ..data.base import Samples
@@ -24,7 +24,7 @@ from .build import build_client, client_secret
 from .detection import KEPT, ClientDetection
 from .evaluation import Score, evaluated
 from .labels import refuse_unfit_labels
-from .micro_batches import Post, learn_in_micro_batches
+from .micro_batches import at_once, learn_in_micro_batches
 from .orders import PURPOSES, numbers, weights_in
 from .own_data import OwnData, Uplink
 from .plan.optimizers import set_rate
@@ -222,7 +222,7 @@ class Client:
         """The steps of a turn, each begun while the gradient of the one before it is on its way."""
         # The first is begun before any is over, every other one during the step before it.
         batches = (self.batch(index, later=min(place, 1)) for place, index in enumerate(indices))
-        return learn_ahead(self.network, batches, self.uplink.post or _at_once(self.uplink.send), hooks)
+        return learn_ahead(self.network, batches, self.uplink.post or at_once(self.uplink.send), hooks)
 
     def _feed(self, index: Tensor, hooks: StepHooks) -> dict[str, float]:
         # One piece, numbered as the last of its batch, by which the server knows that the batch is whole.
@@ -274,7 +274,7 @@ class Client:
         batches = [self._batch(piece, derive(seed, place)) for place, piece in enumerate(pieces)]
         # The last piece of a batch always has the last number, by which the server knows it.
         first = (self.steps + 1) * self.plan.micro_batches - len(pieces)
-        post = self.uplink.post or _at_once(self.uplink.send)
+        post = self.uplink.post or at_once(self.uplink.send)
         return learn_in_micro_batches(self.network, batches, first, post, hooks)
 
     # ------------------------------------------------------------------------- evaluation
@@ -360,13 +360,3 @@ class _RuleHalf:
 def batches_of(plan: Plan, samples: int) -> int:
     """How many batches a client with so many samples has in an epoch."""
     return steps_per_epoch([samples], plan.batch_size, plan.least_batch) if samples else 0
-
-
-def _at_once(send: Handler) -> Post:
-    """In one process there is nothing to wait for."""
-
-    def post(message: Message) -> Callable[[], Message]:
-        answer = send(message)
-        return lambda: answer
-
-    return post

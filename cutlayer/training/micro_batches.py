@@ -24,6 +24,16 @@ from .step import NO_HOOKS, ClientNetwork, StepHooks, exchange_lift, figures, in
 Post = Callable[[Message], Callable[[], Message]]  # sends, and returns what waits for the answer
 
 
+def at_once(send: Handler) -> Post:
+    """In one process there is nothing to wait for."""
+
+    def post(message: Message) -> Callable[[], Message]:
+        answer = send(message)
+        return lambda: answer
+
+    return post
+
+
 class Unheard:
     """Questions that have left and whose answers were not read. They come in the order of the questions."""
 

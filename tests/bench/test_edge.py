@@ -1,27 +1,33 @@
 """Figures of a client on a small device, and of the schemes on paper: what follows from counting, not from clocks."""
 
 import json
-from math import prod
+from math import inf, nan, prod
 
 import pytest
 import torch
-from toys import TASK, tiny_plan
+from fleet import trained
+from toys import TASK, LinearNet, tiny_parts, tiny_plan
 from typer.testing import CliRunner
 
 from cutlayer.bench.edge import Core, edge, exported, lines
 from cutlayer.cli.app import app
 from cutlayer.core.compressor import Compression
-from cutlayer.core.message import through
+from cutlayer.core.message import Kind, through
+from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import BF16, LFQ, WCC, Gaussian, KAnonymous, LightSplit, NoGuard, Quantize, TopK
 from cutlayer.nets import TextEncoder
+from cutlayer.rules import FedAvg, Scaffold
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.facts.memory import breakdown, made_up_batch, total
 from cutlayer.training.facts.schemes import SCHEMES, Quantities, costs, quantities
+from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.plan import Plan, Task
-from cutlayer.training.plan.schedule import Relay
+from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.plan.shapes import cut_shapes
+from cutlayer.training.protocols import Alone, Bypass, Federated, UShaped, Vanilla
 from cutlayer.training.step import learn
-from cutlayer.wire.ledger import Ledger
+from cutlayer.wire import frames
+from cutlayer.wire.ledger import DOWN, UP, Ledger
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +59,55 @@ def test_gradients_that_a_plan_compresses_are_counted_as_they_leave():
     assert 8 * edge(plan, TASK, repeats=1)["modes"]["learns"]["bytes"] == sum(ledger.bytes.values())
 
 
+@pytest.mark.parametrize("protocol", [UShaped(), Vanilla(), Bypass()], ids=str)
+def test_every_piece_of_a_batch_has_frames_of_its_own(protocol):
+    """As many as in training: 11 samples in four pieces, of three and two."""
+    plan = tiny_plan(batch_size=11, micro_batches=4, epochs=1, protocol=protocol, net=LinearNet())
+    run = trained(plan, parts=tiny_parts(private=11))
+    assert run.ledger.samples["training"] == 11 and run.ledger.messages["BACKWARD", UP] == 4
+    found = edge(plan, TASK, repeats=1)["modes"]["learns"]["bytes"]
+    assert 11 * found == pytest.approx(11 * sum(run.ledger.per_sample(way) for way in (UP, DOWN)))
+
+
+PLAIN = SGD(lr=0.05, momentum=0.0)
+HANDED_ON = [
+    {},
+    {"client_optimizer": Adam()},
+    {"rounds": SplitFed(), "rule": FedAvg()},
+    {"rounds": SplitFed(), "rule": Scaffold(), "client_optimizer": PLAIN, "protocol": Federated()},
+    {"protocol": Federated(), "rounds": SplitFed(), "rule": FedAvg()},
+]
+
+
+@pytest.mark.parametrize("changes", HANDED_ON, ids=str)
+def test_weights_that_a_turn_hands_on_are_counted_as_in_training(changes):
+    plan = tiny_plan(batch_size=8, clients=2, epochs=2, local_steps=3, **changes)
+    crossed = []
+    run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
+    note = run.ledger.note
+    run.ledger.note = lambda message, way, *more: (crossed.append((message, way)), note(message, way, *more))
+    assert run.train()
+    weights = [(frames.size(message), way) for message, way in crossed if message.kind is Kind.WEIGHTS]
+    found = edge(plan, TASK, repeats=1)
+    assert (found["weights"]["down"], DOWN) == weights[-2] and (found["weights"]["up"], UP) == weights[-1]
+    assert "up for each turn of 3 batches, beside the above" in " ".join(lines(found))
+
+
+OF_THEIR_OWN = [{}, {"clients": 2, "shared_client_network": False}, {"protocol": Alone()}, {"protocol": Federated()}]
+
+
+@pytest.mark.parametrize("changes", OF_THEIR_OWN, ids=str)
+def test_where_each_has_its_own_head_no_weights_cross(changes):
+    found = edge(tiny_plan(batch_size=8, **changes), TASK, repeats=1)
+    said = "nothing crosses" in " ".join(lines(found))
+    assert found["weights"] is None and said == (not found["modes"]["learns"]["bytes"])
+
+
+@pytest.mark.parametrize("guard", [LFQ(freq=1), LFQ(freq=1, decoder="client")], ids=str)
+def test_a_guard_whose_halves_are_exchanged_in_every_step_has_its_figures(guard):
+    assert edge(tiny_plan(batch_size=8, guard=guard), TASK, repeats=1)["modes"]["learns"]["bytes"] > 0
+
+
 def test_memory_is_that_of_the_command_memory_also_where_steps_begin_ahead():
     plan = tiny_plan(batch_size=8, rounds=Relay(ahead=1), local_steps=0)
     learns = edge(plan, TASK, repeats=1)["modes"]["learns"]["memory"]
@@ -66,6 +121,7 @@ def test_predicting_takes_less_memory_than_learning(found):
 def test_the_head_leaves_as_a_program_that_gives_the_same(found):
     assert found["exported"]["works"] and found["exported"]["largest difference"] < 1e-6
     said = " ".join(lines(found))
+    assert "gradients of activations come on top" in said
     assert "nodes, outputs differ by" in said and "nothing was measured on a device" in said
 
 
@@ -82,10 +138,11 @@ def test_a_head_that_fits_no_program_is_said_to(monkeypatch):
     assert exported(tiny_plan(), TASK) == {"works": False, "why": "RuntimeError: decides by its data"}
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, inf, nan])
 @pytest.mark.parametrize("name", ["gflops", "watts", "nanojoules"])
-def test_a_core_that_does_nothing_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} of a core is a number above 0"):
-        Core(**{name: 0.0})
+def test_a_core_that_is_none_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} of a core is a number above 0, and finite; got {value}"):
+        Core(**{name: value})
 
 
 # ------------------------------------------------------------------ the table of schemes
@@ -115,6 +172,12 @@ def test_the_letters_of_a_plan():
     assert (it.devices, it.batch, it.cut, it.rho) == (3, 8, 4 * prod(cut.z), 1.0)
     assert 0 < it.share < 1 and 0 < it.work < 1
     assert quantities(tiny_plan(guard=LFQ(bits=3)), TASK).rho == pytest.approx(27 / 8 / it.cut)
+
+
+@pytest.mark.parametrize("protocol", [Federated(), Alone()], ids=str)
+def test_schemes_are_not_compared_where_the_client_has_the_whole_network(protocol):
+    with pytest.raises(ValueError, match="has none: take protocol=UShaped"):
+        quantities(tiny_plan(protocol=protocol), TASK)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,18 @@ def test_as_a_table(command):
     lines = out.splitlines()
     assert lines[0].split() == ["layer", "z", "parameters", "MACs", "memory", "up", "down"]
     assert lines[1].split()[:3] == ["cut=2", "8x12x12", "1,058"] and len(lines) == 3
-    assert "inputs of 1x28x28, batches of 64" in err
+    assert "inputs of 1x28x28 and 10 classes, batches of 64" in err
+    assert "gradients of activations come on top" in err
+
+
+def test_classes_that_nobody_named_are_said_and_a_next_token_is_one_of_the_vocabulary(command):
+    _, _, err = command("layers", "MnistNet")
+    assert "inputs of 1x28x28 and 10 classes" in err
+    _, _, err = command("layers", f"{MODELS}:ViT", "--input", "1,12,12")
+    assert "inputs of 1x12x12, batches" in err, "a model of one's own has as many as it has"
+    _, out, _ = command("layers", "TextDecoder(layers=1,width=8,at=0,vocabulary=300)", "--input", "6", "--json")
+    found = json.loads(out)
+    assert found["classes"] == 300 and found["places"][0]["parameters"] == (300 + 6) * 8 + 300 * 9
 
 
 def test_no_cut_stands_in_the_table(command):

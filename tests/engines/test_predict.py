@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import threading
 from dataclasses import replace
 
@@ -75,6 +76,11 @@ def test_quantiles_and_bytes_are_those_of_the_messages():
     over = [1 + 100 + 1000 + 500, 2 + 200 + 1000 + 500, 3 + 300 + 1000 + 500, 14 + 400 + 1000 + 500]
     assert told["link"]["latency_ms"]["median"] == pytest.approx((over[1] + over[2]) / 2)
     assert told["link"]["samples_per_second"] == pytest.approx(4 / (sum(over) / 1e3))
+
+
+def test_a_link_that_lets_less_than_a_sample_a_second_through_is_said_to(trained, command):
+    code, _, err = command("predict", trained, "--stream", "--limit", 2, "--link", "8kbit,2s", "--threads", 1)
+    assert code == 0 and re.search(r"over 8kbit,2s: .* a sample, 0\.\d+ a second", err), err
 
 
 def test_a_network_that_is_whole_at_its_client_waits_for_no_link():

@@ -12,7 +12,7 @@ from cutlayer.data.digits import Digits
 from cutlayer.engines import taken as room
 from cutlayer.engines.folder import load_plan
 from cutlayer.engines.local import start
-from cutlayer.engines.taken import LOCK, FolderLock, taken
+from cutlayer.engines.taken import AT_ONCE, LOCK, FolderLock, taken
 from cutlayer.training.plan.plan import Plan
 
 PLAN = Plan(data=Digits(limit=40), epochs=1, batch_size=10, clients=2, private_seed=5)
@@ -150,6 +150,14 @@ def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", none)
     with taken(tmp_path / "a", "train"):
         FolderLock(tmp_path / "a").release()
+
+
+@pytest.mark.parametrize("kind", sorted(AT_ONCE))
+def test_a_command_that_never_goes_on_names_no_option_for_it(tmp_path, kind, command):
+    (tmp_path / "note").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"is not empty: choose another --out$"), taken(tmp_path, kind):
+        pass
+    assert "--resume" not in command(kind, "--help")[1]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from toys import TASK, TinyNet, batches, tiny_parts, tiny_plan
 
 from cutlayer.core.batch import Batch
 from cutlayer.core.compressor import Compression
+from cutlayer.core.message import Kind, Message
 from cutlayer.core.seeds import generator
 from cutlayer.core.spec import spec
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import Chain, LightSplit, NoGuard, Quantize, TopK
+from cutlayer.guards import Chain, LightSplit, NoGuard, Quantize, RandTopK, TopK
 from cutlayer.nets.simple_cnn import SimpleCNN
 from cutlayer.training.build import build_client, build_server
 from cutlayer.training.plan.plan import Plan
@@ -58,6 +60,60 @@ def test_constant_rows_single_numbers_and_numbers_that_are_none_go_as_they_are()
     for odd in (torch.tensor(1.5), torch.ones(4, 1), torch.tensor([[1.0, float("nan")]])):
         seen, packed = Quantize(bits=2).compress(odd)
         assert seen is odd and packed is None
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("bits", [1, 2, 8, 9, 12, 16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_of_two_bytes_are_rounded_as_float32_is_and_come_back_bit_for_bit(dtype, bits, rounding):
+    """Neither type holds 4,095 steps, float16 no 2^16, and a share of what stochastic rounding draws is 1 in them."""
+    quantize = Quantize(bits=bits, rounding=rounding, entropy=bits <= 8)
+    # From 1000 on, of both signs, half zeros, all alike; too small for a step in float16; few values.
+    given = [1000 + Z, Z, Z.relu(), torch.full_like(Z, 0.3), 1e-5 * Z, TopK(share=0.1).compress(Z)[0]]
+    for z in (one.to(dtype) for one in given):
+        seen, packed = quantize.compress(z, generator(4))
+        assert torch.equal(seen, quantize.compress(z.float(), generator(4))[0].to(dtype))
+        assert not seen[z == 0].any()
+        for way in packed.ways:
+            data = way.encode()
+            assert len(data) == way.size()
+            back = BY_TAG[way.tag].decode(memoryview(data), dtype, z.shape)
+            assert torch.equal(back.view(torch.int16), seen.view(torch.int16))
+
+
+ENDS = [(dtype, share) for dtype in (torch.float32, torch.float16, torch.bfloat16) for share in (0.0, 0.3)]
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("bits", [1, 2, 4, 7, 8, 16])
+@pytest.mark.parametrize(("dtype", "below"), ENDS, ids=str)
+def test_rows_that_end_where_their_type_does_hold_no_infinity(dtype, below, bits, rounding):
+    """The last level lies up to a step beyond, where there is a level at 0 or a step was rounded up."""
+    for seed in range(40):
+        z = (torch.rand(3, 20, dtype=torch.float64, generator=generator(seed)) * (1 + below) - below).clamp(max=1)
+        z[:, :2] = torch.tensor([1.0, 0.0])
+        z = (z * (0.7 * torch.finfo(dtype).max)).to(dtype)
+        z[:, 0] /= 0.7
+        assert torch.isfinite(z).all()
+        assert torch.isfinite(Quantize(bits=bits, rounding=rounding).compress(z, generator(seed))[0]).all()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 8])
+def test_a_row_with_a_number_that_is_none_goes_as_it_is(bits):
+    odd = [float("nan"), float("inf"), -float("inf")]
+    for row in product([*odd, 0.0, 1.0, -2.0], repeat=3):
+        given = torch.tensor([row, (0.0, 1.0, 2.0)])
+        seen, packed = Quantize(bits=bits).compress(given)
+        assert (packed is None and seen is given) == (not torch.isfinite(given).all())
+
+
+def test_no_rows_are_no_error():
+    for guard in (Quantize(bits=4), Quantize(bits=4, rounding="stochastic"), TopK(), RandTopK()):
+        none = torch.empty(0, 3, 4)
+        seen, packed = guard.compress(none, generator(0))
+        assert seen.shape == none.shape
+        frame = frames.encode(Message(Kind.FORWARD, 0, 0, {"z": seen}, {"z": packed} if packed else {}))
+        assert frames.decode(bytes(frame))["z"].shape == none.shape
 
 
 SPARSE = [Z, Z.abs(), -Z.abs(), 1e-40 * Z, 1e30 * Z]

@@ -7,7 +7,18 @@ from named_files import nothing_named as nothing_named
 from torch import nn
 
 from cutlayer.core.batch import Task
-from cutlayer.nets import MLP, LeNet, MnistNet, Own, ResNet18, Whole, count_macs, count_parameters
+from cutlayer.nets import (
+    MLP,
+    LeNet,
+    MnistNet,
+    Own,
+    ResNet18,
+    Segmenter,
+    TextDecoder,
+    Whole,
+    count_macs,
+    count_parameters,
+)
 from cutlayer.nets.places import places
 from cutlayer.training.facts.memory import breakdown, total
 from cutlayer.training.facts.places import costs
@@ -83,6 +94,37 @@ def test_memory_is_that_of_the_command_memory_for_any_batch_without_an_optimizer
     assert row["memory"] == total(
         breakdown(Plan(net=ResNet18(), batch_size=batch), task)["active"] | {"optimizer": 0}
     )
+
+
+@pytest.mark.parametrize("batch", [2, 9, 64, 512])
+def test_a_layer_that_reads_no_sample_works_with_as_much_for_any_batch(batch):
+    """A table of 500 positions of 8 numbers goes into one layer and comes out, of a large batch others have more."""
+    rows = {row["name"]: row for row in costs(Own(f"{HERE}:Placed"), Task((16,), 0), batch)}
+    table, samples, weights = 4 * 500 * 8, 4 * batch, 2 * 4 * (16 * 8 + 8 + 500 * 8 + 2 * (8 * 8 + 8))
+    kept = table + samples * (16 + 8)  # for the gradients of the weights that read them
+    assert rows["last"]["memory"] == weights + max(kept, 2 * table)
+    assert 2 * table > kept or batch == 512
+
+
+@pytest.mark.parametrize(
+    ("net", "task"),
+    [
+        (Segmenter(norm="group"), Task((3, 16, 16), 4)),
+        (TextDecoder(layers=1, width=8, at=0, vocabulary=30), Task((6,), 30, vocabulary=30)),
+    ],
+    ids=repr,
+)
+def test_networks_that_name_a_class_for_every_pixel_or_place_have_figures(net, task):
+    (row,) = costs(net, task, 4)
+    assert "why_not" not in row
+    plan = Plan(net=net, batch_size=4)
+    assert row["memory"] == total(breakdown(plan, task)["active"] | {"optimizer": 0})
+
+
+def test_labels_of_every_pixel_travel_where_the_server_has_the_last_layer():
+    model = Own(lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 5, 1)))
+    row = next(iter(costs(model, Task((1, 8, 8), 0), 4)))
+    assert row["bytes_up"] - row["bytes_down"] == 4 * 8 * 64
 
 
 def test_with_the_last_layers_at_the_server_labels_travel():

@@ -19,7 +19,7 @@ from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, LFQ, Chain, LightSplit, Noise
 from cutlayer.training.ahead import InStretches, kept_as_they_are, learn_ahead
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.client import _at_once
+from cutlayer.training.micro_batches import at_once
 from cutlayer.training.plan.optimizers import SGD, Adam
 from cutlayer.training.plan.roles import Frozen, SendOnce
 from cutlayer.training.plan.schedule import Relay, SplitFed, Wave
@@ -112,7 +112,7 @@ def test_whatever_a_guard_keeps_its_step_is_that_of_its_own_weights(guard):
 
 
 def _ahead(client, server, given):
-    return list(learn_ahead(client, iter(given), _at_once(server.handle)))
+    return list(learn_ahead(client, iter(given), at_once(server.handle)))
 
 
 def _with_copies(client, server, given):
@@ -236,7 +236,7 @@ def test_a_turn_that_is_given_up_hears_what_it_asked():
 def test_whoever_stops_in_between_leaves_nothing_behind():
     client, server = client_of(plan())
     before, watchers, drawn = threading.active_count(), client.remote._watchers, torch.get_rng_state()
-    steps = learn_ahead(client, iter(batches(5)), _at_once(server.handle))
+    steps = learn_ahead(client, iter(batches(5)), at_once(server.handle))
     next(steps)
     assert threading.active_count() == before + 1  # the next one stands
     steps.close()

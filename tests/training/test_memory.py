@@ -12,7 +12,9 @@ from toys import GUARDS, TASK, LinearNet, TinyNet, batches, split_and_whole, tin
 
 from cutlayer.cli import app as cli
 from cutlayer.cli.memory import picture, table
-from cutlayer.core.batch import Task
+from cutlayer.core.batch import Batch, Task
+from cutlayer.core.remote import Remote
+from cutlayer.core.split import UShapedNetwork
 from cutlayer.guards import DPSGD, Chain, Clip
 from cutlayer.nets.lenet import LeNet
 from cutlayer.nets.resnet import ResNet18
@@ -23,7 +25,7 @@ from cutlayer.training.plan.plan import Plan
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import Relay, SplitFed
 from cutlayer.training.protocols import Bypass, Federated, UShaped, Vanilla
-from cutlayer.training.step import learn
+from cutlayer.training.step import ClientNetwork, learn
 
 
 def measured(**changes):
@@ -61,11 +63,6 @@ def test_a_frozen_head_needs_no_gradients_and_hardly_any_activations():
 
 
 def test_activations_are_counted_once():
-    from cutlayer.core.batch import Batch
-    from cutlayer.core.remote import Remote
-    from cutlayer.core.split import UShapedNetwork
-    from cutlayer.training.step import ClientNetwork
-
     # The second layer's weight is saved for backward as well, but it is a parameter, not an activation.
     split = UShapedNetwork(nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()), nn.Identity())
     client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
@@ -107,6 +104,23 @@ def test_a_frozen_client_keeps_what_lies_between_u_and_the_loss():
     # u is kept by nobody (the tail's weights want no gradient); log-probabilities, labels, one number of the loss.
     assert 4 * 6 * 3 + 8 * 6 <= frozen["activations"] <= 4 * 6 * 3 + 8 * 6 + 4 * 7 * 6 + 16
     assert parts_of(protocol=Vanilla())["frozen"]["activations"] == 0, "the server takes it from the cut"
+
+
+class LastAnswer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read = nn.LSTM(4, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.read(x)[0][:, -1].clone()
+
+
+def test_all_that_a_layer_gives_is_worked_with_also_where_it_gives_several():
+    split = UShapedNetwork(LastAnswer(), nn.Linear(5, 3))
+    client = ClientNetwork(0, split, None, Remote(0, lambda message: message))
+    batch = Batch(torch.randn(8, 30, 4), torch.zeros(8, dtype=torch.long))
+    for mode in ("active", "frozen"):
+        assert client_memory(client, batch, (5,), mode)["working"] == 4 * 8 * (30 * 4 + 30 * 16 + 2 * 16)
 
 
 def test_the_largest_layer_is_needed_in_every_mode():

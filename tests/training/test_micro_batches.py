@@ -11,8 +11,7 @@ from cutlayer.core.message import Kind, Message
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import DPSGD, KAnonymous, Noise
 from cutlayer.training.build import build_client, build_server
-from cutlayer.training.client import _at_once
-from cutlayer.training.micro_batches import Ring, learn_in_micro_batches
+from cutlayer.training.micro_batches import Ring, at_once, learn_in_micro_batches
 from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.schedule import Wave
 from cutlayer.training.plan.shapes import cut_shapes
@@ -49,7 +48,7 @@ def test_the_step_is_that_of_the_whole_batch(protocol, count):
                 if pieces == 1:
                     terms = learn(client, batch)
                 else:
-                    terms = learn_in_micro_batches(client, cut(batch, count), step * count, _at_once(server.handle))
+                    terms = learn_in_micro_batches(client, cut(batch, count), step * count, at_once(server.handle))
             found.append(
                 {**client.split.state_dict(), **server.body.state_dict(), "task": torch.tensor(terms["task"])}
             )
@@ -115,7 +114,7 @@ def test_fewer_pieces_where_the_last_batch_is_small():
     made = LocalRun(tiny_plan(micro_batches=4, batch_size=10, epochs=1), tiny_parts(43), classes=TASK.classes)
     numbers = []
     client = made.clients[0]
-    post = _at_once(client.uplink.send)
+    post = at_once(client.uplink.send)
     client.uplink = client.uplink._replace(post=lambda message: (numbers.append(message.step), post(message))[1])
     made.train()
     assert made.server.bodies.updates == 5

@@ -30,6 +30,7 @@ MODES = {
     "checkpointed": "learns, and computes the head's activations again for the backward pass",
     "frozen": "runs forward only",
 }
+ON_TOP = "while backward runs, gradients of activations come on top, and what libraries work with in any case"
 Bytes = dict[str, int]
 Held = dict[int, Tensor]  # by address; a freed storage could lend its address to the next, so all are kept
 
@@ -48,7 +49,7 @@ def client_memory(client: ClientNetwork, batch: Batch, u: tuple[int, ...], mode:
     trained = [parameter for parameter in parameters if parameter.requires_grad] if learns else []
     weights = {_address(tensor) for tensor in [*parameters, *split.buffers()]}
     apart = any(isinstance(one, GuardModule) and one.takes_gradients_apart for one in split.guard.modules())
-    with _largest_layer(split, weights) as largest:
+    with _layers_of(split, weights) as layers:
         if not learns:
             kept = _total(_saved(lambda: feed(ClientNetwork(client.number, split, None, remote), batch), weights))
         else:
@@ -62,8 +63,18 @@ def client_memory(client: ClientNetwork, batch: Batch, u: tuple[int, ...], mode:
         "gradients": _bytes(trained) * (1 + len(batch) if apart else 1),
         "optimizer": _optimizer_state(client.optimizer, trained) if learns else 0,
         "activations": kept,
-        "working": largest[0],
+        "working": max(layers, default=0),
     }
+
+
+def layer_bytes(client: ClientNetwork, batch: Batch, u: tuple[int, ...]) -> list[int]:
+    """Of each call of a layer in one step, in their order: what goes in and comes out. The largest is `working`."""
+    split = copy.deepcopy(client.split).train()
+    remote = Remote(client.number, far_away(batch, u, split.guard.fan_out))
+    weights = {_address(tensor) for tensor in [*split.parameters(), *split.buffers()]}
+    with torch.no_grad(), _layers_of(split, weights) as layers:
+        split.terms(batch, remote)
+    return layers
 
 
 def total(sizes: Bytes) -> int:
@@ -173,30 +184,38 @@ class _Keeps(torch.autograd.Function):
 
 
 @contextmanager
-def _largest_layer(split: nn.Module, weights: set[int]) -> Iterator[list[int]]:
-    """The most bytes that go into and come out of one layer at a time: no forward pass is without them."""
-    most = [0]
+def _layers_of(split: nn.Module, weights: set[int]) -> Iterator[list[int]]:
+    """Bytes that go into and come out of one layer at a time, call by call: no forward pass is without the most."""
+    calls = list[int]()
 
     def look(module: nn.Module, given: tuple[Any, ...], found: Any) -> None:
-        tensors = [t for t in (*given, found) if isinstance(t, Tensor) and _address(t) not in weights]
-        most[0] = max(most[0], _total({_address(t): t for t in tensors}))
+        calls.append(_total({_address(t): t for t in _tensors((given, found)) if _address(t) not in weights}))
 
     hooks = [module.register_forward_hook(look) for module in split.modules() if not list(module.children())]
     try:
-        yield most
+        yield calls
     finally:
         for hook in hooks:
             hook.remove()
 
 
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Those in it: layers that go along a sequence give tuples of them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)
+
+
 def far_away(batch: Batch, u: tuple[int, ...], fan_out: int = 1) -> Handler:
     """A server of which a client sees nothing but answers: zeros, for samples like those of `batch`."""
-    sent: dict[int, Tensor] = {}
+    sent: dict[int, Tensor] = {}  # by step: pieces of a batch are in flight at once
 
     def answer(message: Message) -> Message:
         if message.kind is Kind.BACKWARD:
-            return message.reply(dz=torch.zeros_like(sent.pop(message.client)))
-        sent[message.client] = message["z"]
+            return message.reply(dz=torch.zeros_like(sent.pop(message.step)))
+        sent[message.step] = message["z"]
         if message.kind is Kind.LOSS:
             return message.reply(loss=message["z"].new_zeros(()))
         return message.reply(u=message["z"].new_zeros(fan_out * len(message["z"]), *u))

@@ -70,6 +70,11 @@ def costs(it: Quantities) -> dict[str, Cost]:
 
 def quantities(plan: Plan, task: Task, steps: int | None = None) -> Quantities:
     """Of a plan; ρ is by the bits of a message where its guard fixes them, else by what the guard sends."""
+    if not plan.protocol.crosses:
+        raise ValueError(
+            f"the schemes are compared at a cut, and {plan.protocol} has none: take protocol=UShaped(); the row FL "
+            "is what federated learning costs"
+        )
     cut, own = cut_shapes(plan, task), sides(plan, task)
     client, server = own["client"], own["server"]
     q, parameters = FLOAT * prod(cut.z), client["parameters"] + server["parameters"]

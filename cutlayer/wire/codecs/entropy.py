@@ -53,8 +53,8 @@ class Entropy(Codec):
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         bits, each, rows, length, count = read_header(_HEADER, data)
-        grids = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
-        table_at = _HEADER.size + 2 * grids * dtype.itemsize
+        _, taken = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
+        table_at = _HEADER.size + taken
         words_at = table_at + 2 * (1 << bits)
         if len(data) != words_at + 4 * count:
             raise ValueError(f"a coded grid of {words_at + 4 * count} bytes, the frame has {len(data)}")
@@ -62,7 +62,7 @@ class Entropy(Codec):
         table = np.frombuffer(data[table_at:words_at], dtype="<u2").astype(np.int64)
         words = np.frombuffer(data[words_at:], dtype="<u4").astype(np.uint32)
         codes = torch.from_numpy(_decoded(words, table, rows * length).reshape(rows, length))
-        return Gridded(codes, begin, step, bits).value().reshape(shape)
+        return Gridded(codes, begin, step, bits).value().to(dtype).reshape(shape)
 
 
 def _decoded(words: NDArray[np.uint32], table: NDArray[np.int64], count: int) -> NDArray[np.int32]:

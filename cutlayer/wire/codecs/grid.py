@@ -22,8 +22,8 @@ class Grid(Codec):
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         bits, each, rows, length = read_header(_HEADER, data)
-        grids = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
-        start = _HEADER.size + 2 * grids * dtype.itemsize
+        grids, taken = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
+        start = _HEADER.size + taken
         wanted = start + packed_size(rows * length, bits)
         if len(data) != wanted:
             raise ValueError(
@@ -31,4 +31,4 @@ class Grid(Codec):
             )
         codes = unpacked_codes(data[start:], rows * length, bits).reshape(rows, length)
         begin, step = read_grids(data[_HEADER.size : start], dtype)
-        return Gridded(torch.from_numpy(codes), begin, step, bits).value().reshape(shape)
+        return Gridded(torch.from_numpy(codes), begin, step, bits).value().to(dtype).reshape(shape)

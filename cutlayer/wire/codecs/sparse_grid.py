@@ -30,7 +30,7 @@ _HEADER = struct.Struct("<BBBIII")  # bits, grids (0: one for all rows), form of
 
 @dataclass(frozen=True)
 class SparseGridded:
-    """A grid whose zeros stay home. `value` is what the grid stands for: nothing but its zeros is left out."""
+    """A grid whose zeros stay home. `value` is what the grid stands for, in its own type: its zeros are left out."""
 
     grid: Gridded
     value: Tensor
@@ -88,9 +88,9 @@ class SparseGrid(Codec):
 
     def decode(self, data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         bits, each, form, rows, length, kept = read_header(_HEADER, data)
-        grids = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
+        grids, taken = claimed_grids(bits, MOST_BITS, each, rows, length, dtype, shape)
         refuse_other_form(rows * length, kept, form)
-        places_at = _HEADER.size + 2 * grids * dtype.itemsize
+        places_at = _HEADER.size + taken
         codes_at = places_at + places_size(rows * length, kept, form)
         wanted = codes_at + packed_size(kept, bits)
         if len(data) != wanted:
@@ -103,9 +103,9 @@ class SparseGrid(Codec):
             is_kept = flags(data[places_at:codes_at], rows * length)
             at = read_bitmap(is_kept, kept)
             empty = Gridded(codes.new_zeros(rows, length), begin, step, bits)
-            return _all_but(at, is_kept, codes, empty).reshape(shape)
+            return _all_but(at, is_kept, codes, empty).to(dtype).reshape(shape)
         at = read_places(data[places_at:codes_at], rows * length, kept, form)
         row = torch.from_numpy(at // max(length, 1) if each else np.zeros_like(at))
         # Each value is a row of one on its row's grid, so it is rounded as `Gridded` rounds.
         found = Gridded(codes[:, None], begin[row], step[row], bits).value()
-        return placed(at, on_host(found), dtype, shape)
+        return placed(at, on_host(found), found.dtype, shape).to(dtype)

@@ -45,6 +45,14 @@ def test_round_trip_is_bit_exact(rows, length, bits, dtype, seed, one):
     assert torch.equal(back, made.value()) and back.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_of_two_bytes_have_a_grid_of_float32(dtype):
+    """Sixteen bits are more than either type can count."""
+    made = gridded(3, 50, 16)
+    back = Grid().decode(memoryview(bytes(made.encode())), dtype, (3, 50))
+    assert back.dtype == dtype and torch.equal(back, made.value().to(dtype))
+
+
 def test_a_message_travels_in_prepared_bytes_and_the_ledger_knows_it():
     made = gridded(6, 64, 4)
     message = Message(Kind.FORWARD, 0, 0, {"z": made.value().reshape(6, 4, 4, 4)}, {"z": made})

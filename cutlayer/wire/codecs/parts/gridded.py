@@ -25,7 +25,10 @@ MOST_BITS = 16
 
 @dataclass(frozen=True)
 class Gridded:
-    """The bytes of `begin + codes * step`: codes of `bits` bits, one (begin, step) for all rows or for each."""
+    """The bytes of `begin + codes * step`: codes of `bits` bits, one (begin, step) for all rows or for each.
+
+    Both are of the `grid_type` of the tensor that they are for.
+    """
 
     codes: Tensor  # rows x length, whole numbers below 2^bits
     begin: Tensor  # rows, or one
@@ -54,6 +57,11 @@ class Gridded:
         return joined(header, *self.grids(), packed_codes(codes, self.bits))
 
 
+def grid_type(dtype: torch.dtype) -> torch.dtype:
+    """What a grid is reckoned in. Numbers of two bytes hold neither all codes nor their products: float32."""
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
 def on_grid(codes: Tensor, begin: Tensor, step: Tensor) -> Tensor:
     """What codes stand for, written over them. Two roundings, in this order, on every machine."""
     return codes.mul_(step[:, None]).add_(begin[:, None])
@@ -61,18 +69,21 @@ def on_grid(codes: Tensor, begin: Tensor, step: Tensor) -> Tensor:
 
 def claimed_grids(
     bits: int, most: int, each: int, rows: int, length: int, dtype: torch.dtype, shape: tuple[int, ...]
-) -> int:
-    """How many grids a buffer claims to have, if all it claims fits together and to the shape of its tensor."""
+) -> tuple[int, int]:
+    """How many grids a buffer claims to have, and their bytes, if all it claims fits together and to the shape of its
+    tensor."""
     if not dtype.is_floating_point or not 1 <= bits <= most or each > 1:
         raise ValueError(f"a grid of {dtype} with {bits} bits in form {each}")
     if rows * length != counted(shape) or (shape and rows != shape[0]):
         raise ValueError(f"{tuple(shape)} are not {rows} rows of {length}")
-    return rows if each else 1
+    grids = rows if each else 1
+    return grids, 2 * grids * grid_type(dtype).itemsize
 
 
 def read_grids(data: memoryview, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Where grids begin, and their steps."""
-    both = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
+    """Where the grids of a tensor of this type begin, and their steps."""
+    own = grid_type(dtype)
+    both = torch.frombuffer(bytearray(data), dtype=own) if len(data) else torch.empty(0, dtype=own)
     if not finite(both):
         raise ValueError("a grid that begins or steps outside of the numbers")
     grids = both.numel() // 2
