@@ -95,7 +95,7 @@ def test_a_result_says_what_the_attack_came_to(tmp_path):
         (lambda: Plan(clients=4, poison=BadNets()), "makes 0 of 4 .* take clients=1"),
         (lambda: Plan(clients=4, poison=BadNets(clients=4)), "makes 4 of 4"),
         (lambda: Plan(poison=BadNets()), "take more clients"),
-        (lambda: Plan(clients=4, poison="BadNets"), "without the quotes"),
+        (lambda: Plan(clients=4, poison="BadNets"), "list poisons"),
         (lambda: BadNets(clients=0), "in \\(0, 1\\), or how many"),
         (lambda: BadNets(clients=1.5), "whole number"),
         (lambda: BadNets(patch=0), "at least 1 pixel"),

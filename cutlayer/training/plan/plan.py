@@ -156,7 +156,10 @@ class Plan(Spec):
                 f"{name} is an object{since}, not the class {value.__name__}: write {name}={value.__name__}(...)"
             )
         if isinstance(value, str) and not several:
-            raise ValueError(f"{name} cannot be text: write {value} without the quotes, or {name}=spec({value!r})")
+            raise ValueError(
+                f"{name} cannot be text: write {value} without the quotes, or {name}=spec({value!r}); see: cutlayer "
+                f"list {FIELDS[name].kind}"
+            )
         fits = isinstance(value, tuple) if several else isinstance(value, kind)
         if not fits or (several and not all(isinstance(one, kind) for one in value)):
             hint = ": ConsensusCosine is a server's detector" if kind is ServerDetector else ""
