@@ -22,6 +22,7 @@ from ...core.errors import Interrupted
 from ...core.files import tidy
 from ...core.message import Watcher
 from ...data.base import Parts, Source, parts
+from ...data.fingerprint import fingerprint
 from ...data.scaling import Scale
 from ...data.texts import TextSource
 from ...training import checkpoint
@@ -38,6 +39,7 @@ from ..folder import (
     known_scale,
     known_secret,
     refuse_other_meaning,
+    refuse_other_samples,
 )
 from ..halt import refuse_halted
 from ..taken import FolderLock, is_nothing, standing
@@ -255,12 +257,12 @@ def join(
         task, own = own_parts(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
         )
-        refuse_other_meaning(folder, own.meaning, repr(plan.data))
+        refuse_other_meaning(folder, own.meaning, repr(plan.data), ", or begin anew with another --out")
+        refuse_other_samples(folder, samples := fingerprint(own.private, own.test), repr(plan.data))
         keep_scale(folder, own.scale)
         keep_meaning(folder, own.meaning)
         keep_words(folder, own.private.tokenizer)
-        if data is not None:
-            keep_own_data(folder, data)
+        keep_own_data(folder, data, samples)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
         site.audit.close()
