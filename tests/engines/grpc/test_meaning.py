@@ -19,6 +19,7 @@ from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, predict
+from cutlayer.guards import LightSplit
 from cutlayer.nets import MLP
 from cutlayer.training.plan.plan import Plan
 
@@ -137,6 +138,13 @@ def test_who_says_nothing_of_its_names_is_let_in_beside_who_does():
         room.admit("ward-c", hello(plan, "ward-c", meaning={"classes": "c" * 64}))
     with pytest.raises(Refused, match="meaning is"):
         room.admit("ward-c", hello(plan, "ward-c", meaning={"classes": "what they are"}))
+
+
+def test_data_that_the_plan_cannot_be_about_are_refused_with_the_reason():
+    room = Admission(tiny_plan(clients=1, guard=LightSplit(ratio=1e6)), ["a"], Limits())
+    with pytest.raises(Refused, match=r"does not fit data of .*: .*ratio is how many times narrower the cut gets"):
+        room.admit("a", hello(room.plan, "a"))
+    assert room.task is None and room.missing() == ["a"]
 
 
 def test_codes_are_alike_for_who_has_the_key_alone():

@@ -182,6 +182,12 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         join(replace(plan, private_seed=5), "ward-a", tmp_path / "a", address=Address("127.0.0.1:9", give_up=0.1))
 
 
+NEVER = [
+    "--deadline",
+    "0",
+]  # looked at once the plan is read: a guard that is not refused there would wait for clients
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -191,6 +197,14 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         (["serve", "--insecure", "--metrics", "9100"], 1, "--metrics is HOST:PORT"),
         (["serve", "--insecure", "--versions", "torch=almost"], 1, "same, patch, minor, any"),
         (["serve", "--insecure", "--stalled-after", "1"], 1, "--stalled-after"),
+        (["serve", "--insecure", *NEVER, "--guard", "LightSplit(ratio='8')"], 1, "a number from 1 up; got '8'"),
+        (["serve", "--insecure", *NEVER, "--guard", "Subset(ratio=0.5)"], 1, "a number from 1 up; got 0.5"),
+        (["serve", "--insecure", *NEVER, "--guard", "Bottleneck1x1(ratio=())"], 1, "a number from 1 up; got ()"),
+        (
+            ["serve", "--insecure", *NEVER, "--guard", "Gaussian(epsilon=8)"],
+            1,
+            "write Chain(Clip(norm=1.0), Gaussian(eps",
+        ),
         (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--metrics", ":"], 1, "--metrics is HOST:PORT"),
         (["status", "127.0.0.1", "--insecure"], 1, "a server is HOST:PORT"),
         (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--give-up", "0.1"], 4, "no answer from"),
