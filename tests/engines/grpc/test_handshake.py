@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -46,6 +49,24 @@ def serve(folders, tmp_path_factory):
     yield {kind: service.network.port for kind, service in made.items()}
     for service in made.values():
         service.close()
+
+
+def test_a_command_that_fails_says_one_sentence_and_no_lines_of_the_core(folders, serve, tmp_path):
+    """What gRPC writes past Python stood above the sentence that says how to mend it."""
+    theirs, taken = folders / "theirs" / "ward-a", f"127.0.0.1:{serve['plain']}"
+    tried = {
+        ("status", f"localhost:{serve['tls']}", "--certs", str(theirs)): (3, "was not made by the authority"),
+        ("serve", "--insecure", "--listen", taken, "--out", str(tmp_path / "s")): (1, "the port is taken"),
+    }
+    alone = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    begun = [
+        subprocess.Popen([sys.executable, "-m", "cutlayer", *words], stderr=subprocess.PIPE, text=True, env=alone)
+        for words in tried
+    ]
+    for process, (code, words) in zip(begun, tried.values(), strict=True):
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == code and err.startswith("error: ") and words in err
+        assert len(err.splitlines()) == 1
 
 
 def identity(folder):
