@@ -355,4 +355,5 @@ def _with_secret(plan: Plan, folder: Path) -> tuple[Plan, FolderLock]:
 def summary(result: dict[str, Any]) -> str:
     """One line for a person."""
     measured = "" if result["accuracy"] is None else f", test accuracy {result['accuracy']:.4f}"
-    return f"finished after {result['steps']} steps{measured}"
+    apart = f" (mean over clients, spread {spread:.4f})" if (spread := result.get("accuracy_spread")) else ""
+    return f"finished after {result['steps']} steps{measured}{apart}"

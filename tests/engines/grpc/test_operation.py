@@ -15,7 +15,7 @@ from cutlayer.cli import app as cli
 from cutlayer.cli.deploy import status_lines
 from cutlayer.core.batch import Batch
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
-from cutlayer.engines.grpc.deploy import Service, join
+from cutlayer.engines.grpc.deploy import Service, join, summary
 from cutlayer.engines.grpc.health import start_health
 from cutlayer.engines.grpc.logs import Facts, start_logs
 from cutlayer.engines.grpc.session import Refused
@@ -225,6 +225,18 @@ def test_exit_codes(words, code, said, tmp_path, monkeypatch, capsys):
     assert ended.value.code == code and said in capsys.readouterr().err
     if code == 1:
         assert not list(tmp_path.iterdir())  # a command that cannot work leaves nothing behind
+
+
+def test_what_is_said_in_the_end_says_how_far_the_sites_lie_apart():
+    """A mean over sites, large and small, hides one for which nothing was learnt."""
+    result = {"steps": 12, "accuracy": 0.75, "accuracy_spread": 0.5}
+    assert summary(result) == "finished after 12 steps, test accuracy 0.7500 (mean over clients, spread 0.5000)"
+    for one in (
+        result | {"accuracy_spread": 0.0},
+        {"steps": 12, "accuracy": 0.75},
+    ):  # one network, or one client's own
+        assert summary(one) == "finished after 12 steps, test accuracy 0.7500"
+    assert summary({"steps": 12, "accuracy": None, "accuracy_spread": None}) == "finished after 12 steps"
 
 
 def test_a_refusal_has_an_exit_code_of_its_own():
