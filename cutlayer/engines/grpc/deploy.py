@@ -1,6 +1,6 @@
 """A run between machines, on disk: one folder at the server, one at each client, each enough to go on after a crash.
 
-server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json, audit.jsonl
+server   plan.json, clients.json, snapshots/, history.jsonl, server.safetensors (the body), result.json, audit.jsonl
 client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json;
          audit.jsonl; halted.json and halted.safetensors where its detectors stopped it
 """
@@ -53,6 +53,8 @@ from .server import GrpcServer
 from .service import Network
 from .versions import own_versions
 
+CLIENTS = "clients.json"
+
 log = logging.getLogger("cutlayer.serve")
 
 
@@ -76,6 +78,7 @@ class Service:
         if identity is None:
             require_loopback(listen)
         self.folder, self.at_server, self.pulse = folder, at_server, pulse or Pulse()
+        self._names = list(names)
         self._lock = _begin(folder, plan.public())
         self._audit = AuditLog(folder, log.name)
         self.admission = Admission(plan, names, limits or Limits(), certified=identity is not None)
@@ -186,11 +189,24 @@ class Service:
         snapshots = checkpoint.Snapshots(self.folder / "snapshots")
         snapshots.set_aside_damaged()
         if numbers := snapshots.numbers():
+            self._refuse_other_clients()
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
                     shape, *rest = known["task"]
                     self.admission.task = Task(tuple(shape), *rest)
                     self.admission.known[client] = {**known, "task": self.admission.task}
+        else:
+            checkpoint.write_text(self.folder / CLIENTS, json.dumps(self._names))
+
+    def _refuse_other_clients(self) -> None:
+        """A client is known by its number, here and in its own folder, and has that by its place among the names."""
+        path = self.folder / CLIENTS
+        begun = json.loads(path.read_text()) if path.exists() else self._names
+        if begun != self._names:
+            raise ValueError(
+                f"{self.folder} was begun with the clients {', '.join(begun)}, in this order: name them so, or begin "
+                "anew with another --out"
+            )
 
     def _step(self, event: StepEvent, on_step: Callable[[StepEvent], None]) -> None:
         self.pulse.step()

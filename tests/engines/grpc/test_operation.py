@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rehearsal import Rehearsal, undisturbed
+from rehearsal import Rehearsal, rehearse, undisturbed
 from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer.cli import app as cli
@@ -150,6 +150,23 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path):
         Service(PLAN, NAMES, tmp_path / "mine", listen="127.0.0.1:0", identity=None)
     with pytest.raises(ValueError, match="the plan has 2 clients"):
         Service(PLAN, ("one",), tmp_path / "t", listen="127.0.0.1:0", identity=None)
+
+
+def test_a_server_that_comes_back_has_its_clients_in_their_order(tmp_path):
+    """They have their numbers by it: both were sent away with a word about a REWIND, and the server waited."""
+
+    def serve(*names):
+        Service(PLAN, names, tmp_path / "server", listen="127.0.0.1:0", identity=None).close()
+
+    serve("wrad-a", "ward-b")
+    serve(*NAMES)  # nobody had come yet
+    rehearse(PLAN, tmp_path, names=NAMES)
+    for names in (NAMES[::-1], ("ward-a", "ward-c")):
+        with pytest.raises(
+            ValueError, match="begun with the clients ward-a, ward-b, in this order: name them so, or"
+        ):
+            serve(*names)
+    serve(*NAMES)
 
 
 def test_clients_that_learn_alone_are_neither_served_nor_joined(tmp_path):
