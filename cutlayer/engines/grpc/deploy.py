@@ -42,6 +42,7 @@ from ..folder import (
     refuse_other_samples,
 )
 from ..halt import refuse_halted
+from ..local.carrier import part_of
 from ..taken import FolderLock, is_nothing, standing
 from . import certs
 from .admission import Admission, Limits
@@ -295,7 +296,9 @@ def own_parts(
     split = parts(loaded, aux=0 if data else plan.aux_samples, val=plan.val_share, seed=plan.seed)
     task = task_of(split.private, len(loaded.classes))
     if data is None:
-        split = replace(split, private=split.private[shares_of(plan, split.private)[number]])
+        own = split.private[shares_of(plan, split.private)[number]]
+        val, test = (part_of(samples, number, plan, plan.alike) for samples in (split.val, split.test))
+        split = replace(split, private=own, val=val, test=test)
     return task, split
 
 
