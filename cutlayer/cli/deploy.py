@@ -130,7 +130,7 @@ def serve(
     from ..engines.grpc.deploy import Service
     from ..engines.grpc.health import refuse_no_place, start_health
     from ..engines.grpc.logs import start_logs
-    from ..engines.grpc.native_lines import native_lines
+    from ..engines.grpc.native_lines import native_lines, quiet_lines
     from ..engines.grpc.pulse import Pulse
     from ..engines.grpc.versions import VersionPolicy
 
@@ -146,14 +146,15 @@ def serve(
         raise ValueError(
             "--visitors is 0 or more, --every, --max-message, --max-batches and --connections at least 1"
         )
-    service = Service(
-        chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
-        limits=Limits(
-            message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections,
-            batches=max_batches, versions=policy,
-        ),
-        pulse=pulse,
-    )  # fmt: skip
+    with quiet_lines():
+        service = Service(
+            chosen, names, out or Path("runs") / f"serve-{chosen.fingerprint()}", listen=listen, identity=identity,
+            limits=Limits(
+                message=max_message << 20, deadline=deadline, every=every, visitors=visitors, connections=connections,
+                batches=max_batches, versions=policy,
+            ),
+            pulse=pulse,
+        )  # fmt: skip
     if metrics is not None:
         try:
             start_health(metrics, service.status)
@@ -294,9 +295,11 @@ def status(
     from ..engines.grpc import certs as room
     from ..engines.grpc.channel import Address
     from ..engines.grpc.channel import status as ask
+    from ..engines.grpc.native_lines import quiet_lines
 
     identity = identity_of(certs, insecure)
-    facts = ask(Address(server, room.read_identity(identity) if identity else None))
+    with quiet_lines():
+        facts = ask(Address(server, room.read_identity(identity) if identity else None))
     if as_json:
         print(json.dumps(facts))
         return
@@ -342,6 +345,7 @@ def predict(
     prepare(threads, device)
     from ..core.outside import load_named
     from ..core.spec import spec
+    from ..engines.grpc.native_lines import quiet_lines
     from ..engines.predict import Inputs, Over, predict
     from ..training import checkpoint
     from ..training.facts.link import Link
@@ -366,7 +370,7 @@ def predict(
         raise ValueError("--server needs --as NAME: who this client is")
     source = spec(data, "data") if data else None
     inputs = Inputs(source, data_dir, limit, batch_size or 64, stream, masks is not None)
-    with Bar() as bar:
+    with quiet_lines(), Bar() as bar:
         found = predict(
             run,
             inputs,

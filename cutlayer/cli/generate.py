@@ -36,12 +36,14 @@ def generate(
     """
     prepare(threads, device)
     from ..engines.generate import Writing, generate
+    from ..engines.grpc.native_lines import quiet_lines
     from ..engines.predict import Over
 
     if server is not None and not name:
         raise ValueError("--server needs --as NAME: who this client is")
     over = Over(server, name, identity_of(certs, insecure)) if server else None
-    found = generate(run, prompt, Writing(tokens, temperature, seed), over, data_dir=data_dir, device=device)
+    with quiet_lines():
+        found = generate(run, prompt, Writing(tokens, temperature, seed), over, data_dir=data_dir, device=device)
     told = found.summary()
     if as_json:
         print(json.dumps(told))

@@ -3,6 +3,7 @@
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
 from ..core.spec import NotNamed, spec
@@ -138,18 +139,40 @@ def refuse_other_data(folder: Path, plan: Plan, data: str) -> None:
         )
 
 
-def keep_own_data(folder: Path, data: Source) -> None:
-    """What a site joined with, where it is not the plan's data: for its owner alone."""
-    checkpoint.write_text(folder / OWN_DATA, json.dumps({"data": repr(data)}), mode=0o600)
+def keep_own_data(folder: Path, data: Source | None, samples: str) -> None:
+    """What a site joined with: where it lies if that is not what the plan names, and the fingerprint of its samples.
+    For its owner alone."""
+    told = {"samples": samples} | ({} if data is None else {"data": repr(data)})
+    checkpoint.write_text(folder / OWN_DATA, json.dumps(told), mode=0o600)
+
+
+def refuse_other_samples(folder: Path, samples: str, data: str) -> None:
+    """A site goes on with what it began with: other samples may mean the same, and are no part of this run."""
+    begun = _own_data(folder).get("samples", samples)
+    if begun != samples:
+        raise ValueError(
+            f"{folder} was begun with other samples than those of {data}: give the same --data, and --data-dir, as "
+            "then, or begin anew with another --out"
+        )
+
+
+def _own_data(folder: Path) -> dict[str, Any]:
+    """What `keep_own_data` wrote; nothing where nobody joined."""
+    path = folder / OWN_DATA
+    try:
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def learnt_from(folder: Path, plan: Plan) -> Source:
     """The data that the network in a folder has learnt from: a site's own, or those that the plan names."""
     path = folder / OWN_DATA
-    if not path.exists():
-        return plan.data
     try:
-        source: Source = spec(json.loads(path.read_text())["data"], "data", imports=False)
+        told = _own_data(folder)
+        if "data" not in told:
+            return plan.data
+        source: Source = spec(told["data"], "data", imports=False)
     except NotNamed as error:
         place = error.origin.place
         raise ValueError(f"{path}: {error}; if you trust {place}, type --code {place} beside it") from error
@@ -188,12 +211,12 @@ def known_meaning(folder: Path) -> Meaning:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def refuse_other_meaning(folder: Path, meaning: Meaning, data: str) -> None:
-    """The network in a folder knows features and classes by their places alone."""
+def refuse_other_meaning(folder: Path, meaning: Meaning, data: str, or_else: str = "") -> None:
+    """The network in a folder knows features and classes by their places alone. `or_else`: another way out."""
     if difference := meaning.difference(known_meaning(folder)):
         raise ValueError(
             f"{data} is not what the run in {folder} has learnt from: {difference}. Give it the same "
-            "names and values, in the same order"
+            f"names and values, in the same order{or_else}"
         )
 
 

@@ -1,6 +1,7 @@
 """A guard: what a client does to its activations before they leave, and how the server reads them."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -304,8 +305,15 @@ def need_task(guard: Spec, task: Task | None) -> Task:
     return task
 
 
+def refuse_no_ratio(guard: Spec, ratio: object) -> None:
+    """What is none at any cut is refused when it is typed: a server knows its cut once the first client is there."""
+    if not isinstance(ratio, int | float) or not 1 <= ratio < inf:
+        name = type(guard).__name__
+        raise ValueError(f"{name}'s ratio is how many times narrower the cut gets, a number from 1 up; got {ratio!r}")
+
+
 def kept_width(guard: Spec, ratio: float, width: int) -> int:
     """k = floor(width / ratio) (LightSplit, Sec. IV), refused where that is no compression of this width."""
-    if not isinstance(ratio, int | float) or not 1 <= ratio <= width:
+    if ratio > width:
         raise ValueError(f"{guard}: ratio is how many times narrower the cut gets, 1 to {width} here; got {ratio!r}")
     return int(width // ratio)

@@ -9,7 +9,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.search import Between, Search
 from ..core.seeds import derive, seeded
-from .base import Guard, kept_width, need_maps
+from .base import Guard, kept_width, need_maps, refuse_no_ratio
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,6 +23,9 @@ class Bottleneck1x1(Guard):
     ratio: float
     fills_zeros: ClassVar[bool] = True
     search: ClassVar[Search] = {"ratio": Between(2, 32, log=True)}
+
+    def __post_init__(self) -> None:
+        refuse_no_ratio(self, self.ratio)
 
     @classmethod
     def usual(cls) -> "Bottleneck1x1":

@@ -10,7 +10,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.search import Between, Search
 from ..core.seeds import seeded
-from .base import Bound, Guard, kept_width
+from .base import Bound, Guard, kept_width, refuse_no_ratio
 from .parts.claims import Claim, rank
 from .parts.projection import Dense, Fast, Projection
 
@@ -32,6 +32,7 @@ class LightSplit(Guard):
     search: ClassVar[Search] = {"ratio": Between(2.0, 128.0, log=True)}
 
     def __post_init__(self) -> None:
+        refuse_no_ratio(self, self.ratio)
         if not isinstance(self.hidden, int) or self.hidden < 0:
             raise ValueError(f"{self}: hidden is the width of the learned lift, 0 for the fixed one")
         if not isinstance(self.projection, Dense | Fast):

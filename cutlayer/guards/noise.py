@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
+from ..core.plan_view import PlanView
 from ..core.search import Between, Search
 from .base import Bound, Guard, Release
 from .parts.calibration import gaussian_multiplier, in_run
@@ -49,6 +50,10 @@ class Gaussian(Guard):
     def out_shape(self, shape: Shape) -> Shape:
         _settled(self, self.scale)
         return shape
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        super().refuse_unfit_plan(plan)
+        _settled(self, self.scale)  # alone in its plan, nothing bounds what it is added to
 
     @property
     def draws_anew(self) -> bool:
@@ -103,6 +108,10 @@ class Laplace(Guard):
     def out_shape(self, shape: Shape) -> Shape:
         _settled(self, self.scale)
         return shape
+
+    def refuse_unfit_plan(self, plan: PlanView) -> None:
+        super().refuse_unfit_plan(plan)
+        _settled(self, self.scale)  # alone in its plan, nothing bounds what it is added to
 
     @property
     def draws_anew(self) -> bool:
@@ -207,7 +216,7 @@ def _moves(guard: Guard, before: Bound) -> float:
 
 
 def _settled(guard: Guard, scale: float | None) -> float:
-    if scale is None and getattr(guard, "per", "") == "run":
+    if scale is None and getattr(guard, "per", "") == "run" and getattr(guard, "epochs", None) is None:
         raise ValueError(f"{guard} follows from the epochs of a run: give it to a Plan, or take per='release'")
     if scale is None:
         fix = f"write Chain(Clip(norm=1.0{', p=1' if isinstance(guard, Laplace) else ''}), {guard})"

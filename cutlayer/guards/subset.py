@@ -11,7 +11,7 @@ from ..core.batch import Batch, Task
 from ..core.guard import Guarded, GuardModule, Shape
 from ..core.search import Between, Search
 from ..core.seeds import generator
-from .base import Bound, Guard, kept_width
+from .base import Bound, Guard, kept_width, refuse_no_ratio
 from .parts.claims import Claim, rank
 
 
@@ -23,6 +23,9 @@ class Subset(Guard):
     ratio: float
     acts_alone: ClassVar[bool] = True
     search: ClassVar[Search] = {"ratio": Between(2.0, 128.0, log=True)}
+
+    def __post_init__(self) -> None:
+        refuse_no_ratio(self, self.ratio)
 
     @classmethod
     def usual(cls) -> "Subset":

@@ -81,12 +81,7 @@ class Coordinator:
     @property
     def alike(self) -> bool:
         """Whether all clients have one and the same network, so that one of them can speak for all."""
-        return (
-            self.plan.shared_client_network
-            and self.plan.guarded_clients is None
-            and not self.plan.roles.keeps_heads
-            and not self.plan.unequal_ranks
-        )
+        return self.plan.alike
 
     @property
     def keeps_networks(self) -> bool:

@@ -176,7 +176,7 @@ def test_a_benchmark_of_a_gpu_without_one_is_answered_with_one_sentence(command,
     [
         (["train", "--guard", "LightSplitt(ratio=8)"], "did you mean LightSplit"),
         (["train", "--guard", "LightSplit(ratio=1e9)"], "1 to 2880 here"),
-        (["train", "--guard", "LightSplit(ratio=0)"], "1 to 2880 here"),
+        (["train", "--guard", "LightSplit(ratio=0)"], "a number from 1 up; got 0"),
         (["train", "--net", "SimpleCNN(depth=9)"], "depth"),
         (["train", "--data", "MNIST", "--data-dir", "/nowhere"], "/nowhere"),
         (["train", "--clients", "5000"], "clients"),

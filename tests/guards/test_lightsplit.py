@@ -34,11 +34,18 @@ def test_the_server_gets_exactly_the_projection_of_z(guard):
     torch.testing.assert_close((z * lifted).sum(), lifted.square().sum(), atol=1e-3, rtol=1e-4)  # zᵀPz = ‖Pz‖²
 
 
-@pytest.mark.parametrize("ratio", [0, -1, 0.5, 101, float("nan")])
 @pytest.mark.parametrize("kind", [LightSplit, Subset])
-def test_an_impossible_ratio_is_refused_with_the_range(kind, ratio):
+def test_an_impossible_ratio_is_refused_with_the_range(kind):
     with pytest.raises(ValueError, match="1 to 100 here"):
-        kind(ratio=ratio).out_shape((4, 5, 5))
+        kind(ratio=101).out_shape((4, 5, 5))
+
+
+@pytest.mark.parametrize("ratio", [0, -1, 0.5, float("nan"), float("inf"), "8", None])
+@pytest.mark.parametrize("kind", [LightSplit, Subset, Bottleneck1x1])
+def test_what_is_no_ratio_at_any_cut_is_refused_when_it_is_typed(kind, ratio):
+    """A server knows its cut once the first client is there: it waited for clients with such a guard."""
+    with pytest.raises(ValueError, match=f"{kind.__name__}'s ratio is .* a number from 1 up; got"):
+        kind(ratio=ratio)
 
 
 def test_a_chain_flattens_and_gives_later_parts_their_own_seed():

@@ -263,7 +263,12 @@ def test_more_after_the_noise_costs_nothing_and_changes_nothing():
         (lambda: Chain(Clip(), Noise(), KAnonymous(k=2), Gaussian(epsilon=8)), "depend on the data"),
         (lambda: Gaussian(epsilon=8).out_shape((4, 5, 5)), "write Chain(Clip(norm=1.0), Gaussian(epsilon=8))"),
         (lambda: Laplace(epsilon=8).out_shape((4, 5, 5)), "write Chain(Clip(norm=1.0, p=1), Laplace(epsilon=8))"),
-        (lambda: cut_shapes(tiny_plan(guard=Gaussian(epsilon=8)), TASK), "or give scale=... and claim no ε"),
+        (lambda: tiny_plan(guard=Gaussian(epsilon=8)), "or give scale=... and claim no ε"),
+        (lambda: tiny_plan(guard=Gaussian(epsilon=8, per="run")), "write Chain(Clip(norm=1.0), Gaussian("),
+        (
+            lambda: tiny_plan(guard=Laplace(epsilon=8)),
+            "write Chain(Clip(norm=1.0, p=1), Laplace(epsilon=8)), or give",
+        ),
         (lambda: Gaussian(epsilon=8).build((4,), 1, 2), "cannot be calibrated"),
     ],
 )

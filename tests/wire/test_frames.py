@@ -232,10 +232,10 @@ def test_a_message_of_thousands_of_empty_tensors_is_refused_before_any_is_built(
     entries = b"".join(b"\5" + b"%05d" % n + struct.pack("<BBBBII", 0, 0, 0, 1, 0, 0) for n in range(count))
     head = struct.pack("<2sBBIQH", b"CL", 1, kind, 0, 0, count)
     frame = head + entries + bytes(-len(head + entries) % 16)
-    began = time.perf_counter()
+    began = time.thread_time()  # others may have the core for longer
     with pytest.raises(frames.WireError, match="65535 tensors; there are"):
         frames.decode(frame)
-    assert time.perf_counter() - began < 0.05
+    assert time.thread_time() - began < 0.05
 
 
 def test_pieces_are_the_frame_and_any_stretch_of_it():

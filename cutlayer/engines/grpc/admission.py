@@ -133,7 +133,9 @@ class Admission:
         try:
             sent = cut_shapes(self.plan, task).sent
         except (ValueError, RuntimeError, TypeError) as error:
-            raise Refused("data", f"the plan does not fit data of {task.shape}, {task.classes} classes") from error
+            raise Refused(
+                "data", f"the plan does not fit data of {task.shape}, {task.classes} classes: {error}"
+            ) from error
         bytes_up = self.plan.batch_size // self.plan.micro_batches * prod(sent) * torch.get_default_dtype().itemsize
         if bytes_up > self.limits.message:
             raise Refused("data", f"{bytes_up} bytes of activations are over the limit of {self.limits.message}")

@@ -1,6 +1,6 @@
 """A run between machines, on disk: one folder at the server, one at each client, each enough to go on after a crash.
 
-server   plan.json, snapshots/, history.jsonl, server.safetensors (the body), result.json, audit.jsonl
+server   plan.json, clients.json, snapshots/, history.jsonl, server.safetensors (the body), result.json, audit.jsonl
 client   plan.json, private.json (owner only), snapshots/, history.jsonl, client.safetensors, result.json;
          audit.jsonl; halted.json and halted.safetensors where its detectors stopped it
 """
@@ -22,6 +22,7 @@ from ...core.errors import Interrupted
 from ...core.files import tidy
 from ...core.message import Watcher
 from ...data.base import Parts, Source, parts
+from ...data.fingerprint import fingerprint
 from ...data.scaling import Scale
 from ...data.texts import TextSource
 from ...training import checkpoint
@@ -38,8 +39,10 @@ from ..folder import (
     known_scale,
     known_secret,
     refuse_other_meaning,
+    refuse_other_samples,
 )
 from ..halt import refuse_halted
+from ..local.carrier import part_of
 from ..taken import FolderLock, is_nothing, standing
 from . import certs
 from .admission import Admission, Limits
@@ -50,6 +53,8 @@ from .pulse import Pulse
 from .server import GrpcServer
 from .service import Network
 from .versions import own_versions
+
+CLIENTS = "clients.json"
 
 log = logging.getLogger("cutlayer.serve")
 
@@ -74,6 +79,7 @@ class Service:
         if identity is None:
             require_loopback(listen)
         self.folder, self.at_server, self.pulse = folder, at_server, pulse or Pulse()
+        self._names = list(names)
         self._lock = _begin(folder, plan.public())
         self._audit = AuditLog(folder, log.name)
         self.admission = Admission(plan, names, limits or Limits(), certified=identity is not None)
@@ -184,11 +190,24 @@ class Service:
         snapshots = checkpoint.Snapshots(self.folder / "snapshots")
         snapshots.set_aside_damaged()
         if numbers := snapshots.numbers():
+            self._refuse_other_clients()
             for client, known in enumerate(snapshots.load(numbers[-1])[1]["known"]):
                 if known:
                     shape, *rest = known["task"]
                     self.admission.task = Task(tuple(shape), *rest)
                     self.admission.known[client] = {**known, "task": self.admission.task}
+        else:
+            checkpoint.write_text(self.folder / CLIENTS, json.dumps(self._names))
+
+    def _refuse_other_clients(self) -> None:
+        """A client is known by its number, here and in its own folder, and has that by its place among the names."""
+        path = self.folder / CLIENTS
+        begun = json.loads(path.read_text()) if path.exists() else self._names
+        if begun != self._names:
+            raise ValueError(
+                f"{self.folder} was begun with the clients {', '.join(begun)}, in this order: name them so, or begin "
+                "anew with another --out"
+            )
 
     def _step(self, event: StepEvent, on_step: Callable[[StepEvent], None]) -> None:
         self.pulse.step()
@@ -255,12 +274,12 @@ def join(
         task, own = own_parts(
             plan, number, data, data_dir, known_scale(folder) if (folder / SCALE).exists() else None
         )
-        refuse_other_meaning(folder, own.meaning, repr(plan.data))
+        refuse_other_meaning(folder, own.meaning, repr(plan.data), ", or begin anew with another --out")
+        refuse_other_samples(folder, samples := fingerprint(own.private, own.test), repr(plan.data))
         keep_scale(folder, own.scale)
         keep_meaning(folder, own.meaning)
         keep_words(folder, own.private.tokenizer)
-        if data is not None:
-            keep_own_data(folder, data)
+        keep_own_data(folder, data, samples)
         site.prepare(number, task, own, own_data=data is not None)
     except BaseException:
         site.audit.close()
@@ -277,7 +296,9 @@ def own_parts(
     split = parts(loaded, aux=0 if data else plan.aux_samples, val=plan.val_share, seed=plan.seed)
     task = task_of(split.private, len(loaded.classes))
     if data is None:
-        split = replace(split, private=split.private[shares_of(plan, split.private)[number]])
+        own = split.private[shares_of(plan, split.private)[number]]
+        val, test = (part_of(samples, number, plan, plan.alike) for samples in (split.val, split.test))
+        split = replace(split, private=own, val=val, test=test)
     return task, split
 
 
@@ -353,4 +374,5 @@ def _with_secret(plan: Plan, folder: Path) -> tuple[Plan, FolderLock]:
 def summary(result: dict[str, Any]) -> str:
     """One line for a person."""
     measured = "" if result["accuracy"] is None else f", test accuracy {result['accuracy']:.4f}"
-    return f"finished after {result['steps']} steps{measured}"
+    apart = f" (mean over clients, spread {spread:.4f})" if (spread := result.get("accuracy_spread")) else ""
+    return f"finished after {result['steps']} steps{measured}{apart}"

@@ -17,8 +17,14 @@ LONGEST = 500  # characters of a line that are kept
 log = logging.getLogger("cutlayer.grpc")
 
 
+def quiet_lines() -> contextlib.AbstractContextManager[None]:
+    """While this holds, gRPC's core says nothing: whoever calls it says in a sentence what failed. Who asks for its
+    lines by gRPC's own GRPC_VERBOSITY gets them."""
+    return contextlib.nullcontext() if "GRPC_VERBOSITY" in os.environ else native_lines(told=False)
+
+
 @contextlib.contextmanager
-def native_lines() -> Iterator[None]:
+def native_lines(told: bool = True) -> Iterator[None]:
     """While this holds, lines of gRPC's core are events; other lines that pass Python by go where they went."""
     try:
         ours = sys.stderr.fileno() == 2
@@ -33,7 +39,7 @@ def native_lines() -> Iterator[None]:
     faulthandler.enable(sys.stderr)  # a crash must not end in the pipe, where nobody reads it any more
     os.dup2(writer, 2)
     os.close(writer)
-    thread = threading.Thread(target=_hear, args=(reader, real), name="native lines", daemon=True)
+    thread = threading.Thread(target=_hear, args=(reader, real, told), name="native lines", daemon=True)
     thread.start()
     try:
         yield
@@ -45,12 +51,13 @@ def native_lines() -> Iterator[None]:
         thread.join(2)
 
 
-def _hear(reader: int, real: int) -> None:
+def _hear(reader: int, real: int, told: bool) -> None:
     with open(reader, "rb") as lines:
         for line in lines:
             if (event := parse(line)) is not None:
                 level, facts = event
-                log.log(level, "grpc", extra={"facts": facts})
+                if told:
+                    log.log(level, "grpc", extra={"facts": facts})
             elif PREAMBLE not in line:
                 with contextlib.suppress(OSError):
                     os.write(real, line)

@@ -249,6 +249,16 @@ class Plan(Spec):
         return self.shared_client_network and (self.clients > 1 or self.rounds.merges)
 
     @property
+    def alike(self) -> bool:
+        """Whether all clients have one and the same network."""
+        return (
+            self.shared_client_network
+            and self.guarded_clients is None
+            and not self.roles.keeps_heads
+            and not self.unequal_ranks
+        )
+
+    @property
     def client_parts_train(self) -> bool:
         """Whether anything of a client's network trains; its guard may, even so."""
         parts = {"head"} | ({"tail"} if self.protocol.labels_stay_home else set())

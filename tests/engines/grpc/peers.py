@@ -50,21 +50,21 @@ class Peer:
             self._out.put(packet)
         return self
 
-    def packet(self, patience: float = 10.0) -> bytes:
+    def packet(self, patience: float = 60.0) -> bytes:
         """The next packet, and an error if there is none."""
         found = self.read(patience)
         if isinstance(found, bytes):
             return found
         raise found or EOFError("the stream has ended")
 
-    def read(self, patience: float = 10.0) -> bytes | grpc.RpcError | None:
+    def read(self, patience: float = 60.0) -> bytes | grpc.RpcError | None:
         """The next packet; None: the stream has ended."""
         return self._in.get(timeout=patience)
 
     def greet(self, facts: dict) -> dict:
         return read_note(self.send(note(Type.HELLO, facts)).packet(), Type.WELCOME)
 
-    def refusal(self, patience: float = 10.0) -> str:
+    def refusal(self, patience: float = 60.0) -> str:
         """The name of the refusal that ends this conversation."""
         while True:
             packet = self.read(patience)

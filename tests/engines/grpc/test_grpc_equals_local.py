@@ -3,19 +3,25 @@
 import gc
 import threading
 import weakref
+from dataclasses import replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 
 import pytest
+import torch
 from rehearsal import NAMES, Rehearsal, crossings, refuse_other_counts, refuse_other_weights, rehearse, undisturbed
 from toys import GUARDS, SECRET, LinearNet, TinyNet, tiny_parts, tiny_plan
 
 from cutlayer.core.guard import GuardModule
 from cutlayer.core.seeds import derive
 from cutlayer.core.spec import names
-from cutlayer.data import CIFAR10
+from cutlayer.data import CIFAR10, Digits
+from cutlayer.data.base import parts
 from cutlayer.data.partitions import Dirichlet
 from cutlayer.engines.grpc import certs
+from cutlayer.engines.grpc.deploy import own_parts
+from cutlayer.engines.local.carrier import part_of
 from cutlayer.guards import C3, DPSGD, LFQ, SEAL, WCC, Chain, Gate, Gaussian, KAnonymous, LightSplit, Noise, NoPeek
+from cutlayer.nets import MLP
 from cutlayer.nets.lora import LoRA
 from cutlayer.rules import FedAdam, FedAvgM, FedMuon, FedProx, FedYogi, Median, Scaffold
 from cutlayer.training.plan.lr_schedules import Cosine
@@ -330,3 +336,15 @@ def everything_in(roots):
         seen.add(id(found))
         yield found
         waiting.extend(gc.get_referents(found))
+
+
+def test_many_heads_of_their_own_are_judged_on_what_they_are_judged_on_in_one_process():
+    """Beyond 32 each has an even part of what is held out: on all of it another epoch may be the best one."""
+    many = Plan(data=Digits(limit=400), net=MLP(), clients=40, shared_client_network=False, private_seed=SECRET)
+    whole = parts(many.data.load(), aux=many.aux_samples, val=many.val_share, seed=many.seed)
+    for plan in (many, replace(many, clients=4), replace(many, shared_client_network=True)):
+        _, own = own_parts(plan, 3, None, None)
+        for ours, theirs in ((own.val, whole.val), (own.test, whole.test)):
+            part = part_of(theirs, 3, plan, plan.shared_client_network)
+            assert torch.equal(ours.x, part.x) and torch.equal(ours.y, part.y)
+            assert (len(ours) < len(theirs)) == (plan is many)

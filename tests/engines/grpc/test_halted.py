@@ -34,7 +34,8 @@ class Hijacker:
         return message.reply(dz=30 * self.z) if message.kind is Kind.BACKWARD else answer
 
 
-def test_a_client_that_is_hijacked_leaves_and_the_others_go_on(tmp_path):
+def test_a_client_that_is_hijacked_leaves_and_the_others_go_on(tmp_path, patient_with):
+    patient_with("ward-a", "ward-c")
     evil = Hijacker()
     plan = tiny_plan(clients=3, batch_size=4, epochs=3, shared_client_network=False, client_detectors=WATCH)
     run = Rehearsal(plan, tmp_path, Limits(every=3, deadline=1.0), watchers=(evil,))

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -13,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from toys import tiny_plan
 
-from cutlayer.engines.grpc import certs, handshake
+from cutlayer.engines.grpc import certs, channel, handshake
 from cutlayer.engines.grpc.certs import files
 from cutlayer.engines.grpc.certs.authority import _load_authority, issue
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
@@ -46,6 +49,24 @@ def serve(folders, tmp_path_factory):
     yield {kind: service.network.port for kind, service in made.items()}
     for service in made.values():
         service.close()
+
+
+def test_a_command_that_fails_says_one_sentence_and_no_lines_of_the_core(folders, serve, tmp_path):
+    """What gRPC writes past Python stood above the sentence that says how to mend it."""
+    theirs, taken = folders / "theirs" / "ward-a", f"127.0.0.1:{serve['plain']}"
+    tried = {
+        ("status", f"localhost:{serve['tls']}", "--certs", str(theirs)): (3, "was not made by the authority"),
+        ("serve", "--insecure", "--listen", taken, "--out", str(tmp_path / "s")): (1, "the port is taken"),
+    }
+    alone = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    begun = [
+        subprocess.Popen([sys.executable, "-m", "cutlayer", *words], stderr=subprocess.PIPE, text=True, env=alone)
+        for words in tried
+    ]
+    for process, (code, words) in zip(begun, tried.values(), strict=True):
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == code and err.startswith("error: ") and words in err
+        assert len(err.splitlines()) == 1
 
 
 def identity(folder):
@@ -140,13 +161,14 @@ def test_the_end_of_a_certificate_is_said_weeks_ahead_and_once_a_day(tmp_path, c
     assert set(expiry.facts()) == {"server", "authority"}
 
 
-def test_a_server_whose_certificate_has_ended_is_waited_for_and_it_is_said(folders, tmp_path):
+def test_a_server_whose_certificate_has_ended_is_waited_for_and_it_is_said(folders, tmp_path, monkeypatch):
     """It can be renewed without a restart: whoever waits goes on then."""
+    monkeypatch.setattr(channel, "NEXT", 600.0)  # one look is enough here, and may take its time
     home = tmp_path / "certs"
     certs.make(home, ["localhost"], ["ward-a"])
     own = identity(home / "ward-a")
     with ended_server(home) as port, pytest.raises(GaveUp, match="its certificate has expired") as found:
-        status(Address(f"localhost:{port}", own), timeout=1.0)
+        status(Address(f"localhost:{port}", own), timeout=60.0)
     assert found.value.exit_code == 4
 
 

@@ -39,7 +39,7 @@ from cutlayer.wire.ledger import Ledger
 
 EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence"
 MIB = 1 << 20
-QUICK = Limits(every=2, deadline=20.0, greeting=0.4, frame=0.6, review=0.1, message=4 * MIB, visitors=3)
+QUICK = Limits(every=2, deadline=20.0, greeting=2.0, frame=0.6, review=0.1, message=4 * MIB, visitors=3)
 PLAN = tiny_plan(epochs=2, batch_size=8, clients=3, guard=Clip(norm=2.0))
 
 
@@ -276,7 +276,7 @@ def test_what_is_packed_is_not_unpacked_beyond_the_limit(stage):
 
 
 def test_connections_have_a_rate(stage, monkeypatch):
-    monkeypatch.setattr(network, "CONNECTIONS", (4, 1.5))
+    monkeypatch.setattr(network, "CONNECTIONS", (4, 600.0))
     monkeypatch.setattr(network, "PENALTY", 0.0)
     names = []
     for _ in range(7):
@@ -284,6 +284,7 @@ def test_connections_have_a_rate(stage, monkeypatch):
             peer.send(note(Type.HELLO, stage.hello(batches=-1)))
             names.append(peer.refusal())
     assert names == ["garbage"] * 4 + ["rate"] * 3
+    monkeypatch.setattr(network, "CONNECTIONS", (4, 1.5))
     assert stage.finish()["refused"]["rate"] >= 3  # the honest one waited until it might
 
 
@@ -357,10 +358,10 @@ def test_bytes_of_other_protocols_are_not_answered(stage):
         request.getresponse()
     with grpc.insecure_channel(stage.address.target) as channel:
         with pytest.raises(grpc.RpcError) as found:
-            channel.unary_unary("/cutlayer.Cut/Secrets")(b"", timeout=5)
+            channel.unary_unary("/cutlayer.Cut/Secrets")(b"", timeout=60)
         assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED
         with pytest.raises(grpc.RpcError) as found:  # what is unpacked could be of any size
-            channel.unary_unary(ENROLL)(bytes(MIB), timeout=5, compression=grpc.Compression.Gzip)
+            channel.unary_unary(ENROLL)(bytes(MIB), timeout=60, compression=grpc.Compression.Gzip)
         assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED
     idle = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(50)]
     stage.finish()
@@ -463,8 +464,9 @@ def test_a_client_that_confirms_nothing_is_shut_out(tmp_path):
     refuse_other_weights(undisturbed(replace(plan, partition=Without((2,)))), run)
 
 
-def test_a_turn_that_is_given_up_in_the_middle_leaves_nothing_behind(tmp_path):
+def test_a_turn_that_is_given_up_in_the_middle_leaves_nothing_behind(tmp_path, patient_with):
     """A client that learns a little and then stays away: its turn counts as a whole or not at all."""
+    patient_with("ward-a", "ward-b")
     plan = replace(PLAN, local_steps=0)
     run = Rehearsal(plan, tmp_path, limits=replace(QUICK, deadline=0.7))
     run.join("ward-a")

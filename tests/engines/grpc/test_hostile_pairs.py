@@ -191,7 +191,8 @@ random.Random(20).shuffle(CASES)
 
 @pytest.mark.one_in(40)
 @pytest.mark.parametrize(("name", "how"), CASES, ids=[f"{name}, {how}" for name, how in CASES])
-def test_whatever_one_client_does_the_others_end_with_numbers(name, how, tmp_path, came, otherwise):
+def test_whatever_one_client_does_the_others_end_with_numbers(name, how, tmp_path, came, otherwise, patient_with):
+    patient_with("ward-a", "ward-b")
     plan, draw = PLANS[name], random.Random(f"{name}/{how}")
     a_turn = 3 if plan.protocol.crosses else 1  # messages in which a client tells of a batch: it may do some well
     run = Rehearsal(plan, tmp_path, limits=LIMITS)

@@ -13,7 +13,8 @@ from cutlayer.engines.grpc.admission import Limits
 METER = LeakMeter(budget="ncc<=0.2", policy="stop", every=4, samples=64, steps=8)
 
 
-def test_one_stops_and_the_others_go_on(tmp_path, monkeypatch):
+def test_one_stops_and_the_others_go_on(tmp_path, monkeypatch, patient_with):
+    patient_with(NAMES[0], NAMES[2])
     # Toy images are noise, which no mean image resembles: a budget that is exceeded at once would be refused.
     monkeypatch.setattr(leak_meter, "floors", lambda *known: {"ssim": 0.0, "ncc": 0.0})
     plan, careful, parts = tiny_plan(epochs=2, batch_size=16, clients=3), NAMES[1], tiny_parts(240)

@@ -124,7 +124,8 @@ def test_a_client_lost_in_the_middle_of_a_round_takes_nobody_with_it(rounds, tmp
     refuse_other_weights(local, run)
 
 
-def test_first_weights_without_numbers_send_that_client_away_and_no_other(tmp_path, monkeypatch):
+def test_first_weights_without_numbers_send_that_client_away_and_no_other(tmp_path, monkeypatch, patient_with):
+    patient_with("ward-b", "ward-c")
     handle = Client.handle
 
     def spoilt(client, order):

@@ -120,10 +120,25 @@ def deaf(site, monkeypatch, how):
     monkeypatch.setattr(site, "_follow", followed)
 
 
+def impatient_at_the_goodbye(monkeypatch, seconds):
+    """Whoever does not hear the end is waited for so long; in training everybody has time."""
+    part = GrpcServer.part
+
+    def parting(server, told):
+        limits = server.attendance.limits
+        server.attendance.limits = replace(limits, deadline=seconds)
+        part(server, told)
+        server.attendance.limits = limits
+
+    monkeypatch.setattr(GrpcServer, "part", parting)
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["for good", "as somebody new"])
-def test_who_never_hears_the_goodbye_is_not_told_for_ever(how, tmp_path, monkeypatch):
-    run = Rehearsal(replace(PLAN, epochs=1), tmp_path, limits=replace(SHORT, deadline=1.0))
+def test_who_never_hears_the_goodbye_is_not_told_for_ever(how, tmp_path, monkeypatch, patient_with):
+    patient_with("ward-a", "ward-b")
+    impatient_at_the_goodbye(monkeypatch, 1.0)
+    run = Rehearsal(replace(PLAN, epochs=1), tmp_path, limits=replace(SHORT, deadline=60.0))
     prepare = DeployedClient.prepare
 
     def prepared(site, *told, **more):
@@ -133,16 +148,18 @@ def test_who_never_hears_the_goodbye_is_not_told_for_ever(how, tmp_path, monkeyp
 
     monkeypatch.setattr(DeployedClient, "prepare", prepared)
     for name in run.names:
-        run.join(name, give_up=1.0)
+        run.join(name)
     server = run.serve()
-    server.join(15.0)
+    server.join(50.0)
     assert not server.is_alive(), "the server still tells it"
     assert run.results["server"]["ended"] == ["ward-a", "ward-b"] and run.results["server"]["exact"]
 
 
-def test_who_comes_when_the_run_is_over_hears_so(tmp_path, monkeypatch):
+def test_who_comes_when_the_run_is_over_hears_so(tmp_path, monkeypatch, patient_with):
     """A server that stays for predictions left it waiting, for `--silence` seconds."""
-    run = Rehearsal(tiny_plan(epochs=1, clients=2), tmp_path, limits=Limits(deadline=0.2), names=NAMES[:2])
+    patient_with("ward-a")
+    impatient_at_the_goodbye(monkeypatch, 0.2)
+    run = Rehearsal(tiny_plan(epochs=1, clients=2), tmp_path, limits=Limits(deadline=60.0), names=NAMES[:2])
     prepare, part, parted = DeployedClient.prepare, GrpcServer.part, threading.Event()
 
     def prepared(site, *told, **more):
@@ -157,12 +174,12 @@ def test_who_comes_when_the_run_is_over_hears_so(tmp_path, monkeypatch):
     monkeypatch.setattr(DeployedClient, "prepare", prepared)
     monkeypatch.setattr(GrpcServer, "part", parting)
     for name in run.names:
-        run.join(name, give_up=1.0)
+        run.join(name)
     run._start(lambda: run.service.run(stay=True))
-    assert parted.wait(10.0) and isinstance(run.errors.pop(), SystemExit)
-    late = run.join("ward-b", give_up=1.0)
-    late.join(5.0)
+    assert parted.wait(60.0) and isinstance(run.errors.pop(), SystemExit)
+    late = run.join("ward-b")
+    late.join(50.0)
     assert not late.is_alive() and not run.errors, "it still waits"
     assert run.results["ward-b"]["steps"] == 1 and run.results["ward-b"]["exact"]
-    run.join("ward-a", give_up=1.0).join(5.0)
+    run.join("ward-a").join(50.0)
     assert "over, and ward-a has heard so" in str(run.errors.pop())

@@ -19,6 +19,7 @@ from cutlayer.engines.grpc.deploy import Service, join
 from cutlayer.engines.grpc.session import Refused
 from cutlayer.engines.local import start
 from cutlayer.engines.predict import Inputs, predict
+from cutlayer.guards import LightSplit
 from cutlayer.nets import MLP
 from cutlayer.training.plan.plan import Plan
 
@@ -30,8 +31,8 @@ HERE = ("age", "pressure", "sex", "risk")
 def table(tmp_path):
     """A table of these columns, with these words for the two sexes and the two risks."""
 
-    def write(name, columns=HERE, sexes=("f", "m"), risks=("high", "low")):
-        draw = random.Random(0)
+    def write(name, columns=HERE, sexes=("f", "m"), risks=("high", "low"), seed=0):
+        draw = random.Random(seed)
         rows = [
             {
                 "age": str(draw.randint(20, 90)),
@@ -85,18 +86,47 @@ def test_a_network_predicts_what_means_the_same_as_what_it_has_learnt(changes, w
         predict(tmp_path / "run", Inputs(data=table("other.csv", **changes)))
 
 
-def test_a_site_that_comes_back_with_other_columns_is_refused(table, tmp_path):
+@pytest.fixture
+def come(table, tmp_path):
+    """A client that enrols in its folder and ends before its first step, as if its machine had gone down."""
+    plan = replace(PLAN, data=table("plan.csv", seed=2))
     service = Service(PLAN, ["a", "b"], tmp_path / "server", listen="127.0.0.1:0", identity=None)
     address = Address(f"127.0.0.1:{service.network.port}", give_up=2.0)
-    try:
-        site = join(PLAN, "a", tmp_path / "a", address=address, data=table("a.csv"))
+
+    def once(data):
+        site = join(plan, "a", tmp_path / "a", address=address, data=data)
+        site.books.close()
         site.audit.close()
         site.lock.release()
-        other = table("b.csv", columns=("pressure", "age", "sex", "risk"))
-        with pytest.raises(ValueError, match="columns are pressure, age, sex, not age"):
-            join(PLAN, "a", tmp_path / "a", address=address, data=other)
-    finally:
-        service.close()
+
+    yield once
+    service.close()
+
+
+def test_a_site_that_comes_back_with_other_columns_is_refused(table, come):
+    come(table("a.csv"))
+    with pytest.raises(
+        ValueError, match=r"columns are pressure, age, sex, not age.* order, or begin anew with another --out"
+    ):
+        come(table("b.csv", columns=("pressure", "age", "sex", "risk")))
+
+
+def test_a_site_that_comes_back_goes_on_with_the_samples_it_began_with(table, come, tmp_path, monkeypatch):
+    """Another file whose columns and classes mean the same was trained on as if nothing had happened."""
+    come(table("a.csv"))
+    with pytest.raises(ValueError, match=r"a was begun with other samples than those of Table\(.*b.csv.* --data"):
+        come(table("b.csv", seed=1))
+    with pytest.raises(ValueError, match=r"begun with other samples than those of Table\(.*plan.csv"):
+        come(None)
+    monkeypatch.chdir(tmp_path)
+    come(Table(path="a.csv", target="risk"))
+
+
+def test_a_rehearsal_that_comes_back_goes_on_with_its_share(table, come):
+    come(None)
+    with pytest.raises(ValueError, match="begun with other samples than those of Table"):
+        come(table("a.csv"))
+    come(None)
 
 
 def test_who_says_nothing_of_its_names_is_let_in_beside_who_does():
@@ -108,6 +138,13 @@ def test_who_says_nothing_of_its_names_is_let_in_beside_who_does():
         room.admit("ward-c", hello(plan, "ward-c", meaning={"classes": "c" * 64}))
     with pytest.raises(Refused, match="meaning is"):
         room.admit("ward-c", hello(plan, "ward-c", meaning={"classes": "what they are"}))
+
+
+def test_data_that_the_plan_cannot_be_about_are_refused_with_the_reason():
+    room = Admission(tiny_plan(clients=1, guard=LightSplit(ratio=1e6)), ["a"], Limits())
+    with pytest.raises(Refused, match=r"does not fit data of .*: .*ratio is how many times narrower the cut gets"):
+        room.admit("a", hello(room.plan, "a"))
+    assert room.task is None and room.missing() == ["a"]
 
 
 def test_codes_are_alike_for_who_has_the_key_alone():

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rehearsal import Rehearsal, undisturbed
+from rehearsal import Rehearsal, rehearse, undisturbed
 from toys import TASK, tiny_parts, tiny_plan
 
 from cutlayer.cli import app as cli
 from cutlayer.cli.deploy import status_lines
 from cutlayer.core.batch import Batch
 from cutlayer.engines.grpc.channel import Address, GaveUp, status
-from cutlayer.engines.grpc.deploy import Service, join
+from cutlayer.engines.grpc.deploy import Service, join, summary
 from cutlayer.engines.grpc.health import start_health
 from cutlayer.engines.grpc.logs import Facts, start_logs
 from cutlayer.engines.grpc.session import Refused
@@ -153,6 +153,23 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path):
         Service(PLAN, ("one",), tmp_path / "t", listen="127.0.0.1:0", identity=None)
 
 
+def test_a_server_that_comes_back_has_its_clients_in_their_order(tmp_path):
+    """They have their numbers by it: both were sent away with a word about a REWIND, and the server waited."""
+
+    def serve(*names):
+        Service(PLAN, names, tmp_path / "server", listen="127.0.0.1:0", identity=None).close()
+
+    serve("wrad-a", "ward-b")
+    serve(*NAMES)  # nobody had come yet
+    rehearse(PLAN, tmp_path, names=NAMES)
+    for names in (NAMES[::-1], ("ward-a", "ward-c")):
+        with pytest.raises(
+            ValueError, match="begun with the clients ward-a, ward-b, in this order: name them so, or"
+        ):
+            serve(*names)
+    serve(*NAMES)
+
+
 def test_clients_that_learn_alone_are_neither_served_nor_joined(tmp_path):
     plan = tiny_plan(protocol=Alone(), clients=2, shared_client_network=False)
     with pytest.raises(ValueError, match="nothing is learnt together"):
@@ -194,6 +211,12 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         join(replace(plan, private_seed=5), "ward-a", tmp_path / "a", address=Address("127.0.0.1:9", give_up=0.1))
 
 
+NEVER = [
+    "--deadline",
+    "0",
+]  # looked at once the plan is read: a guard that is not refused there would wait for clients
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -203,6 +226,14 @@ def test_secrets_of_a_client_are_drawn_once_and_are_the_owners_alone(tmp_path):
         (["serve", "--insecure", "--metrics", "9100"], 1, "--metrics is HOST:PORT"),
         (["serve", "--insecure", "--versions", "torch=almost"], 1, "same, patch, minor, any"),
         (["serve", "--insecure", "--stalled-after", "1"], 1, "--stalled-after"),
+        (["serve", "--insecure", *NEVER, "--guard", "LightSplit(ratio='8')"], 1, "a number from 1 up; got '8'"),
+        (["serve", "--insecure", *NEVER, "--guard", "Subset(ratio=0.5)"], 1, "a number from 1 up; got 0.5"),
+        (["serve", "--insecure", *NEVER, "--guard", "Bottleneck1x1(ratio=())"], 1, "a number from 1 up; got ()"),
+        (
+            ["serve", "--insecure", *NEVER, "--guard", "Gaussian(epsilon=8)"],
+            1,
+            "write Chain(Clip(norm=1.0), Gaussian(eps",
+        ),
         (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--metrics", ":"], 1, "--metrics is HOST:PORT"),
         (["status", "127.0.0.1", "--insecure"], 1, "a server is HOST:PORT"),
         (["join", "Plan()", "127.0.0.1:9", "--as", "a", "--insecure", "--give-up", "0.1"], 4, "no answer from"),
@@ -223,6 +254,18 @@ def test_exit_codes(words, code, said, tmp_path, monkeypatch, capsys):
     assert ended.value.code == code and said in capsys.readouterr().err
     if code == 1:
         assert not list(tmp_path.iterdir())  # a command that cannot work leaves nothing behind
+
+
+def test_what_is_said_in_the_end_says_how_far_the_sites_lie_apart():
+    """A mean over sites, large and small, hides one for which nothing was learnt."""
+    result = {"steps": 12, "accuracy": 0.75, "accuracy_spread": 0.5}
+    assert summary(result) == "finished after 12 steps, test accuracy 0.7500 (mean over clients, spread 0.5000)"
+    for one in (
+        result | {"accuracy_spread": 0.0},
+        {"steps": 12, "accuracy": 0.75},
+    ):  # one network, or one client's own
+        assert summary(one) == "finished after 12 steps, test accuracy 0.7500"
+    assert summary({"steps": 12, "accuracy": None, "accuracy_spread": None}) == "finished after 12 steps"
 
 
 def test_a_refusal_has_an_exit_code_of_its_own():

@@ -1,9 +1,11 @@
 """One certificate cannot stall the rest, no server can exhaust a client, and what a client claims is compared."""
 
 import os
+import queue
 import threading
 import time
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 import stalls
@@ -30,7 +32,7 @@ PLAN = tiny_plan(clients=2, batch_size=8, epochs=1)
 
 
 def wait_for(until):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not until():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -53,16 +55,16 @@ def test_a_stranger_is_refused_before_it_says_a_word(stage):
     """Silent streams of a certificate that is none of the clients' took all places, ten seconds each."""
     for _ in range(3):
         with Peer(stage.address("stranger")) as silent:
-            assert silent.refusal(5.0) == "unknown client"
+            assert silent.refusal() == "unknown client"
 
 
 def test_silent_connections_of_a_client_are_few(stage):
     silent = [Peer(stage.address("ward-b")) for _ in range(network.SILENT)]
     wait_for(lambda: stage.service.network._silent["ward-b"] == network.SILENT)
     with Peer(stage.address("ward-b")) as late:
-        assert late.refusal(5.0) == "busy"
+        assert late.refusal() == "busy"
     with Peer(stage.address("ward-a")) as other:  # which has places of its own
-        assert other.send(note(Type.HELLO, hello(PLAN, "ward-a", batches=-1))).refusal(5.0) == "garbage"
+        assert other.send(note(Type.HELLO, hello(PLAN, "ward-a", batches=-1))).refusal() == "garbage"
     for one in silent:
         one.__exit__()
 
@@ -73,7 +75,7 @@ def test_who_calls_too_often_waits_for_its_refusal(stage, monkeypatch):
     for name, least in (("unknown client", 0.0), ("rate", 0.4)):
         began = time.monotonic()
         with Peer(stage.address("stranger")) as peer:
-            assert peer.refusal(5.0) == name
+            assert peer.refusal() == name
         assert time.monotonic() - began >= least
 
 
@@ -111,7 +113,8 @@ def test_a_visitor_whose_greeting_is_refused_costs_no_thread(tmp_path):
             facts = hello(PLAN, "ward-a", purpose="predict", heard=-1)
             assert peer.send(note(Type.HELLO, facts)).refusal() == "garbage"
     answering = [one for one in threading.enumerate() if one.name.startswith("visitor")]
-    assert not answering and threading.active_count() < before + 6 and not run.service.admission._visitors
+    assert not answering and not run.service.admission._visitors
+    wait_for(lambda: threading.active_count() < before + 6)  # those of the peers end by themselves
     with Peer(run.address("ward-a")) as peer:
         peer.greet(hello(PLAN, "ward-a", purpose="predict"))
         assert [one.name for one in threading.enumerate() if one.name.startswith("visitor")] == ["visitor ward-a"]
@@ -119,14 +122,14 @@ def test_a_visitor_whose_greeting_is_refused_costs_no_thread(tmp_path):
 
 
 def assert_over(event):
-    assert event.wait(10)
+    assert event.wait(120)  # longer than anybody waits here
 
 
 def test_the_frame_that_took_seconds_to_read_is_refused_at_the_door():
-    began = time.perf_counter()
+    frame, began = memoryview(stalls.many_empty_tensors()), time.thread_time()
     with pytest.raises(Refused, match="65535 tensors"):
-        decoded(memoryview(stalls.many_empty_tensors()), 4 << 20)
-    assert time.perf_counter() - began < 0.5
+        decoded(frame, 4 << 20)
+    assert time.thread_time() - began < 0.5, "of this thread's own: others may have the core for longer"
 
 
 @pytest.mark.campaign
@@ -166,7 +169,14 @@ def test_a_server_that_says_nothing_is_waited_for_with_a_word_and_not_for_ever(m
     said = []
     monkeypatch.setattr(channel, "SAID", 0.1)
     monkeypatch.setattr(channel.log, "info", lambda *told, **more: said.append(told[0]))
-    line = ServerChannel(Address("127.0.0.1:1", silence=0.5), dict)
+    line, now = ServerChannel(Address("127.0.0.1:1", silence=0.5), dict), [0.0]
+
+    def nothing(timeout):
+        now[0] += timeout
+        raise queue.Empty
+
+    monkeypatch.setattr(channel, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(line._incoming, "get", nothing)
     line._channel = object()  # it is connected, and nothing comes
     with pytest.raises(GaveUp, match="is there, but has said nothing for") as found:
         line.receive()

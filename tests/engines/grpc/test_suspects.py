@@ -163,8 +163,9 @@ def test_rewinds_lead_back_to_sealed_weights_and_change_nothing(name, identities
 
 
 @pytest.mark.parametrize("plan", [tiny_plan(**LARGE), tiny_plan(**LARGE, rounds=SplitFed())], ids=["relay", "merged"])
-def test_the_others_go_on_when_one_is_gone_for_good(plan, identities, tmp_path):
+def test_the_others_go_on_when_one_is_gone_for_good(plan, identities, tmp_path, patient_with):
     """Its turns since the snapshot are undone, and theirs come again from other weights: with the bytes they had."""
+    patient_with("ward-a", "ward-c")
 
     def leaving(message, handle):
         if message.client == 1 and message.step == 2:
