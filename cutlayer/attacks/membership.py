@@ -35,8 +35,6 @@ class Membership(Attack):
     inputs: ClassVar[tuple[str, ...]] = ANY_INPUT
 
     def __post_init__(self) -> None:
-        if not isinstance(self.calibrated, bool):
-            raise ValueError(f"calibrated is True or False; got {self.calibrated!r}")
         if min(self.steps, self.hidden) < 1:
             raise ValueError(f"{self}: steps and hidden are whole numbers from 1 up")
 

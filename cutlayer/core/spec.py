@@ -76,12 +76,17 @@ class Spec:
     search: ClassVar[Search | None] = None
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """Python takes True for the number 1; who typed it meant something else."""
+        """Python takes True for the number 1, and 'no' for true; who typed it meant something else."""
         fields = _typed(cls)
         given = {field.name: value for field, value in zip(fields, arguments, strict=False)} | named
         for field in fields:
-            if isinstance(value := given.get(field.name), bool) and _is_number(field.type):
+            if field.name not in given:
+                continue
+            value, kinds = given[field.name], _kinds(field.type)
+            if isinstance(value, bool) and kinds & {"int", "float"} and "bool" not in kinds:
                 raise ValueError(f"{cls.__name__}'s {field.name} is a number; got {value}")
+            if kinds == {"bool"} and not isinstance(value, bool):
+                raise ValueError(f"{cls.__name__}'s {field.name} is True or False; got {value!r}")
         return super().__new__(cls)
 
     def __repr__(self) -> str:
@@ -308,11 +313,10 @@ def _typed(kind: Any) -> "list[dataclasses.Field[Any]]":
     return [field for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
 
 
-def _is_number(kind: Any) -> bool:
-    """Whether a field's type has numbers in it and no truth values."""
+def _kinds(kind: Any) -> set[str]:
+    """The names of the types that a field may have."""
     text = kind if isinstance(kind, str) else kind.__name__ if isinstance(kind, type) else str(kind)
-    names = {name.strip() for name in text.split("|")}
-    return bool(names & {"int", "float"}) and "bool" not in names
+    return {name.strip() for name in text.split("|")}
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:

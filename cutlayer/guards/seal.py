@@ -57,8 +57,6 @@ class SEAL(Guard):
             )
         if self.wave != "secret" and self.wave not in WAVES:
             raise ValueError(f"SEAL: wave is 'secret' or one of {', '.join(map(repr, WAVES))}; got {self.wave!r}")
-        if not isinstance(self.fixed, bool):
-            raise ValueError(f"SEAL: fixed is True (Alg. 5) or False (Alg. 4); got {self.fixed!r}")
         if self.dims not in (1, 2):
             raise ValueError(f"SEAL: dims is 2 (maps) or 1 (rows, each by itself); got {self.dims!r}")
 

@@ -81,5 +81,11 @@ def test_true_is_no_number(text):
         spec(text)
 
 
+@pytest.mark.parametrize("text", ["Quantize(entropy='no')", "NoPeek(squared=0)", "SplitFed(fresh='false')"])
+def test_a_word_or_a_number_is_no_truth_value(text):
+    with pytest.raises(ValueError, match="is True or False; got"):
+        spec(text)
+
+
 def test_where_a_truth_value_is_meant_it_is_taken():
     assert spec("Quantize(4, 'nearest', True)").entropy and spec("SEAL(fixed=True)").fixed
