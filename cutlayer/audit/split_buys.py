@@ -93,13 +93,15 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
 
 
 def best_in_words(lines: Sequence[Mapping[str, Any]]) -> str | None:
-    """The same of a comparison: its best variant over the client alone; None where there is no such pair."""
-    alone = next((line for line in lines if line["variant"] == ALONE), None)
+    """The same of a comparison: its best variant over a client alone with the same settings; None where there is no
+    such pair."""
     split = [line for line in lines if line["over_alone"] is not None]
-    if alone is None or not split:
+    if not split:
         return None
     best = max(split, key=lambda line: line["accuracy"])
-    said = compared(f"The best variant, {best['variant']},", best["accuracy"], alone["accuracy"], "a client alone")
+    alone = next(line for line in lines if line["variant"] == best["alone"])
+    whom = f"a {alone['variant']}" if alone["variant"].startswith(ALONE) else alone["variant"]
+    said = compared(f"The best variant, {best['variant']},", best["accuracy"], alone["accuracy"], whom)
     if not learnt(alone["accuracy"], alone["accuracy_chance"]):
         return said.removesuffix(".") + ", which hardly learnt: take more epochs before this is believed."
     if best["over_alone"] > SAME and alone["client_steps"] != alone["steps"]:

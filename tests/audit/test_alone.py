@@ -22,6 +22,7 @@ from cutlayer.data.base import Loaded
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard, Quantize
 from cutlayer.training.facts.sides import sides
+from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Alone, Bypass, Federated, Vanilla
@@ -114,6 +115,21 @@ def test_every_plan_has_a_client_alone(changes):
     run.train()
     assert len(run.evaluate(run.parts.test)) == plan.clients and run.ledger.bytes.total() == 0
     assert run.progress.taken == [len(run.clients[one].order(0)) for one in range(plan.clients)], "all its batches"
+
+
+def test_settings_that_touch_no_client_alone_make_no_other_one():
+    plan = tiny_plan(epochs=1, batch_size=8, clients=2)
+    other = replace(plan, local_steps=3, server_optimizer=SGD(lr=0.3), largest_move=0, rounds=SplitFed())
+    assert alone_plan(plan) == alone_plan(other)
+    # and it is true that they do not:
+    one, two = (
+        LocalRun(replace(alone_plan(plan), **changes), tiny_parts(), classes=TASK.classes)
+        for changes in ({}, {"local_steps": 3, "server_optimizer": SGD(lr=0.3), "largest_move": 0})
+    )
+    for run in (one, two):
+        run.train()
+    ours, theirs = one.tensors(), two.tensors()
+    assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
 
 
 def test_a_resumed_training_alone_is_the_undisturbed_one():

@@ -25,6 +25,7 @@ class Variant:
     family: str = ""  # what it was typed as, where braces over one number gave several: the axis of a chart
     axis: str = ""  # what that number is called
     setting: float | None = None
+    alone: str = ""  # the variant that is a client alone with these settings; empty: none is, or this is one
 
 
 def variants(plan: Plan, texts: Sequence[str]) -> list[Variant]:
