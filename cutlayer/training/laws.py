@@ -22,9 +22,10 @@ from ..core.spec import Spec, kind_of, spec
 from ..core.split import each
 from ..data.partitions import Partition
 from ..data.samples import Samples
-from ..guards.base import Bound, Guard, behind
+from ..guards.base import Bound, Guard, behind, standing
 from ..nets.base import Net, crossing, out_shape
 from ..rules.base import Rule, Update
+from .claims import held, tempting
 
 Law = Callable[..., None]
 TASK = Task((1, 12, 12), 3, {"odd": 2})
@@ -32,6 +33,10 @@ TASK = Task((1, 12, 12), 3, {"odd": 2})
 
 class Skipped(Exception):
     """The law says nothing of this plug-in, and why."""
+
+
+class Broken(ValueError):
+    """No plan takes a plug-in that breaks a law."""
 
 
 def need(holds: object, sentence: str) -> None:
@@ -242,6 +247,20 @@ def _reads_z_alone(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
+def claims_what_is_so(guard: Guard, shape: Shape, task: Task) -> None:
+    """what it claims is true of what is sent"""
+    if not any(one.claims for one in standing(guard, shape)):
+        return
+    for place, z in enumerate(tempting(shape)):
+        for training in (True, False):
+            for part, claim, holds in held(guard, shape, z, toy_batch(task, len(z), place), task, training):
+                need(
+                    holds,
+                    f'{part} claims "{claim.text}", and that is false of what {guard} sends: correct the sentence, '
+                    "or what Claim.survives or bound() say of it",
+                )
+
+
 def _own(guard: Guard) -> set[str]:
     return {name for kind in type(guard).__mro__ if is_outside(kind) for name in vars(kind)}
 
@@ -253,6 +272,7 @@ CHEAP_GUARD: tuple[Law, ...] = (
     is_a_function_of_its_seeds,
     says_that_it_draws_anew,
     noise_hides_what_leaves,
+    claims_what_is_so,
 )
 
 
@@ -417,13 +437,13 @@ class _Task:
 
 
 def hold(part: Any, laws: tuple[Law, ...], *given: Any) -> None:
-    """A ValueError for the first of these laws that `part` breaks."""
+    """An error for the first of these laws that `part` breaks."""
     try:
         why = _known_broken(part, laws, *(_Task(one) if isinstance(one, Task) else one for one in given))
     except TypeError:  # it has a list among its fields, and no hash: the first law is about that
         why = _broken(part, laws, *given)
     if why:
-        raise ValueError(why)
+        raise Broken(why)
 
 
 def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:

@@ -9,8 +9,9 @@ from cutlayer.audit import check
 from cutlayer.audit.fit import why_unfit
 from cutlayer.core.spec import spec
 from cutlayer.guards import WCC, Chain, Clip, Gaussian
-from cutlayer.training.facts.privacy import privacy
+from cutlayer.training.facts.privacy import lines, privacy
 from cutlayer.training.laws import TASK, refuse_broken
+from cutlayer.training.plan.shapes import cut_shapes
 
 SHOWN = (Path(__file__).parents[2] / "recipes" / "plugins" / "channel_dropout.py").read_text()
 SENT = "z * mask.reshape(*mask.shape, *[1] * (z.dim() - 2)) / self.keep"
@@ -82,8 +83,9 @@ def test_a_secret_in_what_a_client_hands_on_is_found(guard):
         assert ["the guard's seed is in what" in why for why in broken] == [True] * persistent
 
 
-def test_an_audit_repeats_no_claim_that_is_false(guard):
-    """Its report has what is claimed under "for every input and every attacker"."""
+def test_no_claim_that_is_false_is_repeated(guard):
+    """The report of an audit has what is claimed under "for every input and every attacker", a training says "may be
+    claimed"."""
     claims = """    def claims(self, shape):
         return (Claim("no number that leaves is above {most}", lambda sent: bool(sent.seen.max() <= {most})),)
 
@@ -94,3 +96,9 @@ def test_an_audit_repeats_no_claim_that_is_false(guard):
         for whole in (one, Chain(one, WCC(weight=0.1))):
             told = why_unfit(tiny_plan(), TASK, whole)
             assert told is None if true else told is not None and 'claims "no number that leaves is above' in told
+            plan = tiny_plan(guard=whole)
+            if true:
+                assert "no number that leaves is above" in lines(privacy(plan, TASK))[0]
+            else:
+                with pytest.raises(ValueError, match='claims "no number that leaves is above'):
+                    cut_shapes(plan, TASK)

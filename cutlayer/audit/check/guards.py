@@ -17,6 +17,8 @@ from ...nets.whole import Whole
 from ...training.build import build_client, build_server
 from ...training.laws import (
     TASK,
+    Broken,
+    claims_what_is_so,
     is_a_function_of_its_seeds,
     lift_undoes_the_shape,
     need,
@@ -30,7 +32,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
 from ...training.protocols import Bypass, Protocol, UShaped, Vanilla
 from ...wire import frames
-from .claims import COMPANY, chains_with, claims_what_is_so
+from .claims import COMPANY, chains_with
 from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
 
 PROTOCOLS: tuple[Protocol, ...] = (UShaped(), Vanilla(), Bypass())
@@ -54,6 +56,8 @@ def plan_for(guard: Guard) -> tuple[Plan, Task]:
             server = build_server(plan.public(), task)
             build_client(plan, task, 0, server.handle)
             return plan, task
+        except Broken:
+            raise
         except ValueError as error:
             refused.append(str(error))
     raise AssertionError(
@@ -186,7 +190,7 @@ def claims_are_true(guard: Guard) -> None:
     """what it claims is true of what is sent, alone and in a chain with others, and so is what they claim"""
     shape = _cut(guard)
     for one in (guard, *chains_with(guard, COMPANY, shape)):
-        claims_what_is_so(one, shape)
+        claims_what_is_so(one, shape, TASK)
 
 
 def hands_on(guard: Guard) -> None:
