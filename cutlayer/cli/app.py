@@ -21,7 +21,7 @@ from . import reproduce as cli_reproduce
 from . import train as cli_train
 from . import tune as cli_tune
 from .extras import extra_of
-from .options import AsJson, refuse_old_options
+from .options import AsJson, refuse_empty_options, refuse_old_options
 from .panels import in_panels
 from .terminal import say, warn
 
@@ -175,6 +175,7 @@ def main() -> None:
 
     try:
         refuse_old_options(sys.argv[1:])
+        refuse_empty_options(sys.argv[1:])
         code = app(standalone_mode=False)
         if code == INTERRUPTED:  # Ctrl-C where no command was listening for it
             say("interrupted; nothing was left half-written")

@@ -22,6 +22,7 @@ from cutlayer.core.seeds import derive
 from cutlayer.data import Digits
 from cutlayer.data.base import parts
 from cutlayer.data.partitions import Dirichlet
+from cutlayer.detectors import GradientScrutinizer, LeakMeter
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard
 from cutlayer.rules import FedAvg, FedMuon, Latest
@@ -77,6 +78,13 @@ def test_every_kind_of_field_can_be_typed():
     assert found[3].client_optimizer == SGD(lr=0.1) and found[4].start == Pretrained("model.safetensors")
     assert found[5].guard == LightSplit(ratio=2)
     assert variants(replace(plan, guard=LightSplit(ratio=2)), ["plan", "guard=none"])[1].plan.guard == NoGuard()
+
+
+def test_commas_inside_a_spec_part_nothing():
+    """One of a detector's settings was read as another detector."""
+    several = "client_detectors=LeakMeter(budget='ssim<=0.6', policy='stop'), GradientScrutinizer"
+    plans = [one.plan for one in variants(base(), ["plan", several])]
+    assert plans[1].client_detectors == (LeakMeter(budget="ssim<=0.6", policy="stop"), GradientScrutinizer())
 
 
 def test_semicolons_in_quotes_are_letters():

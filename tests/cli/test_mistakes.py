@@ -109,6 +109,19 @@ MISTAKES = [
     ("layers MnistNet --input 1,x", "whole numbers with commas"),
     ("compare", "two variants or more"),
     ("compare --with rule", "write field=value"),
+    # nothing, and twice the same
+    ("train --data ''", "--data has nothing behind it"),
+    ("audit --secrets=", "--secrets has nothing behind it"),
+    ("audit --aux-data '' --budget ''", "--aux-data has nothing behind it"),
+    ("audit --secrets ,", "--secrets names what the verdict goes by"),
+    ("compare --with plan --with epochs=2 --with ' ; '", "';': write field=value"),
+    ("compare --with plan --with frozen_parts=head,head", "frozen_parts has 'head' twice"),
+    ("train --client-detectors LeakMeter --client-detectors LeakMeter", "client_detectors has LeakMeter() twice"),
+    ("serve 'Plan(clients=2)' --insecure --listen 127.0.0.1:0 --client a --client b,c", "a name is 1 to 64 letters"),
+    (
+        "serve 'Plan()' --insecure --listen 127.0.0.1:0 --versions torch=minor --versions torch=any",
+        "--versions names torch twice",
+    ),
     # data that is missing, or of another shape
     ("train --data MNIST", "--data-dir"),
     ("train --data \"Npz(path='gone.npz')\"", "name the file by its path from here"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.expand import expanded
+from ...core.expand import entries, expanded
 from ...core.spec import spec
 from ...training.plan.fields import FIELDS, RENAMED
 from ...training.plan.plan import Plan
@@ -71,7 +71,7 @@ def _changed(plan: Plan, text: str) -> Plan:
     if text == AS_IT_IS:
         return plan
     changes: dict[str, Any] = {}
-    for part in _fields(text):
+    for part in _fields(text) or [""]:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
         if not equals or not value:
@@ -103,7 +103,7 @@ def _fields(text: str) -> list[str]:
 def _value(name: str, text: str) -> Any:
     """As `change` takes it: specs stay text, the rest are Python's literals or plain words."""
     if FIELDS[name].type == list[str]:
-        return [part.strip() for part in text.split(",")]
+        return entries(text)
     if FIELDS[name].kind:
         return text
     try:
