@@ -79,6 +79,8 @@ class Guard(Spec):
     learns_at_home: ClassVar[bool] = False
     # What it lets through is chance until it has learnt: a client that is frozen from the start sends nothing of use.
     has_to_learn: ClassVar[bool] = False
+    # It draws in training to learn by it, and not in service: what it draws is no cover of what is predicted.
+    rests_in_service: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
     # What it does in a step follows from tensors alone, nothing is counted, drawn or decided in Python: on a GPU such

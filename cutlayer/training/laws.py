@@ -6,7 +6,7 @@ broken. Its docstring says in a line what holds. `cutlayer check` runs these and
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -213,6 +213,29 @@ def says_that_it_draws_anew(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
+def draws_in_service(guard: Guard, shape: Shape, task: Task) -> None:
+    """what it draws to cover a sample in training, it draws in service, too"""
+    if not guard.draws_anew or any(part.rests_in_service for part in guard.stages()):
+        return
+    batch = toy_batch(task, max(8, 2 * guard.least_batch))
+    z = torch.rand(len(batch), *shape, generator=generator(5))
+
+    def same_again(training: bool) -> bool:
+        sent: list[Tensor] = []
+        for seed in (1, 2):  # of the step, and nothing else differs
+            with seeded(0):
+                module = guard.build(shape, 1, 2, task).train(training)
+            with torch.no_grad(), seeded(seed):
+                sent.append(module(z, replace(batch, seed=seed)).seen)
+        return sent[0].shape == sent[1].shape and torch.equal(sent[0], sent[1])
+
+    need(
+        same_again(training=True) or not same_again(training=False),
+        "two messages of one sample differ in training, and in service they are the same, so nothing covers what is "
+        "predicted: act in eval(), too, or say rests_in_service = True where that is meant",
+    )
+
+
 def noise_hides_what_leaves(guard: Guard, shape: Shape, task: Task, behind_noise: bool = False) -> None:
     """what leaves behind noise follows from what was noised; where inputs or labels are in it, bound() says so"""
     bound = Bound()
@@ -271,6 +294,7 @@ CHEAP_GUARD: tuple[Law, ...] = (
     the_server_builds_the_same_lift,
     is_a_function_of_its_seeds,
     says_that_it_draws_anew,
+    draws_in_service,
     noise_hides_what_leaves,
     claims_what_is_so,
 )

@@ -83,6 +83,26 @@ def test_a_secret_in_what_a_client_hands_on_is_found(guard):
         assert ["the guard's seed is in what" in why for why in broken] == [True] * persistent
 
 
+def test_noise_in_training_alone_is_found_out(guard):
+    """Predictions then leave in the clear, and an audit looks at messages of the training."""
+    undone = ("return nn.Identity()  # what", "return self.lift(shape, public)  # what")
+    noisy = (LEAVES, "return Guarded((z + 3 * torch.randn_like(z) * self.training).flatten(1))")
+    shapes = """    def out_shape(self, shape):
+        return (torch.Size(shape).numel(),)
+
+    def lift(self, shape, public):
+        return torch.nn.Unflatten(1, tuple(shape))
+
+    def build("""
+    one = guard(undone, noisy, ("    def build(", shapes))
+    (broken,) = [found for found in check.check(one) if found.holds is False]
+    assert "act in eval(), too" in broken.why
+    with pytest.raises(ValueError, match="in service they are the same"):
+        refuse_broken([one], (4, 5, 5), TASK)
+    said = f"    rests_in_service = True\n\n{shapes}"
+    refuse_broken([guard(undone, noisy, ("    def build(", said))], (4, 5, 5), TASK)
+
+
 def test_no_claim_that_is_false_is_repeated(guard):
     """The report of an audit has what is claimed under "for every input and every attacker", a training says "may be
     claimed"."""

@@ -19,6 +19,7 @@ from ...training.laws import (
     TASK,
     Broken,
     claims_what_is_so,
+    draws_in_service,
     is_a_function_of_its_seeds,
     lift_undoes_the_shape,
     need,
@@ -98,6 +99,11 @@ def by_seeds(guard: Guard) -> None:
 def draws_anew(guard: Guard) -> None:
     """a guard by which two messages of one sample differ says so: draws_anew"""
     says_that_it_draws_anew(guard, _cut(guard), TASK)
+
+
+def also_in_service(guard: Guard) -> None:
+    """what it draws to cover a sample in training, it draws in service, too"""
+    draws_in_service(guard, _cut(guard), TASK)
 
 
 def reads_z_alone(guard: Guard) -> None:
@@ -237,6 +243,7 @@ LAWS = (
     public_half,
     by_seeds,
     draws_anew,
+    also_in_service,
     reads_z_alone,
     split_is_unsplit,
     bytes_are_frames,
