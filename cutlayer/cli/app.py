@@ -192,6 +192,11 @@ def main() -> None:
         told = no_room(error.filename) if is_full(error) else error
         (warn if isinstance(told, Halt) else say)(f"error: {told}")
         sys.exit(getattr(told, "exit_code", 1))
+    except SystemExit as error:
+        if not from_named(error):
+            raise
+        say(f"error: {where(error)}")  # a plug-in's own line: it ends no command as if all were done
+        sys.exit(1)
     except Exception as error:
         if hasattr(error, "format_message"):
             _tell_usage(error)

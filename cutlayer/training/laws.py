@@ -406,7 +406,7 @@ def its_parts_fit(net: Net, task: Task) -> None:
                 shape, beside = crossing(part, shape)
             else:
                 shape = out_shape(part, shape, beside)
-        except Exception as error:  # whatever a user's forward raises
+        except (Exception, SystemExit) as error:  # whatever a user's forward raises
             raise AssertionError(f"the {name} cannot read {shape}: {error}") from error
     need(shape[:1] == (task.classes,), f"the tail gives {shape}; {task.classes} classes need ({task.classes},)")
 
@@ -475,7 +475,7 @@ def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:
     for law in laws:
         try:
             law(part, *toys)
-        except Exception as error:  # whatever a plug-in raises
+        except (Exception, SystemExit) as error:  # whatever a plug-in raises
             kind = kind_of(type(part)) or "specs"
             said = (str(error) if isinstance(error, AssertionError | ValueError) else where(error)).rstrip(".")
             return f"{part!r} breaks a law of {kind}: {in_words(law)}: {said}. All laws: cutlayer check '{part!r}'"

@@ -61,6 +61,13 @@ class Endless(Guard):
 class Tired(Guard):
     def build(self, shape, public, private, task=None):
         return Sends(lambda z, step: Guarded(z) if step < 2 else {}["no more\\nsteps"])
+@dataclass(frozen=True, repr=False)
+class Quitter(Guard):
+    after: int = 0
+    def build(self, shape, public, private, task=None):
+        return Sends(lambda z, step: Guarded(z * 0.5) if step <= self.after else raise_(SystemExit()))
+def raise_(error):
+    raise error
 """,
 }
 
@@ -271,6 +278,19 @@ def test_a_mistake_is_one_sentence_with_the_way_out(command, desk, typed, said):
     assert err.startswith("error: ") and err.count("\n") == 1, "one sentence on one line"
     assert "allow_pickle" not in err
     assert set(os.listdir(desk)) - before <= {"__pycache__"}, "nothing is left behind"
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_guard_that_exits_ends_no_training_without_a_sentence(command, at_desk, tmp_path, after):
+    """`sys.exit()` in somebody's forward ended any command with code 0."""
+    typed = f"train --data 'Fashion(limit=60)' --epochs 3 --batch-size 16 --guard 'guards.py:Quitter(after={after})'"
+    code, _, err = command(*shlex.split(typed), "--out", tmp_path / "run")
+    assert code == 1 and "SystemExit" in err and "guards.py" in err and err.splitlines()[-1].startswith("error: ")
+
+
+def test_check_says_that_a_guard_exits(command, at_desk):
+    code, out, _ = command("check", "guards.py:Quitter")
+    assert code == 1 and "laws are broken" in out and "SystemExit" in out
 
 
 def test_an_error_in_a_file_of_ones_own_is_its_line(command, desk, at_desk, tmp_path):

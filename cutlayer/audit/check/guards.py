@@ -216,7 +216,7 @@ def refuses_in_words(guard: Guard) -> None:
         except ValueError as error:
             refused += 1
             need(len(str(error)) > 15, f"{shape} is refused with {str(error)!r}: say what would fit")
-        except Exception as error:  # anything else is a trace to a user
+        except (Exception, SystemExit) as error:  # anything else is a trace to a user
             raise AssertionError(
                 f"out_shape({shape}) raises {type(error).__name__}: raise a ValueError that says what would fit"
             ) from error

@@ -69,6 +69,6 @@ def _tried(law: Law, thing: Spec) -> Finding:
         return Finding(in_words(law), None, str(skipped))
     except (AssertionError, ValueError) as error:
         return Finding(in_words(law), False, str(error))
-    except Exception as error:  # whatever a plug-in raises
+    except (Exception, SystemExit) as error:  # whatever a plug-in raises
         return Finding(in_words(law), False, where(error))
     return Finding(in_words(law), True)
