@@ -215,6 +215,11 @@ def test_failed_attacks_on_other_secrets_are_shown_too():
     assert 'class="invalid"' in fails and "not valid: the labels stayed hidden on the open cut too" in fails
 
 
+def test_what_chance_is_for_sorted_labels_is_said():
+    """`LabelClustering` has 0.43 there where the commonest class has 0.22."""
+    assert "groups of chance that are named as generously" in section(page_of(audited(*MIXED)), "Other secrets")
+
+
 def test_the_verdict_of_a_guard_without_a_valid_attack_says_so_and_why():
     verdicts = section(page_of(audited(*MIXED)), "Verdict")
     assert f"No valid attack, so nothing can be said: {CONTROL_FAILED}." in verdicts
