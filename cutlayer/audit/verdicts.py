@@ -154,7 +154,7 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
         sentence = f"No valid attack, so nothing can be said: {'; '.join(reasons) or 'none was tried'}."
         return SecretVerdict(secret, target, UNKNOWN, UNKNOWN, sentence)
     found = found_by(own, unguarded or open_tried, floors)
-    decided = max(found, key=lambda one: (one.leak, one.statistic == "value"))
+    decided = max(found, key=lambda one: (one.leak, one.statistic == "value", one.reached))
     by_seed: dict[int, float] = {}
     for one in found:
         seed = one.row.get("seed", 0)
