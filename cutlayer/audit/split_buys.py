@@ -5,6 +5,7 @@ from statistics import mean
 from typing import Any
 
 from .alone import ALONE, EQUAL_COST
+from .grades import TASK_LOST, UNKNOWN
 from .rows import AloneRow, Bought, Row, Verdict
 from .strength import learnt
 from .words import signed
@@ -65,7 +66,8 @@ def bought(rows: Sequence[Row], alone: Sequence[AloneRow], verdicts: Sequence[Ve
 
 
 def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
-    """What the split buys, the unguarded one first, then with the guard that leaks least."""
+    """What the split buys, the unguarded one first, then with the guard that leaks least of those that were judged:
+    what weak attackers found is a lower bound."""
     if not found:
         why = next((row["why_none"] for row in alone if row["name"] == ALONE), None)
         return [f"What a client could do alone is not known: {why}."] if why else []
@@ -79,7 +81,8 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
         said[0] = said[0].removesuffix(".") + _fewer_steps(first["steps"], first["steps_of_all"])
     if (own := open_cut["points_own_data"]) is not None:
         said.append(f"On data like a client's own it is {signed(own)} points.")
-    known = [(one["leak"], one) for one in found if one is not open_cut and one["leak"] is not None]
+    sure = [one for one in found if one is not open_cut and one["grade"] not in (UNKNOWN, TASK_LOST)]
+    known = [(one["leak"], one) for one in sure if one["leak"] is not None]
     if known:
         leak, least = min(known, key=lambda pair: (pair[0], -pair[1]["points"]))
         left = f"behind which {100 * leak:.0f} % of the leak is left"

@@ -155,7 +155,7 @@ def test_numbers_that_are_lost_are_said_and_end_nothing(monkeypatch):
 
 
 # ------------------------------------------------------------------ what the split buys
-def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none", of_all=28):
+def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none", of_all=28, grades=None):
     rows = [{"guard": guard, "seed": 0, "accuracy": accuracy} for guard, accuracy, _ in guards]
     empty = {
         "seed": 0,
@@ -170,7 +170,8 @@ def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none", of_a
         {**empty, "name": ALONE, "accuracy": alone, "costliest": None},
         {**empty, "name": EQUAL_COST, "accuracy": equal, "costliest": costliest},
     ]
-    verdicts = [Verdict(guard, "g", "g", leak, "", [], [], [], []) for guard, _, leak in guards]
+    graded = {guard: (grades or {}).get(guard, "g") for guard, *_ in guards}
+    verdicts = [Verdict(guard, graded[guard], "g", leak, "", [], [], [], []) for guard, _, leak in guards]
     found = bought(rows, by_themselves, verdicts)
     return found, in_words(found, by_themselves)
 
@@ -207,6 +208,15 @@ def test_guards_stand_by_their_points_and_the_least_leak_is_said():
     assert [one["points_equal_cost"] for one in found] == pytest.approx([11, 6, 1, -4])
     assert words[1] == "With B(), behind which 20 % of the leak is left, it is +3.0 points."
     assert words[2].startswith("With A() it buys nothing: it is 4.0 points") and "computes as much" in words[2]
+
+
+@pytest.mark.parametrize("grade", ["unknown", "task lost"])
+def test_the_first_sentences_call_no_lower_bound_what_is_left(grade):
+    """Weak attackers found 0 % behind a guard whose verdict was unknown, and the report began with that."""
+    guards = (("none", 0.9, 1.0), ("A()", 0.8, 0.5), ("B()", 0.85, 0.0))
+    words = told(0.82, None, guards, grades={"B()": grade})[1]
+    assert words[1] == "With A(), behind which 50 % of the leak is left, it is −2.0 points."
+    assert len(told(0.82, None, guards, grades={"A()": grade, "B()": grade})[1]) == 1
 
 
 def test_accuracies_alone_are_means_over_the_seeds_that_could_be_trained(made):
