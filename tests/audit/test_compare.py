@@ -308,6 +308,14 @@ def test_each_variant_has_points_over_the_client_alone_with_its_own_settings():
     assert "(0.800 against 0.750)" in best_in_words(lines) and f"over a {longer} (" in best_in_words(lines)
 
 
+def test_a_variant_that_no_client_alone_can_have_is_compared_without_one():
+    start = base(epochs=1)
+    chosen = variants(start, ["plan", "adapters=LoRA(rank=2, at='4', side='server')"])
+    found, left_out = with_alone(start, chosen, None)
+    assert [one.alone for one in found] == [ALONE, "", ""]
+    assert "no part is the server's" in left_out[f"{ALONE} ({chosen[1].name})"]
+
+
 def test_curves_average_the_seeds_that_got_so_far():
     rows = [made("a", 0, 0.4), made("a", 1, 0.8), made("a", 2, 0.6)]
     rows[2]["history"] = rows[2]["history"][:1]

@@ -43,12 +43,12 @@ def with_alone(plan: Plan, chosen: Sequence[Variant], data_dir: Path | None) -> 
     shelf, alike = Shelf(data_dir), dict[str, list[Variant]]()
     for one in chosen:
         if not isinstance(one.plan.protocol, Alone):
-            alike.setdefault(repr(alone_plan(one.plan)), []).append(one)
+            alike.setdefault(_alone(one.plan) or "", []).append(one)
     names = {repr(one.plan): one.name for one in chosen}  # of those that are there, whoever asked for them
     found, more, left_out = list(chosen), list[Variant](), dict[str, str]()
     for those in alike.values():
         first = those[0].plan
-        task, other = _task(shelf(first)), _other_settings(plan, first)
+        task, other = _task(shelf(first)), _other_settings(plan, those[0])
         crossing = [one for one in those if one.plan.protocol.crosses]
         costs = {one.name: sides(one.plan, task)["client"]["macs"] for one in crossing}
         for baseline in baselines(first, costs or {"no variant with a cut": 0}, task):
@@ -63,9 +63,20 @@ def with_alone(plan: Plan, chosen: Sequence[Variant], data_dir: Path | None) -> 
     return [*found, *more], left_out
 
 
-def _other_settings(plan: Plan, other: Plan) -> str:
-    """What a client alone of another plan has otherwise, behind its name; empty where that is nothing."""
-    own, others = alone_plan(plan), alone_plan(other)
+def _alone(plan: Plan) -> str | None:
+    """What a client alone of this plan trains with; None: there can be none."""
+    try:
+        return repr(alone_plan(plan))
+    except ValueError:
+        return None
+
+
+def _other_settings(plan: Plan, variant: Variant) -> str:
+    """What a client alone of a variant has otherwise than the plan's, behind its name; empty: nothing."""
+    both = _alone(plan), _alone(variant.plan)
+    if None in both:
+        return "" if both == (None, None) else f" ({variant.name})"
+    own, others = alone_plan(plan), alone_plan(variant.plan)
     names = [one.name for one in fields(Plan) if one.compare]
     changed = [f"{name}={getattr(others, name)!r}" for name in names if getattr(others, name) != getattr(own, name)]
     return f" ({'; '.join(changed)})" if changed else ""
