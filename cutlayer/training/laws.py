@@ -23,6 +23,7 @@ from ..core.split import each
 from ..data.partitions import Partition
 from ..data.samples import Samples
 from ..guards.base import Bound, Guard, behind, standing
+from ..guards.parts.claims import Claim
 from ..nets.base import Net, crossing, out_shape
 from ..rules.base import Rule, Update
 from .claims import held, tempting
@@ -272,6 +273,15 @@ def _reads_z_alone(guard: Guard, shape: Shape, task: Task) -> None:
 
 def claims_what_is_so(guard: Guard, shape: Shape, task: Task) -> None:
     """what it claims is true of what is sent"""
+    bound, cut = Bound(), shape
+    for part in guard.stages():
+        settled, bound = behind(part, bound)
+        said: Any = settled.claims(cut)
+        need(
+            isinstance(said, tuple) and all(isinstance(one, Claim) for one in said),
+            f"claims() returns a tuple of Claim(text, holds); got {said!r}",
+        )
+        cut = settled.out_shape(cut)
     if not any(one.claims for one in standing(guard, shape)):
         return
     for place, z in enumerate(tempting(shape)):

@@ -83,6 +83,16 @@ def test_a_secret_in_what_a_client_hands_on_is_found(guard):
         assert ["the guard's seed is in what" in why for why in broken] == [True] * persistent
 
 
+def test_claims_of_another_kind_are_told_what_to_return(guard):
+    """The answer was a line of the package."""
+    boasts = (
+        "    def build(",
+        '    def claims(self, shape):\n        return "it hides everything"\n\n    def build(',
+    )
+    with pytest.raises(ValueError, match=r"claims\(\) returns a tuple of Claim\(text, holds\); got 'it hides"):
+        refuse_broken([guard(boasts)], (4, 5, 5), TASK)
+
+
 def test_noise_in_training_alone_is_found_out(guard):
     """Predictions then leave in the clear, and an audit looks at messages of the training."""
     undone = ("return nn.Identity()  # what", "return self.lift(shape, public)  # what")
