@@ -19,6 +19,7 @@ from ..nets.base import count_macs, scores_shape
 from ..nets.local import local_macs, widest
 from ..rules import Latest
 from ..training.facts.sides import sides
+from ..training.plan.optimizers import Adam
 from ..training.plan.plan import Plan
 from ..training.plan.roles import AllActive
 from ..training.plan.schedule import Relay
@@ -70,6 +71,7 @@ def alone_plan(plan: Plan, protocol: Alone | None = None) -> Plan:
         shared_client_network=plan.clients == 1,
         rounds=Relay(), rule=Latest(), roles=AllActive(), clients_per_round=None, micro_batches=1,
         compression=Compression(), client_detectors=(), server_detectors=(), poison=None,
+        local_steps=1, server_optimizer=Adam(), largest_move=0,
     )  # fmt: skip
 
 

@@ -17,9 +17,7 @@ from ..training.enough import refuse_few_samples
 from ..training.labels import why_unfit_labels
 from ..training.laws import hold, refuse_broken
 from ..training.plan.plan import Plan
-from ..training.plan.shapes import cut_shapes
 from .check.attacks import says_what_it_knows
-from .check.claims import claims_what_is_so
 from .knowledge import why_pointless
 from .tables import refuse_unfit
 
@@ -51,8 +49,6 @@ def why_unfit(
         build_client(plan, task, 0, server.handle)
         for each in counts:
             refuse_few_samples(plan, task, each)
-        if any(is_outside(type(part)) for part in guard.stages()):
-            hold(guard, (claims_what_is_so,), cut_shapes(plan, task).shared, task)
         for one in plan.client_detectors:
             one.refuse_unfit(
                 ClientContext(task, plan.batch_size, 0, lambda steps: iter(()), apart=not guard.mixes_samples)

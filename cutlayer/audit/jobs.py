@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..core.errors import DiskFull
+from ..core.outside.files import where
 
 log = logging.getLogger("cutlayer.audit")
 
@@ -49,8 +50,10 @@ class Failed(NamedTuple):
         return f"{FAILED}{self.why}"
 
 
-def failed(error: Exception) -> Failed:
+def failed(error: Exception | SystemExit) -> Failed:
     """A Python error as it can travel, and be told."""
+    if isinstance(error, SystemExit):  # of a plug-in, which would end whoever raises it again
+        error = ValueError(where(error))
     log.debug("a cell failed", exc_info=error)
     try:
         pickle.loads(pickle.dumps(error))
@@ -68,7 +71,7 @@ def made_or_failed(make: Callable[[], Made], *through: type[Exception]) -> Made 
         return make()
     except callers:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return failed(error)
 
 

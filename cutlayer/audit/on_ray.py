@@ -141,7 +141,7 @@ def _compute(
         return (None, pickle.dumps(made)) if stays else (pickle.dumps(made), None)
     except ray.exceptions.RayError:  # what it waits for was lost on the way here: try again
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return failed(error), None
     finally:
         board.ended.remote(name)

@@ -141,7 +141,7 @@ def _compute(shared: Path, threads: int, given: bytes, file: Path | None) -> byt
             return pickle.dumps(made)
         file.write_bytes(pickle.dumps(made))
         return pickle.dumps(Laid(str(file)))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return pickle.dumps(failed(error))
 
 

@@ -5,6 +5,7 @@ from statistics import mean
 from typing import Any
 
 from .alone import ALONE, EQUAL_COST
+from .grades import TASK_LOST, UNKNOWN
 from .rows import AloneRow, Bought, Row, Verdict
 from .strength import learnt
 from .words import signed
@@ -65,7 +66,8 @@ def bought(rows: Sequence[Row], alone: Sequence[AloneRow], verdicts: Sequence[Ve
 
 
 def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
-    """What the split buys, the unguarded one first, then with the guard that leaks least."""
+    """What the split buys, the unguarded one first, then with the guard that leaks least of those that were judged:
+    what weak attackers found is a lower bound."""
     if not found:
         why = next((row["why_none"] for row in alone if row["name"] == ALONE), None)
         return [f"What a client could do alone is not known: {why}."] if why else []
@@ -79,7 +81,8 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
         said[0] = said[0].removesuffix(".") + _fewer_steps(first["steps"], first["steps_of_all"])
     if (own := open_cut["points_own_data"]) is not None:
         said.append(f"On data like a client's own it is {signed(own)} points.")
-    known = [(one["leak"], one) for one in found if one is not open_cut and one["leak"] is not None]
+    sure = [one for one in found if one is not open_cut and one["grade"] not in (UNKNOWN, TASK_LOST)]
+    known = [(one["leak"], one) for one in sure if one["leak"] is not None]
     if known:
         leak, least = min(known, key=lambda pair: (pair[0], -pair[1]["points"]))
         left = f"behind which {100 * leak:.0f} % of the leak is left"
@@ -93,13 +96,15 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
 
 
 def best_in_words(lines: Sequence[Mapping[str, Any]]) -> str | None:
-    """The same of a comparison: its best variant over the client alone; None where there is no such pair."""
-    alone = next((line for line in lines if line["variant"] == ALONE), None)
+    """The same of a comparison: its best variant over a client alone with the same settings; None where there is no
+    such pair."""
     split = [line for line in lines if line["over_alone"] is not None]
-    if alone is None or not split:
+    if not split:
         return None
     best = max(split, key=lambda line: line["accuracy"])
-    said = compared(f"The best variant, {best['variant']},", best["accuracy"], alone["accuracy"], "a client alone")
+    alone = next(line for line in lines if line["variant"] == best["alone"])
+    whom = f"a {alone['variant']}" if alone["variant"].startswith(ALONE) else alone["variant"]
+    said = compared(f"The best variant, {best['variant']},", best["accuracy"], alone["accuracy"], whom)
     if not learnt(alone["accuracy"], alone["accuracy_chance"]):
         return said.removesuffix(".") + ", which hardly learnt: take more epochs before this is believed."
     if best["over_alone"] > SAME and alone["client_steps"] != alone["steps"]:

@@ -45,7 +45,11 @@ SECRETS = (*KINDS, "labels", "attribute", "membership")
 
 def read_secrets(text: str | None) -> tuple[str, ...]:
     """Secrets as they are typed, with commas between; none: all that were tried."""
-    names = tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ValueError(f"--secrets names what the verdict goes by, among {', '.join(SECRETS)}; got {text!r}")
     if strange := [name for name in names if name not in SECRETS]:
         raise ValueError(f"secrets are among {', '.join(SECRETS)}; got {strange[0]!r}")
     return names
@@ -150,7 +154,7 @@ def _judged(rows: Sequence[Row], floors: Floors, guard: str, secret: str, target
         sentence = f"No valid attack, so nothing can be said: {'; '.join(reasons) or 'none was tried'}."
         return SecretVerdict(secret, target, UNKNOWN, UNKNOWN, sentence)
     found = found_by(own, unguarded or open_tried, floors)
-    decided = max(found, key=lambda one: (one.leak, one.statistic == "value"))
+    decided = max(found, key=lambda one: (one.leak, one.statistic == "value", one.reached))
     by_seed: dict[int, float] = {}
     for one in found:
         seed = one.row.get("seed", 0)

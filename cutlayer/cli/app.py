@@ -21,7 +21,7 @@ from . import reproduce as cli_reproduce
 from . import train as cli_train
 from . import tune as cli_tune
 from .extras import extra_of
-from .options import AsJson, refuse_old_options
+from .options import AsJson, refuse_empty_options, refuse_old_options
 from .panels import in_panels
 from .terminal import say, warn
 
@@ -175,6 +175,7 @@ def main() -> None:
 
     try:
         refuse_old_options(sys.argv[1:])
+        refuse_empty_options(sys.argv[1:])
         code = app(standalone_mode=False)
         if code == INTERRUPTED:  # Ctrl-C where no command was listening for it
             say("interrupted; nothing was left half-written")
@@ -191,6 +192,11 @@ def main() -> None:
         told = no_room(error.filename) if is_full(error) else error
         (warn if isinstance(told, Halt) else say)(f"error: {told}")
         sys.exit(getattr(told, "exit_code", 1))
+    except SystemExit as error:
+        if not from_named(error):
+            raise
+        say(f"error: {where(error)}")  # a plug-in's own line: it ends no command as if all were done
+        sys.exit(1)
     except Exception as error:
         if hasattr(error, "format_message"):
             _tell_usage(error)

@@ -127,6 +127,7 @@ def serve(
 
     prepare(threads, device)
     from ..engines.grpc.admission import Limits
+    from ..engines.grpc.certs.base import party_names
     from ..engines.grpc.deploy import Service
     from ..engines.grpc.health import refuse_no_place, start_health
     from ..engines.grpc.logs import start_logs
@@ -140,6 +141,7 @@ def serve(
     refuse_no_place(metrics)
     start_logs(log)
     names = client or [f"client{number}" for number in range(chosen.clients)]
+    party_names(names)  # what no certificate could bear is no name without one either
     if not 0 < deadline <= LONGEST:
         raise ValueError(f"--deadline is above 0 and at most {LONGEST} seconds; got {deadline:g}")
     if min(every, max_message, max_batches, connections) < 1 or visitors < 0:

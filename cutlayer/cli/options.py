@@ -190,6 +190,13 @@ def refuse_old_options(words: Sequence[str]) -> None:
             raise ValueError(f"{typed} is called {old[typed]} since version 0.2")
 
 
+def refuse_empty_options(words: Sequence[str]) -> None:
+    """What a shell makes of a variable that is not set was taken for an option that was not typed."""
+    for word, behind in zip(words, [*words[1:], None], strict=False):
+        if word.startswith("--") and (behind == "" or word.endswith("=")):
+            raise ValueError(f"{word.removesuffix('=')} has nothing behind it: give it a value, or leave it out")
+
+
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give `command` an option for every field above. What was typed arrives in its argument `changes`."""
     own = inspect.signature(command)

@@ -14,7 +14,7 @@ def _expanded(part: str, whole: str) -> list[str]:
     if span is None:
         return [part]
     start, end = span
-    choices = [choice for entry in _entries(part[start + 1 : end], whole) for choice in _expanded(entry, whole)]
+    choices = [choice for entry in _choices(part[start + 1 : end], whole) for choice in _expanded(entry, whole)]
     rest = _expanded(part[end + 1 :], whole)
     if len(choices) * len(rest) > MOST:
         raise ValueError(f"{whole!r} stands for more than {MOST} specs: leave out some values")
@@ -39,15 +39,19 @@ def _first_braces(part: str, whole: str) -> tuple[int, int] | None:
     return None
 
 
-def _entries(inside: str, whole: str) -> list[str]:
-    """What stands between the outermost commas."""
+def entries(text: str, whole: str = "") -> list[str]:
+    """What stands between the outermost commas. `whole`: what the text is a part of, for a sentence."""
     depth, last, found = 0, 0, []
-    for place, sign in _signs(inside, whole):
+    for place, sign in _signs(text, whole or text):
         depth += (sign in _OPEN) - (sign in _CLOSE)
         if sign == "," and depth == 0:
-            found.append(inside[last:place].strip())
+            found.append(text[last:place].strip())
             last = place + 1
-    found.append(inside[last:].strip())
+    return [*found, text[last:].strip()]
+
+
+def _choices(inside: str, whole: str) -> list[str]:
+    found = entries(inside, whole)
     if not all(found):
         raise ValueError(f"{whole!r} has braces with nothing in them: write values with commas, e.g. bits={{2,4,8}}")
     return found

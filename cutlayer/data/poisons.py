@@ -36,9 +36,18 @@ class Poison(Spec):
         """How many of `clients` are malicious: some, but not all."""
         count = int(self.clients) if self.clients >= 1 else round(self.clients * clients)
         if not 1 <= count < clients:
-            fix = "take clients=1" if clients > 1 else "take more clients"
-            raise ValueError(f"{self!r} makes {count} of {clients} client(s) malicious: some, but not all; {fix}")
+            raise ValueError(
+                f"{self!r} makes {count} of {clients} client(s) malicious, and it has to be some, but not all: "
+                f"{self._instead(count, clients)}"
+            )
         return count
+
+    def _instead(self, count: int, clients: int) -> str:
+        if clients == 1:
+            return "give the plan two clients or more, --clients 2"
+        if count:
+            return f"take {replace(self, clients=clients - 1)!r}" + (" or fewer" if clients > 2 else "")
+        return f"take {replace(self, clients=1)!r} for one of them, or a larger share"
 
     def members(self, clients: int, seed: int) -> tuple[int, ...]:
         """The malicious ones, drawn by the public seed."""

@@ -71,6 +71,8 @@ class Guard(Spec):
     holds_back: ClassVar[bool] = False
     # Meant to be fitted to a network that is trained and frozen; an audit starts it from the unguarded one.
     post_hoc: ClassVar[bool] = False
+    # What to take where a client has fewer samples than `least_batch`, as a refusal puts it.
+    instead: ClassVar[str] = "another guard"
     # It does to a sample what it would do to it alone, without a penalty over the batch: DP-SGD's bound on one
     # sample's share of the gradient holds beside it.
     acts_alone: ClassVar[bool] = False
@@ -78,6 +80,8 @@ class Guard(Spec):
     learns_at_home: ClassVar[bool] = False
     # What it lets through is chance until it has learnt: a client that is frozen from the start sends nothing of use.
     has_to_learn: ClassVar[bool] = False
+    # It draws in training to learn by it, and not in service: what it draws is no cover of what is predicted.
+    rests_in_service: ClassVar[bool] = False
     # `--guard all` tries it: it stands by itself, and at any cut.
     in_suite: ClassVar[bool] = True
     # What it does in a step follows from tensors alone, nothing is counted, drawn or decided in Python: on a GPU such
@@ -164,7 +168,8 @@ class Guard(Spec):
         """A ValueError where this guard cannot work in a plan, with what would; before anything is built."""
         if plan.batch_size < self.least_to_learn:
             raise ValueError(
-                f"{self} needs {self.least_to_learn} samples at a time: raise --batch-size above {plan.batch_size}"
+                f"{self} needs {self.least_to_learn} samples at a time, and --batch-size is {plan.batch_size}: take "
+                f"--batch-size {self.least_to_learn} or more"
             )
         if plan.batch_size // plan.micro_batches < self.least_to_learn:
             raise ValueError(
@@ -183,7 +188,7 @@ class Guard(Spec):
         if self.exchange == "replace" and plan.clients > 1 and not plan.shared_client_network:
             raise ValueError(
                 f"{self} replaces the server's decoder by the client's, and clients with heads of their own would "
-                "replace each other's: share the heads, or take decoder='server'"
+                "replace each other's: share the heads, or take LFQ(decoder='server')"
             )
 
     def attach(self, optimizer: torch.optim.Optimizer, client: nn.Module) -> None:

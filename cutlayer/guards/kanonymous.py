@@ -35,6 +35,7 @@ class KAnonymous(Guard):
     grouping: str = "mdav"
     sketch: int = 0
     mixes_samples: ClassVar[bool] = True
+    instead: ClassVar[str] = "a smaller k"
     search: ClassVar[Search] = {"k": Between(2, 10), "grouping": OneOf("mdav", "random")}
 
     def __post_init__(self) -> None:

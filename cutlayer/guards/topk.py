@@ -63,6 +63,7 @@ class RandTopK(TopK):
     """
 
     alpha: float = 0.1
+    rests_in_service: ClassVar[bool] = True
     search: ClassVar[Search] = {"share": Between(0.002, 0.5, log=True), "alpha": Between(0.01, 0.5, log=True)}
 
     def __post_init__(self) -> None:

@@ -34,12 +34,13 @@ def refuse_few_samples(plan: Plan, task: Task, counts: Mapping[str, int]) -> Non
 
 def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
     """A guard that needs several samples at a time must find them in every set; a client may not be empty then."""
-    least = plan.guard.least_batch
+    neediest = max(plan.guard.stages(), key=lambda part: part.least_batch)
+    least = neediest.least_batch
     for whose, count in counts.items():
         if 0 < count < least or (count == 0 and whose.startswith("client") and least > 1):
             raise ValueError(
                 f"{whose} has {count} samples, {plan.guard} needs {least} at a time: "
-                "fewer clients, more data, or a smaller k"
+                f"fewer clients, more data, or {neediest.instead}"
             )
 
 

@@ -6,7 +6,7 @@ broken. Its docstring says in a line what holds. `cutlayer check` runs these and
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -22,9 +22,11 @@ from ..core.spec import Spec, kind_of, spec
 from ..core.split import each
 from ..data.partitions import Partition
 from ..data.samples import Samples
-from ..guards.base import Bound, Guard, behind
+from ..guards.base import Bound, Guard, behind, standing
+from ..guards.parts.claims import Claim
 from ..nets.base import Net, crossing, out_shape
 from ..rules.base import Rule, Update
+from .claims import held, tempting
 
 Law = Callable[..., None]
 TASK = Task((1, 12, 12), 3, {"odd": 2})
@@ -32,6 +34,10 @@ TASK = Task((1, 12, 12), 3, {"odd": 2})
 
 class Skipped(Exception):
     """The law says nothing of this plug-in, and why."""
+
+
+class Broken(ValueError):
+    """No plan takes a plug-in that breaks a law."""
 
 
 def need(holds: object, sentence: str) -> None:
@@ -208,6 +214,29 @@ def says_that_it_draws_anew(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
+def draws_in_service(guard: Guard, shape: Shape, task: Task) -> None:
+    """what it draws to cover a sample in training, it draws in service, too"""
+    if not guard.draws_anew or any(part.rests_in_service for part in guard.stages()):
+        return
+    batch = toy_batch(task, max(8, 2 * guard.least_batch))
+    z = torch.rand(len(batch), *shape, generator=generator(5))
+
+    def same_again(training: bool) -> bool:
+        sent: list[Tensor] = []
+        for seed in (1, 2):  # of the step, and nothing else differs
+            with seeded(0):
+                module = guard.build(shape, 1, 2, task).train(training)
+            with torch.no_grad(), seeded(seed):
+                sent.append(module(z, replace(batch, seed=seed)).seen)
+        return sent[0].shape == sent[1].shape and torch.equal(sent[0], sent[1])
+
+    need(
+        same_again(training=True) or not same_again(training=False),
+        "two messages of one sample differ in training, and in service they are the same, so nothing covers what is "
+        "predicted: act in eval(), too, or say rests_in_service = True where that is meant",
+    )
+
+
 def noise_hides_what_leaves(guard: Guard, shape: Shape, task: Task, behind_noise: bool = False) -> None:
     """what leaves behind noise follows from what was noised; where inputs or labels are in it, bound() says so"""
     bound = Bound()
@@ -242,6 +271,29 @@ def _reads_z_alone(guard: Guard, shape: Shape, task: Task) -> None:
     )
 
 
+def claims_what_is_so(guard: Guard, shape: Shape, task: Task) -> None:
+    """what it claims is true of what is sent"""
+    bound, cut = Bound(), shape
+    for part in guard.stages():
+        settled, bound = behind(part, bound)
+        said: Any = settled.claims(cut)
+        need(
+            isinstance(said, tuple) and all(isinstance(one, Claim) for one in said),
+            f"claims() returns a tuple of Claim(text, holds); got {said!r}",
+        )
+        cut = settled.out_shape(cut)
+    if not any(one.claims for one in standing(guard, shape)):
+        return
+    for place, z in enumerate(tempting(shape)):
+        for training in (True, False):
+            for part, claim, holds in held(guard, shape, z, toy_batch(task, len(z), place), task, training):
+                need(
+                    holds,
+                    f'{part} claims "{claim.text}", and that is false of what {guard} sends: correct the sentence, '
+                    "or what Claim.survives or bound() say of it",
+                )
+
+
 def _own(guard: Guard) -> set[str]:
     return {name for kind in type(guard).__mro__ if is_outside(kind) for name in vars(kind)}
 
@@ -252,7 +304,9 @@ CHEAP_GUARD: tuple[Law, ...] = (
     the_server_builds_the_same_lift,
     is_a_function_of_its_seeds,
     says_that_it_draws_anew,
+    draws_in_service,
     noise_hides_what_leaves,
+    claims_what_is_so,
 )
 
 
@@ -362,7 +416,7 @@ def its_parts_fit(net: Net, task: Task) -> None:
                 shape, beside = crossing(part, shape)
             else:
                 shape = out_shape(part, shape, beside)
-        except Exception as error:  # whatever a user's forward raises
+        except (Exception, SystemExit) as error:  # whatever a user's forward raises
             raise AssertionError(f"the {name} cannot read {shape}: {error}") from error
     need(shape[:1] == (task.classes,), f"the tail gives {shape}; {task.classes} classes need ({task.classes},)")
 
@@ -417,13 +471,13 @@ class _Task:
 
 
 def hold(part: Any, laws: tuple[Law, ...], *given: Any) -> None:
-    """A ValueError for the first of these laws that `part` breaks."""
+    """An error for the first of these laws that `part` breaks."""
     try:
         why = _known_broken(part, laws, *(_Task(one) if isinstance(one, Task) else one for one in given))
     except TypeError:  # it has a list among its fields, and no hash: the first law is about that
         why = _broken(part, laws, *given)
     if why:
-        raise ValueError(why)
+        raise Broken(why)
 
 
 def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:
@@ -431,7 +485,7 @@ def _broken(part: Any, laws: tuple[Law, ...], *given: Any) -> str:
     for law in laws:
         try:
             law(part, *toys)
-        except Exception as error:  # whatever a plug-in raises
+        except (Exception, SystemExit) as error:  # whatever a plug-in raises
             kind = kind_of(type(part)) or "specs"
             said = (str(error) if isinstance(error, AssertionError | ValueError) else where(error)).rstrip(".")
             return f"{part!r} breaks a law of {kind}: {in_words(law)}: {said}. All laws: cutlayer check '{part!r}'"

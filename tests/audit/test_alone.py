@@ -22,6 +22,7 @@ from cutlayer.data.base import Loaded
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard, Quantize
 from cutlayer.training.facts.sides import sides
+from cutlayer.training.plan.optimizers import SGD
 from cutlayer.training.plan.roles import Frozen
 from cutlayer.training.plan.schedule import SplitFed, Wave
 from cutlayer.training.protocols import Alone, Bypass, Federated, Vanilla
@@ -116,6 +117,21 @@ def test_every_plan_has_a_client_alone(changes):
     assert run.progress.taken == [len(run.clients[one].order(0)) for one in range(plan.clients)], "all its batches"
 
 
+def test_settings_that_touch_no_client_alone_make_no_other_one():
+    plan = tiny_plan(epochs=1, batch_size=8, clients=2)
+    other = replace(plan, local_steps=3, server_optimizer=SGD(lr=0.3), largest_move=0, rounds=SplitFed())
+    assert alone_plan(plan) == alone_plan(other)
+    # and it is true that they do not:
+    one, two = (
+        LocalRun(replace(alone_plan(plan), **changes), tiny_parts(), classes=TASK.classes)
+        for changes in ({}, {"local_steps": 3, "server_optimizer": SGD(lr=0.3), "largest_move": 0})
+    )
+    for run in (one, two):
+        run.train()
+    ours, theirs = one.tensors(), two.tensors()
+    assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
+
+
 def test_a_resumed_training_alone_is_the_undisturbed_one():
     plan = alone_plan(tiny_plan(epochs=2, batch_size=8, clients=2))
     whole, begun, resumed = (LocalRun(plan, tiny_parts(), classes=TASK.classes) for _ in range(3))
@@ -139,7 +155,7 @@ def test_numbers_that_are_lost_are_said_and_end_nothing(monkeypatch):
 
 
 # ------------------------------------------------------------------ what the split buys
-def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none", of_all=28):
+def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none", of_all=28, grades=None):
     rows = [{"guard": guard, "seed": 0, "accuracy": accuracy} for guard, accuracy, _ in guards]
     empty = {
         "seed": 0,
@@ -154,7 +170,8 @@ def told(alone, equal=None, guards=(("none", 0.9, 1.0),), costliest="none", of_a
         {**empty, "name": ALONE, "accuracy": alone, "costliest": None},
         {**empty, "name": EQUAL_COST, "accuracy": equal, "costliest": costliest},
     ]
-    verdicts = [Verdict(guard, "g", "g", leak, "", [], [], [], []) for guard, _, leak in guards]
+    graded = {guard: (grades or {}).get(guard, "g") for guard, *_ in guards}
+    verdicts = [Verdict(guard, graded[guard], "g", leak, "", [], [], [], []) for guard, _, leak in guards]
     found = bought(rows, by_themselves, verdicts)
     return found, in_words(found, by_themselves)
 
@@ -191,6 +208,15 @@ def test_guards_stand_by_their_points_and_the_least_leak_is_said():
     assert [one["points_equal_cost"] for one in found] == pytest.approx([11, 6, 1, -4])
     assert words[1] == "With B(), behind which 20 % of the leak is left, it is +3.0 points."
     assert words[2].startswith("With A() it buys nothing: it is 4.0 points") and "computes as much" in words[2]
+
+
+@pytest.mark.parametrize("grade", ["unknown", "task lost"])
+def test_the_first_sentences_call_no_lower_bound_what_is_left(grade):
+    """Weak attackers found 0 % behind a guard whose verdict was unknown, and the report began with that."""
+    guards = (("none", 0.9, 1.0), ("A()", 0.8, 0.5), ("B()", 0.85, 0.0))
+    words = told(0.82, None, guards, grades={"B()": grade})[1]
+    assert words[1] == "With A(), behind which 50 % of the leak is left, it is −2.0 points."
+    assert len(told(0.82, None, guards, grades={"A()": grade, "B()": grade})[1]) == 1
 
 
 def test_accuracies_alone_are_means_over_the_seeds_that_could_be_trained(made):

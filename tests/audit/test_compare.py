@@ -22,6 +22,7 @@ from cutlayer.core.seeds import derive
 from cutlayer.data import Digits
 from cutlayer.data.base import parts
 from cutlayer.data.partitions import Dirichlet
+from cutlayer.detectors import GradientScrutinizer, LeakMeter
 from cutlayer.engines.local.run import LocalRun
 from cutlayer.guards import LightSplit, NoGuard
 from cutlayer.rules import FedAvg, FedMuon, Latest
@@ -77,6 +78,13 @@ def test_every_kind_of_field_can_be_typed():
     assert found[3].client_optimizer == SGD(lr=0.1) and found[4].start == Pretrained("model.safetensors")
     assert found[5].guard == LightSplit(ratio=2)
     assert variants(replace(plan, guard=LightSplit(ratio=2)), ["plan", "guard=none"])[1].plan.guard == NoGuard()
+
+
+def test_commas_inside_a_spec_part_nothing():
+    """One of a detector's settings was read as another detector."""
+    several = "client_detectors=LeakMeter(budget='ssim<=0.6', policy='stop'), GradientScrutinizer"
+    plans = [one.plan for one in variants(base(), ["plan", several])]
+    assert plans[1].client_detectors == (LeakMeter(budget="ssim<=0.6", policy="stop"), GradientScrutinizer())
 
 
 def test_semicolons_in_quotes_are_letters():
@@ -271,14 +279,15 @@ def test_summaries_of_known_numbers():
 
 def test_points_are_those_over_the_client_alone_and_the_best_variant_is_said():
     by_itself = made(ALONE, 0, 0.55, bytes=0)
-    lines = summaries([made("a", 0, 0.5), made("b", 0, 0.6), by_itself])
+    lines = summaries([made("a", 0, 0.5, alone=ALONE), made("b", 0, 0.6, alone=ALONE), by_itself])
     assert [line["over_alone"] for line in lines] == [pytest.approx(-5), pytest.approx(5), None]
     assert best_in_words(lines) == (
         "The best variant, b, buys 5.0 points of accuracy over a client alone (0.600 against 0.550)."
     )
-    assert "hardly learnt" in best_in_words(summaries([made("b", 0, 0.6), {**by_itself, "accuracy": 0.2}]))
+    best = made("b", 0, 0.6, alone=ALONE)
+    assert "hardly learnt" in best_in_words(summaries([best, {**by_itself, "accuracy": 0.2}]))
     assert best_in_words(summaries([made("a", 0, 0.5)])) is None
-    shared = best_in_words(summaries([made("b", 0, 0.6), {**by_itself, "client_steps": 5}]))
+    shared = best_in_words(summaries([best, {**by_itself, "client_steps": 5}]))
     assert "took 5 steps where all clients together took 20" in shared
 
 
@@ -290,6 +299,31 @@ def test_clients_alone_are_variants_once_each(guard, width):
     assert [one.name for one in found[2:]] == [ALONE, EQUAL_COST][: 2 if width else 1]
     assert left_out.keys() == (set() if width else {EQUAL_COST})
     assert with_alone(plan, found, None)[0] == found, "those that are there are not added again"
+
+
+def test_each_variant_has_points_over_the_client_alone_with_its_own_settings():
+    """A variant with more epochs, or of other data, was set against a client alone with the plan's."""
+    chosen = variants(base(epochs=1), ["rule=FedAvg", "epochs={1,2}; rule=FedMuon", "epochs=2; local_steps=5"])
+    found, left_out = with_alone(base(epochs=1), chosen, None)
+    longer = f"{ALONE} (epochs=2)"
+    assert [(one.name, one.plan.epochs) for one in found[4:]] == [(ALONE, 1), (longer, 2)]
+    assert [one.alone for one in found] == [ALONE, ALONE, longer, longer, "", ""]
+    assert left_out.keys() == {EQUAL_COST, f"{EQUAL_COST} (epochs=2)"}
+    rows = [
+        made(one.name, 0, accuracy, alone=one.alone or None)
+        for one, accuracy in zip(found, [0.5, 0.6, 0.7, 0.8, 0.4, 0.75], strict=True)
+    ]
+    lines = summaries(rows)
+    assert [line["over_alone"] for line in lines] == [*map(pytest.approx, (10, 20, -5, 5)), None, None]
+    assert "(0.800 against 0.750)" in best_in_words(lines) and f"over a {longer} (" in best_in_words(lines)
+
+
+def test_a_variant_that_no_client_alone_can_have_is_compared_without_one():
+    start = base(epochs=1)
+    chosen = variants(start, ["plan", "adapters=LoRA(rank=2, at='4', side='server')"])
+    found, left_out = with_alone(start, chosen, None)
+    assert [one.alone for one in found] == [ALONE, "", ""]
+    assert "no part is the server's" in left_out[f"{ALONE} ({chosen[1].name})"]
 
 
 def test_curves_average_the_seeds_that_got_so_far():

@@ -1,6 +1,7 @@
 """A cell that fails is named in its place, here as in other processes; the rest goes on, and the command says so."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from test_parallel import spread_here, wanted
 from cutlayer.audit import matrix, scene
 from cutlayer.audit.claims import run as claims
 from cutlayer.audit.compare import run as compare_run
+from cutlayer.audit.jobs import Failed, made_or_failed
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import Resources
 from cutlayer.audit.tune import run as tune_run
@@ -46,6 +48,11 @@ def failing(patch, place, name, when):
 
 def of_guard(one, *rest):
     return repr(one.plan.guard) == GUARD
+
+
+def test_a_plug_in_that_exits_is_the_error_of_its_cell():
+    found = made_or_failed(sys.exit)
+    assert isinstance(found, Failed) and "SystemExit" in str(found) and isinstance(found.error, ValueError)
 
 
 def test_an_attack_that_fails_is_a_row_and_an_exit_code_and_a_resume_makes_it(command, tmp_path, monkeypatch):

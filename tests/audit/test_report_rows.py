@@ -215,6 +215,11 @@ def test_failed_attacks_on_other_secrets_are_shown_too():
     assert 'class="invalid"' in fails and "not valid: the labels stayed hidden on the open cut too" in fails
 
 
+def test_what_chance_is_for_sorted_labels_is_said():
+    """`LabelClustering` has 0.43 there where the commonest class has 0.22."""
+    assert "groups of chance that are named as generously" in section(page_of(audited(*MIXED)), "Other secrets")
+
+
 def test_the_verdict_of_a_guard_without_a_valid_attack_says_so_and_why():
     verdicts = section(page_of(audited(*MIXED)), "Verdict")
     assert f"No valid attack, so nothing can be said: {CONTROL_FAILED}." in verdicts
@@ -231,6 +236,26 @@ def test_the_table_of_a_terminal_has_a_line_for_every_guard(capsys):
     (failed,) = [line for line in lines if line.startswith(" h ")]
     assert "0.150" in failed and "unknown" in failed
     assert sum("Labels " in line and "0.500" in line for line in lines) == 2, "one for each attack on labels"
+
+
+def test_figures_of_several_seeds_agree_wherever_they_stand(capsys):
+    """Bytes were those of the strongest row's seed in a terminal, means in the verdict, and the first seed's in other
+    tables; the sentence on the open cut had another seed's score than the table above it."""
+    rows = [
+        row(guard, ssim + 0.05 * seed, seed=seed, bytes_up=up - 40.0 * seed, bytes_down=8.0)
+        for seed in (0, 1)
+        for guard, ssim, up in (("none", 0.8, 100.0), ("g", 0.7, 90.0))
+    ]
+    found = audited(*rows)
+    print_table(found)
+    none, g = [line for line in capsys.readouterr().err.splitlines() if line.startswith((" none ", " g "))]
+    assert none.split()[-3:-1] == ["80", "8"] and "70" in g.split()
+    page = page_of(found)
+    verdicts = section(page, "Verdict")
+    assert "at SSIM 0.85 (a blind guess" in verdicts and "<td>0.850" in verdicts
+    assert ">88<" in verdicts.replace(" ", "")
+    assert "of the first seed" in section(page, "Cost") and "108" in section(page, "Cost")
+    assert "of the first seed" not in page_of(audited(*rows[:2]))
 
 
 # --------------------------------------------------------------------------------------- ranking

@@ -61,6 +61,13 @@ class Endless(Guard):
 class Tired(Guard):
     def build(self, shape, public, private, task=None):
         return Sends(lambda z, step: Guarded(z) if step < 2 else {}["no more\\nsteps"])
+@dataclass(frozen=True, repr=False)
+class Quitter(Guard):
+    after: int = 0
+    def build(self, shape, public, private, task=None):
+        return Sends(lambda z, step: Guarded(z * 0.5) if step <= self.after else raise_(SystemExit()))
+def raise_(error):
+    raise error
 """,
 }
 
@@ -109,6 +116,19 @@ MISTAKES = [
     ("layers MnistNet --input 1,x", "whole numbers with commas"),
     ("compare", "two variants or more"),
     ("compare --with rule", "write field=value"),
+    # nothing, and twice the same
+    ("train --data ''", "--data has nothing behind it"),
+    ("audit --secrets=", "--secrets has nothing behind it"),
+    ("audit --aux-data '' --budget ''", "--aux-data has nothing behind it"),
+    ("audit --secrets ,", "--secrets names what the verdict goes by"),
+    ("compare --with plan --with epochs=2 --with ' ; '", "';': write field=value"),
+    ("compare --with plan --with frozen_parts=head,head", "frozen_parts has 'head' twice"),
+    ("train --client-detectors LeakMeter --client-detectors LeakMeter", "client_detectors has LeakMeter() twice"),
+    ("serve 'Plan(clients=2)' --insecure --listen 127.0.0.1:0 --client a --client b,c", "a name is 1 to 64 letters"),
+    (
+        "serve 'Plan()' --insecure --listen 127.0.0.1:0 --versions torch=minor --versions torch=any",
+        "--versions names torch twice",
+    ),
     # data that is missing, or of another shape
     ("train --data MNIST", "--data-dir"),
     ("train --data \"Npz(path='gone.npz')\"", "name the file by its path from here"),
@@ -258,6 +278,19 @@ def test_a_mistake_is_one_sentence_with_the_way_out(command, desk, typed, said):
     assert err.startswith("error: ") and err.count("\n") == 1, "one sentence on one line"
     assert "allow_pickle" not in err
     assert set(os.listdir(desk)) - before <= {"__pycache__"}, "nothing is left behind"
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_guard_that_exits_ends_no_training_without_a_sentence(command, at_desk, tmp_path, after):
+    """`sys.exit()` in somebody's forward ended any command with code 0."""
+    typed = f"train --data 'Fashion(limit=60)' --epochs 3 --batch-size 16 --guard 'guards.py:Quitter(after={after})'"
+    code, _, err = command(*shlex.split(typed), "--out", tmp_path / "run")
+    assert code == 1 and "SystemExit" in err and "guards.py" in err and err.splitlines()[-1].startswith("error: ")
+
+
+def test_check_says_that_a_guard_exits(command, at_desk):
+    code, out, _ = command("check", "guards.py:Quitter")
+    assert code == 1 and "laws are broken" in out and "SystemExit" in out
 
 
 def test_an_error_in_a_file_of_ones_own_is_its_line(command, desk, at_desk, tmp_path):

@@ -8,7 +8,7 @@ from toys import ALL_GUARDS, TASK, TinyNet, cut_of
 
 from cutlayer import Plan
 from cutlayer.audit.check import check
-from cutlayer.audit.check.claims import COMPANY, chains_with, claims_what_is_so, held
+from cutlayer.audit.check.claims import COMPANY, chains_with
 from cutlayer.core.guard import Guarded, GuardModule
 from cutlayer.guards import (
     DPSGD,
@@ -31,8 +31,9 @@ from cutlayer.guards import (
     Subset,
 )
 from cutlayer.guards.base import standing
+from cutlayer.training.claims import held
 from cutlayer.training.facts.privacy import lines, privacy
-from cutlayer.training.laws import toy_batch
+from cutlayer.training.laws import claims_what_is_so, toy_batch
 
 CUT = (4, 5, 5)
 ONE_OF_A_KIND = list({type(guard): guard for guard in reversed(ALL_GUARDS) if len(guard.stages()) == 1}.values())
@@ -41,7 +42,7 @@ CLAIMANTS = [guard for guard in ONE_OF_A_KIND if guard.claims(cut_of(guard))]
 
 @pytest.mark.parametrize("guard", ALL_GUARDS, ids=repr)
 def test_a_guard_claims_what_is_true(guard):
-    claims_what_is_so(guard, cut_of(guard))
+    claims_what_is_so(guard, cut_of(guard), TASK)
 
 
 @pytest.mark.one_in(3)
@@ -50,7 +51,7 @@ def test_every_chain_of_two_claims_what_is_true(guard):
     """In either order beside every guard that claims something: two that claim nothing cannot be wrong."""
     cut = cut_of(guard)
     for chain in chains_with(guard, [one for one in CLAIMANTS if cut_of(one) == cut], cut):
-        claims_what_is_so(chain, cut)
+        claims_what_is_so(chain, cut, TASK)
 
 
 @pytest.mark.parametrize("guard", CLAIMANTS, ids=repr)
@@ -84,10 +85,10 @@ def test_what_was_taken_away_was_false(chain, monkeypatch):
     own = chain.parts[0].claims(CUT)[0]
     monkeypatch.setattr(type(chain.parts[0]), "claims", lambda self, shape: (own._replace(survives=lambda *_: True),))
     z = 10 * torch.randn(32, *CUT, generator=torch.Generator().manual_seed(0))
-    found = held(chain, CUT, z, toy_batch(TASK, 32))
+    found = held(chain, CUT, z, toy_batch(TASK, 32), TASK)
     assert not found[0].holds and found[0].claim.text == own.text
     with pytest.raises(AssertionError, match="that is false of what Chain"):
-        claims_what_is_so(chain, CUT)
+        claims_what_is_so(chain, CUT, TASK)
 
 
 @pytest.mark.parametrize(

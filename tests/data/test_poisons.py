@@ -92,9 +92,16 @@ def test_a_result_says_what_the_attack_came_to(tmp_path):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Plan(clients=4, poison=BadNets()), "makes 0 of 4 .* take clients=1"),
+        (
+            lambda: Plan(clients=4, poison=BadNets()),
+            r"makes 0 of 4 .* take BadNets\(clients=1\) for one of them",
+        ),
+        (
+            lambda: Plan(clients=3, poison=LabelFlip(clients=5, share=0.5)),
+            "LabelFlip\\(clients=2, share=0.5\\) or fewer",
+        ),
         (lambda: Plan(clients=4, poison=BadNets(clients=4)), "makes 4 of 4"),
-        (lambda: Plan(poison=BadNets()), "take more clients"),
+        (lambda: Plan(poison=BadNets()), "give the plan two clients or more, --clients 2"),
         (lambda: Plan(clients=4, poison="BadNets"), "list poisons"),
         (lambda: BadNets(clients=0), "in \\(0, 1\\), or how many"),
         (lambda: BadNets(clients=1.5), "whole number"),

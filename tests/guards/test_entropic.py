@@ -146,7 +146,7 @@ def test_clients_in_turn_share_one_student():
     run = LocalRun(plan, tiny_parts(), classes=TASK.classes)
     run.train()
     assert run.ledger.bytes[Kind.LIFT.name, "up"] > 0
-    with pytest.raises(ValueError, match="replace each other's"):
+    with pytest.raises(ValueError, match=r"share the heads, or take LFQ\(decoder='server'\)$"):
         LocalRun(tiny_plan(guard=SMALL, clients=2, shared_client_network=False), tiny_parts(), classes=3)
 
 

@@ -13,7 +13,7 @@ from cutlayer.core.message import Kind
 from cutlayer.core.split import each
 from cutlayer.data.base import Parts
 from cutlayer.engines.local.run import LocalRun
-from cutlayer.guards import WCC, Chain, KAnonymous, LightSplit, NoGuard
+from cutlayer.guards import WCC, Chain, KAnonymous, LightSplit, NoGuard, NoPeek
 from cutlayer.guards.base import Bound, Release, standing
 from cutlayer.guards.clip import Clip
 from cutlayer.guards.kanonymous import GROUPINGS
@@ -405,9 +405,11 @@ def test_fewer_than_k_samples_are_refused(guard, training):
 
 
 def test_a_batch_below_k_is_refused_before_training():
-    with pytest.raises(ValueError, match=r"KAnonymous\(k=9\) needs 9 samples at a time: raise --batch-size above 8"):
+    with pytest.raises(
+        ValueError, match=r"KAnonymous\(k=9\) needs 9 samples at a time, .* take --batch-size 9 or more"
+    ):
         cut_shapes(tiny_plan(guard=KAnonymous(k=9), batch_size=8), TASK)
-    with pytest.raises(ValueError, match="raise --batch-size above 8"):
+    with pytest.raises(ValueError, match="take --batch-size 9 or more"):
         run_of(Chain(LightSplit(ratio=4), KAnonymous(k=9)), batch_size=8)
 
 
@@ -415,6 +417,14 @@ def test_a_client_below_k_is_refused_before_training():
     with pytest.raises(ValueError, match=r"client \d has 4 samples, KAnonymous\(k=5\) needs 5 .* or a smaller k"):
         run_of(KAnonymous(k=5), private=16, clients=4)
     assert run_of(KAnonymous(k=4), private=16, clients=4).train()
+
+
+def test_a_guard_without_a_k_is_not_told_of_one():
+    for guard in (NoPeek(alpha=0.1), Chain(NoPeek(alpha=0.1), LightSplit(ratio=4))):
+        with pytest.raises(ValueError, match=r"needs 4 at a time: fewer clients, more data, or another guard$"):
+            run_of(guard, private=12, clients=4)
+    with pytest.raises(ValueError, match=r"more data, or a smaller k$"):
+        run_of(Chain(KAnonymous(k=5), LightSplit(ratio=4)), private=16, clients=4)
 
 
 def test_what_cannot_be_chained():

@@ -431,7 +431,7 @@ def test_where_it_does_not_fit():
         Chain(LFQ(), LFQ())
     with pytest.raises(ValueError, match="drops coordinates"):
         Chain(TopK(), LFQ())
-    with pytest.raises(ValueError, match="share the heads, or take decoder='server'"):
+    with pytest.raises(ValueError, match=r"share the heads, or take LFQ\(decoder='server'\)"):
         tiny_plan(guard=LFQ(decoder="client"), clients=2, shared_client_network=False)
     assert cut_shapes(tiny_plan(guard=LFQ(), clients=2, shared_client_network=False), TASK)
     assert cut_shapes(Plan(guard=LFQ(decoder="client")), Task((1, 28, 28), 10))

@@ -9,8 +9,9 @@ from cutlayer.audit import check
 from cutlayer.audit.fit import why_unfit
 from cutlayer.core.spec import spec
 from cutlayer.guards import WCC, Chain, Clip, Gaussian
-from cutlayer.training.facts.privacy import privacy
+from cutlayer.training.facts.privacy import lines, privacy
 from cutlayer.training.laws import TASK, refuse_broken
+from cutlayer.training.plan.shapes import cut_shapes
 
 SHOWN = (Path(__file__).parents[2] / "recipes" / "plugins" / "channel_dropout.py").read_text()
 SENT = "z * mask.reshape(*mask.shape, *[1] * (z.dim() - 2)) / self.keep"
@@ -82,8 +83,39 @@ def test_a_secret_in_what_a_client_hands_on_is_found(guard):
         assert ["the guard's seed is in what" in why for why in broken] == [True] * persistent
 
 
-def test_an_audit_repeats_no_claim_that_is_false(guard):
-    """Its report has what is claimed under "for every input and every attacker"."""
+def test_claims_of_another_kind_are_told_what_to_return(guard):
+    """The answer was a line of the package."""
+    boasts = (
+        "    def build(",
+        '    def claims(self, shape):\n        return "it hides everything"\n\n    def build(',
+    )
+    with pytest.raises(ValueError, match=r"claims\(\) returns a tuple of Claim\(text, holds\); got 'it hides"):
+        refuse_broken([guard(boasts)], (4, 5, 5), TASK)
+
+
+def test_noise_in_training_alone_is_found_out(guard):
+    """Predictions then leave in the clear, and an audit looks at messages of the training."""
+    undone = ("return nn.Identity()  # what", "return self.lift(shape, public)  # what")
+    noisy = (LEAVES, "return Guarded((z + 3 * torch.randn_like(z) * self.training).flatten(1))")
+    shapes = """    def out_shape(self, shape):
+        return (torch.Size(shape).numel(),)
+
+    def lift(self, shape, public):
+        return torch.nn.Unflatten(1, tuple(shape))
+
+    def build("""
+    one = guard(undone, noisy, ("    def build(", shapes))
+    (broken,) = [found for found in check.check(one) if found.holds is False]
+    assert "act in eval(), too" in broken.why
+    with pytest.raises(ValueError, match="in service they are the same"):
+        refuse_broken([one], (4, 5, 5), TASK)
+    said = f"    rests_in_service = True\n\n{shapes}"
+    refuse_broken([guard(undone, noisy, ("    def build(", said))], (4, 5, 5), TASK)
+
+
+def test_no_claim_that_is_false_is_repeated(guard):
+    """The report of an audit has what is claimed under "for every input and every attacker", a training says "may be
+    claimed"."""
     claims = """    def claims(self, shape):
         return (Claim("no number that leaves is above {most}", lambda sent: bool(sent.seen.max() <= {most})),)
 
@@ -94,3 +126,9 @@ def test_an_audit_repeats_no_claim_that_is_false(guard):
         for whole in (one, Chain(one, WCC(weight=0.1))):
             told = why_unfit(tiny_plan(), TASK, whole)
             assert told is None if true else told is not None and 'claims "no number that leaves is above' in told
+            plan = tiny_plan(guard=whole)
+            if true:
+                assert "no number that leaves is above" in lines(privacy(plan, TASK))[0]
+            else:
+                with pytest.raises(ValueError, match='claims "no number that leaves is above'):
+                    cut_shapes(plan, TASK)

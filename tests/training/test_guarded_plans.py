@@ -98,7 +98,7 @@ def test_a_guard_that_does_not_fit_is_refused(plan, words):
     ("changes", "words"),
     [
         ({"guarded_clients": 3, "clients": 2}, "of the 2 client"),
-        ({"guard": Shift(least=9), "batch_size": 8}, "raise --batch-size above 8"),
+        ({"guard": Shift(least=9), "batch_size": 8}, "take --batch-size 9 or more"),
         ({"protocol": Bypass}, "write protocol=Bypass\\("),
     ],
 )

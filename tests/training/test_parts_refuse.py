@@ -62,7 +62,7 @@ def test_scaffold_asks_the_optimizer_whether_it_is_plain_descent(optimizer, plai
 
 def test_heads_of_their_own_would_replace_each_others_decoder():
     replacing, fields = LFQ(decoder="client"), {"rounds": SplitFed(version=2), "clients": 2}
-    with pytest.raises(ValueError, match=r"share the heads, or take decoder='server'"):
+    with pytest.raises(ValueError, match=r"share the heads, or take LFQ\(decoder='server'\)"):
         Plan(guard=replacing, shared_client_network=False, **fields)
     assert Plan(guard=replacing, **fields) and Plan(guard=LFQ(), shared_client_network=False, **fields)
 

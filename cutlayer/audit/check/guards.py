@@ -17,6 +17,9 @@ from ...nets.whole import Whole
 from ...training.build import build_client, build_server
 from ...training.laws import (
     TASK,
+    Broken,
+    claims_what_is_so,
+    draws_in_service,
     is_a_function_of_its_seeds,
     lift_undoes_the_shape,
     need,
@@ -30,7 +33,7 @@ from ...training.plan.plan import Plan
 from ...training.plan.shapes import cut_shapes
 from ...training.protocols import Bypass, Protocol, UShaped, Vanilla
 from ...wire import frames
-from .claims import COMPANY, chains_with, claims_what_is_so
+from .claims import COMPANY, chains_with
 from .toys import SECRET, Skipped, ToyNet, split_equals_whole, toy_plan, trained
 
 PROTOCOLS: tuple[Protocol, ...] = (UShaped(), Vanilla(), Bypass())
@@ -54,6 +57,8 @@ def plan_for(guard: Guard) -> tuple[Plan, Task]:
             server = build_server(plan.public(), task)
             build_client(plan, task, 0, server.handle)
             return plan, task
+        except Broken:
+            raise
         except ValueError as error:
             refused.append(str(error))
     raise AssertionError(
@@ -94,6 +99,11 @@ def by_seeds(guard: Guard) -> None:
 def draws_anew(guard: Guard) -> None:
     """a guard by which two messages of one sample differ says so: draws_anew"""
     says_that_it_draws_anew(guard, _cut(guard), TASK)
+
+
+def also_in_service(guard: Guard) -> None:
+    """what it draws to cover a sample in training, it draws in service, too"""
+    draws_in_service(guard, _cut(guard), TASK)
 
 
 def reads_z_alone(guard: Guard) -> None:
@@ -186,7 +196,7 @@ def claims_are_true(guard: Guard) -> None:
     """what it claims is true of what is sent, alone and in a chain with others, and so is what they claim"""
     shape = _cut(guard)
     for one in (guard, *chains_with(guard, COMPANY, shape)):
-        claims_what_is_so(one, shape)
+        claims_what_is_so(one, shape, TASK)
 
 
 def hands_on(guard: Guard) -> None:
@@ -206,7 +216,7 @@ def refuses_in_words(guard: Guard) -> None:
         except ValueError as error:
             refused += 1
             need(len(str(error)) > 15, f"{shape} is refused with {str(error)!r}: say what would fit")
-        except Exception as error:  # anything else is a trace to a user
+        except (Exception, SystemExit) as error:  # anything else is a trace to a user
             raise AssertionError(
                 f"out_shape({shape}) raises {type(error).__name__}: raise a ValueError that says what would fit"
             ) from error
@@ -233,6 +243,7 @@ LAWS = (
     public_half,
     by_seeds,
     draws_anew,
+    also_in_service,
     reads_z_alone,
     split_is_unsplit,
     bytes_are_frames,

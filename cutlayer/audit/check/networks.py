@@ -54,7 +54,7 @@ def refuses_in_words(net: Net) -> None:
             net.check(shape)
         except ValueError:
             refused += 1
-        except Exception as error:  # anything else is a trace to a user
+        except (Exception, SystemExit) as error:  # anything else is a trace to a user
             raise AssertionError(
                 f"check({shape}) raises {type(error).__name__}: raise a ValueError that says what it reads"
             ) from error

@@ -11,7 +11,7 @@ from ...detectors import Detector, ServerDetector
 from ...guards.base import Guard
 from ...nets.base import Net
 from ...rules.base import Rule
-from ...training.laws import CHEAP_PARTITION, Law, in_words, its_text_is_itself
+from ...training.laws import CHEAP_PARTITION, Broken, Law, in_words, its_text_is_itself
 from ...training.protocols import Protocol
 from . import attacks, detectors, guards, networks, protocols, rules, sources
 from .toys import Skipped
@@ -47,16 +47,28 @@ def check(thing: Any) -> list[Finding]:
     """Try every law of a plug-in, on toys."""
     if not isinstance(thing, Spec):
         raise ValueError(f"{thing!r} is no plug-in: name one with its arguments, e.g. my.py:SignBit(scale=2)")
-    return [_tried(law, thing) for law in laws(thing)]
+    found = [_tried(law, thing) for law in laws(thing)]
+    if any(one.holds is False and not one.why.startswith(_NO_PLAN) for one in found):  # then that is said once
+        found = [_after_the_broken(one) if one.why.startswith(_NO_PLAN) else one for one in found]
+    return found
+
+
+_NO_PLAN = "no plan takes it: "
+
+
+def _after_the_broken(one: Finding) -> Finding:
+    return one._replace(holds=None, why="no plan takes it before the broken laws hold")
 
 
 def _tried(law: Law, thing: Spec) -> Finding:
     try:
         law(thing)
+    except Broken as refused:
+        return Finding(in_words(law), False, f"{_NO_PLAN}{refused}")
     except Skipped as skipped:
         return Finding(in_words(law), None, str(skipped))
     except (AssertionError, ValueError) as error:
         return Finding(in_words(law), False, str(error))
-    except Exception as error:  # whatever a plug-in raises
+    except (Exception, SystemExit) as error:  # whatever a plug-in raises
         return Finding(in_words(law), False, where(error))
     return Finding(in_words(law), True)

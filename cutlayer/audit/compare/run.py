@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,8 +21,9 @@ from ...training.enough import refuse_too_few
 from ...training.evaluation import figures
 from ...training.facts.sides import sides
 from ...training.plan.plan import Plan
+from ...training.protocols import Alone
 from ...wire.ledger import DOWN, UP, Ledger
-from ..alone import ALONE, baselines
+from ..alone import ALONE, alone_plan, baselines
 from ..facts import commonest
 from ..jobs import Failed, Job, Shown, made_or_failed
 from ..jobs import run as run_jobs
@@ -38,15 +39,47 @@ _LEARNING = {kind.name for kind in Kind} - {Kind.PREDICT.name, Kind.EVALUATE.nam
 
 # ------------------------------------------------------------------------------ before anything is trained
 def with_alone(plan: Plan, chosen: Sequence[Variant], data_dir: Path | None) -> tuple[list[Variant], dict[str, str]]:
-    """The variants and what a client of `plan` could do alone; by name, why one of the two cannot be."""
-    shelf, costs = Shelf(data_dir), dict[str, int]()
+    """The variants and what a client could do alone with the settings of each; by name, why one cannot be."""
+    shelf, alike = Shelf(data_dir), dict[str, list[Variant]]()
     for one in chosen:
-        if one.plan.protocol.crosses:
-            costs[one.name] = sides(one.plan, _task(shelf(one.plan)))["client"]["macs"]
-    both = baselines(plan, costs or {"no variant with a cut": 0}, _task(shelf(plan)))
-    there = {repr(one.plan) for one in chosen}
-    more = [Variant(one.name, one.plan) for one in both if one.plan is not None and repr(one.plan) not in there]
-    return [*chosen, *more], {one.name: one.why_none for one in both if one.why_none is not None}
+        if not isinstance(one.plan.protocol, Alone):
+            alike.setdefault(_alone(one.plan) or "", []).append(one)
+    names = {repr(one.plan): one.name for one in chosen}  # of those that are there, whoever asked for them
+    found, more, left_out = list(chosen), list[Variant](), dict[str, str]()
+    for those in alike.values():
+        first = those[0].plan
+        task, other = _task(shelf(first)), _other_settings(plan, those[0])
+        crossing = [one for one in those if one.plan.protocol.crosses]
+        costs = {one.name: sides(one.plan, task)["client"]["macs"] for one in crossing}
+        for baseline in baselines(first, costs or {"no variant with a cut": 0}, task):
+            if baseline.plan is None:
+                left_out[baseline.name + other] = baseline.why_none or ""
+                continue
+            if (key := repr(baseline.plan)) not in names:
+                names[key] = baseline.name + other
+                more.append(Variant(names[key], baseline.plan))
+            if baseline.name == ALONE:
+                found = [replace(one, alone=names[key]) if one in those else one for one in found]
+    return [*found, *more], left_out
+
+
+def _alone(plan: Plan) -> str | None:
+    """What a client alone of this plan trains with; None: there can be none."""
+    try:
+        return repr(alone_plan(plan))
+    except ValueError:
+        return None
+
+
+def _other_settings(plan: Plan, variant: Variant) -> str:
+    """What a client alone of a variant has otherwise than the plan's, behind its name; empty: nothing."""
+    both = _alone(plan), _alone(variant.plan)
+    if None in both:
+        return "" if both == (None, None) else f" ({variant.name})"
+    own, others = alone_plan(plan), alone_plan(variant.plan)
+    names = [one.name for one in fields(Plan) if one.compare]
+    changed = [f"{name}={getattr(others, name)!r}" for name in names if getattr(others, name) != getattr(own, name)]
+    return f" ({'; '.join(changed)})" if changed else ""
 
 
 def _task(loaded: Loaded) -> Task:
@@ -129,7 +162,7 @@ def compare(
                 cell = cells.get(name)
             assert cell is not None
             # With the names of now: a folder may be resumed with variants typed in another way.
-            rows.append({"variant": one.name, "seed": seed, **cell[0]})
+            rows.append({"variant": one.name, "seed": seed, "alone": one.alone or None, **cell[0]})
     return sorted(rows, key=lambda row: [one.name for one in chosen].index(row["variant"]))
 
 
@@ -250,9 +283,10 @@ def crossed(ledger: Ledger) -> int:
 def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line a variant: mean and standard deviation over its seeds. Runs that were lost count as lost."""
     found = [_summary([row for row in rows if row["variant"] == name]) for name in _names(rows)]
-    alone = next((line["accuracy"] for line in found if line["variant"] == ALONE), None)
+    reached = {line["variant"]: line["accuracy"] for line in found}
     for line in found:
-        known = alone is not None and line["accuracy"] is not None and line["bytes"] > 0
+        alone = reached.get(line["alone"])
+        known = alone is not None and line["accuracy"] is not None
         line["over_alone"] = 100 * (line["accuracy"] - alone) if known else None
     return found
 
@@ -271,6 +305,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
     return {
         "variant": rows[0]["variant"],
+        "alone": rows[0].get("alone"),
         "seeds": len(rows),
         "lost": len(rows) - len(whole),
         "accuracy": mean(accuracies) if accuracies else None,

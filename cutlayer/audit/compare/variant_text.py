@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.expand import expanded
+from ...core.expand import entries, expanded
 from ...core.spec import spec
 from ...training.plan.fields import FIELDS, RENAMED
 from ...training.plan.plan import Plan
@@ -25,6 +25,7 @@ class Variant:
     family: str = ""  # what it was typed as, where braces over one number gave several: the axis of a chart
     axis: str = ""  # what that number is called
     setting: float | None = None
+    alone: str = ""  # the variant that is a client alone with these settings; empty: none is, or this is one
 
 
 def variants(plan: Plan, texts: Sequence[str]) -> list[Variant]:
@@ -70,7 +71,7 @@ def _changed(plan: Plan, text: str) -> Plan:
     if text == AS_IT_IS:
         return plan
     changes: dict[str, Any] = {}
-    for part in _fields(text):
+    for part in _fields(text) or [""]:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = name.replace("-", "_")
         if not equals or not value:
@@ -102,7 +103,7 @@ def _fields(text: str) -> list[str]:
 def _value(name: str, text: str) -> Any:
     """As `change` takes it: specs stay text, the rest are Python's literals or plain words."""
     if FIELDS[name].type == list[str]:
-        return [part.strip() for part in text.split(",")]
+        return entries(text)
     if FIELDS[name].kind:
         return text
     try:

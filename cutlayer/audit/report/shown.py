@@ -25,7 +25,12 @@ def counted(rows: list[Row], guard: str) -> Row | None:
 def cost(rows: list[Row], guard: str) -> dict[str, float]:
     """Accuracy, and the bytes a sample costs: means over the seeds."""
     own = [row for row in rows if row["guard"] == guard]
-    return {"accuracy": over_seeds(own, lambda row: row["accuracy"]), "bytes": over_seeds(own, total_bytes)}
+    return {
+        "accuracy": over_seeds(own, lambda row: row["accuracy"]),
+        "up": over_seeds(own, lambda row: row["bytes_up"]),
+        "down": over_seeds(own, lambda row: row["bytes_down"]),
+        "bytes": over_seeds(own, total_bytes),
+    }
 
 
 def several_seeds(audit: Audit) -> bool:

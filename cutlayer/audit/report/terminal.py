@@ -38,13 +38,13 @@ def print_table(audit: Audit) -> None:
         if row is None:
             continue
         ends = row.get("interval", {}).get("value")
-        accuracy = cost(audit.rows, judged.guard)["accuracy"]
+        costs = cost(audit.rows, judged.guard)
         sure = "-" if ends is None else f"{ends[0]:.2f} to {ends[1]:.2f}"
         table.add_row(
-            judged.guard, f"{accuracy:.3f}", points.get(judged.guard, "-"), f"{row['value']:.3f}", sure,
+            judged.guard, f"{costs['accuracy']:.3f}", points.get(judged.guard, "-"), f"{row['value']:.3f}", sure,
             _figure(cast(Mapping[str, Any], row).get(kind.statistics["p90"])),
             *(tell({**row, "identified": _identified(judged)}) for tell in own.values()),
-            f"{row['bytes_up']:,.0f}", f"{row['bytes_down']:,.0f}",
+            f"{costs['up']:,.0f}", f"{costs['down']:,.0f}",
             *(_in_column(judged, name) for name in several), judged.graded,
         )  # fmt: skip
     for one in alone_over_seeds(audit.alone):

@@ -45,6 +45,8 @@ class VersionPolicy:
                 raise ValueError(
                     f"--versions is cutlayer=LEVEL or torch=LEVEL, with {', '.join(LEVELS)}; got {text!r}"
                 )
+            if name in given:
+                raise ValueError(f"--versions names {name} twice: leave one out")
             given[name] = level
         return cls(**given)
 

@@ -132,6 +132,7 @@ class Plan(Spec):
             if one.name in FIELDS and FIELDS[one.name].kind:
                 self._refuse_other_kind(one.name, one.type)
         self._refuse_numbers_out_of_range()
+        self._refuse_twice()
         if self.rounds.merges and not self.rule.merges:
             object.__setattr__(self, "rule", FedAvg())
         object.__setattr__(self, "guard", self.guard.over(self.epochs))
@@ -203,6 +204,13 @@ class Plan(Spec):
             )
         if self.patience and not self.val_share:
             raise ValueError("early stopping needs validation data: give val_share a value above 0, or patience=0")
+
+    def _refuse_twice(self) -> None:
+        for name in ("frozen_parts", "client_detectors", "server_detectors"):
+            several = getattr(self, name)
+            for one in several:
+                if several.count(one) > 1:
+                    raise ValueError(f"{name} has {one!r} twice: leave one out")
 
     def _refuse_unfit_adapters(self, adapters: LoRA) -> None:
         if adapters.side == "server" and not self.protocol.crosses:
