@@ -13,6 +13,7 @@ from typing import Any
 
 import papers
 
+from cutlayer.bench.history import less_is_better
 from cutlayer.bench.measurement import met
 from cutlayer.bench.run import ON_A_GPU
 from cutlayer.core.spec import names, signature, summary
@@ -37,16 +38,23 @@ def typed(kind: str, name: str, thing: Any) -> str:
 def measured(prefixes: tuple[str, ...], without: tuple[str, ...]) -> str:
     """The recorded benchmarks whose names begin so, without those that begin otherwise."""
     rows = sorted(json.loads(MEASURED.read_text()), key=lambda row: str(row["name"]))
-    lines = ["| `cutlayer bench` | measured | times | of | goal |", "|---|---|---|---|---|"]
+    lines = [
+        "| `cutlayer bench` | measured | ratio (higher is better, unless said) | against | goal |",
+        "|---|---|---|---|---|",
+    ]
     for row in rows:
         if row["name"].startswith(prefixes) and not row["name"].startswith(without):
             word = {True: ": met", False: ": missed", None: ""}[met(row["value"], row["ratio"], row["goal"])]
             figure = f"{row['value']:,.0f}" if row["value"] >= 100 else f"{row['value']:.3g}"
             value = f"{figure} {row['unit']}".replace("|", "\\|")
-            lines.append(
-                f"| `{row['name']}` | {value} | {row['ratio']:.2f} | {row['baseline']} | {row['goal']}{word} |"
-            )
+            lines.append(f"| `{row['name']}` | {value} | {ratio(row)} | {row['baseline']} | {row['goal']}{word} |")
     return "\n".join(lines) + "\n"
+
+
+def ratio(row: dict[str, Any]) -> str:
+    """Ours by the plain way's, and where more of it is not better, what is."""
+    said = " (1 is best)" if " to " in row["goal"] else " (lower is better)" if less_is_better(row) else ""
+    return f"{row['ratio']:.2f}{said}"
 
 
 def table(kind: str) -> str:

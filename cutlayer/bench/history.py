@@ -38,9 +38,15 @@ def against(rows: Sequence[Mapping[str, Any]], earlier: Mapping[str, Mapping[str
         then = earlier.get(row["name"])
         if then is not None and then["baseline"] == row["baseline"] and then["ratio"] > 0 < row["ratio"]:
             gain = row["ratio"] / then["ratio"]
-            smaller = str(row["baseline"]).endswith(LESS_IS_BETTER)
-            changes.append(Change(row["name"], then["ratio"], row["ratio"], 1 / gain if smaller else gain))
+            changes.append(
+                Change(row["name"], then["ratio"], row["ratio"], 1 / gain if less_is_better(row) else gain)
+            )
     return changes
+
+
+def less_is_better(row: Mapping[str, Any]) -> bool:
+    """Of sizes; but where the goal is a least ratio (memory of few pictures by that of many), more is better."""
+    return str(row["baseline"]).endswith(LESS_IS_BETTER) and not str(row.get("goal", "")).startswith(">=")
 
 
 def other_machine(rows: Sequence[Mapping[str, Any]], earlier: Mapping[str, Mapping[str, Any]]) -> str:
