@@ -34,7 +34,6 @@ class ResNet50(Net):
     tail_name: ClassVar[str | None] = "fc"
 
     def __post_init__(self) -> None:
-        check_choice("wide", self.wide, (False, True))
         check_choice("depth", self.depth, tuple(AT_HOME))
         check_choice("norm", self.norm, ("batch", "group"))
         check_blocks(self.blocks, self.depth, BLOCKS)

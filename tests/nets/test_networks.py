@@ -355,7 +355,7 @@ def test_the_smallest_image_works_and_a_smaller_one_is_refused(net, side):
         (lambda: DeepLabV3(blocks=-1), "0 to 16; got -1"),
         (lambda: ResNet18(scale="cifar"), "scale is 'none' or 'imagenet'; got 'cifar'"),
         (lambda: ResNet50(scale="imagenet").head(DIGIT), "three colours, and these images have 1: scale='none'"),
-        (lambda: ResNet50(wide="very"), "wide is False or True; got 'very'"),
+        (lambda: ResNet50(wide="very"), "wide is True or False; got 'very'"),
         (lambda: ResNet20(level=2), "level is 3 or .* or 9; got 2"),
         (lambda: MobileNet(level=5), "level is 1 or 2 or 3 or 4; got 5"),
         (lambda: FSHAClient(level=0), "level is 1 or 2 or 3 or 4; got 0"),

@@ -301,7 +301,7 @@ def test_the_command_from_nothing_to_revoked(run, tmp_path):
     [
         ([], "at least one --host"),
         (["--client", "a"], "--host"),
-        (["--host", "h", "--client", ""], "1 to 64"),
+        (["--host", "h", "--client", ""], "--client has nothing behind it"),
         (["--host", "h", "--client", "x" * 65], "1 to 64"),
         (["--host", "h", "--client", ".."], "1 to 64"),
         (["--host", "h", "--client", "../a"], "1 to 64"),
@@ -310,7 +310,7 @@ def test_the_command_from_nothing_to_revoked(run, tmp_path):
         (["--host", "h", "--client", "server"], "choose another"),
         (["--host", "h", "--client", "Authority"], "choose another"),
         (["--host", "h", "--client", "a", "--client", "A"], "capital"),
-        (["--host", "", "--client", "a"], "neither a host name"),
+        (["--host", "", "--client", "a"], "--host has nothing behind it"),
         (["--host", "h:50051", "--client", "a"], "without port"),
         (["--host", "*.example.org", "--client", "a"], "neither a host name"),
         (["--host", "https://h", "--client", "a"], "neither a host name"),
