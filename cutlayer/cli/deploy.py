@@ -332,7 +332,10 @@ def predict(
     device: Device = "cpu",
     threads: Threads = None,
     data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file for the predictions; row (or file) says which row of one's own data."),
+    ] = None,
     masks: Annotated[
         Path | None,
         typer.Option(help="Segmentation: a new folder for the label maps as PNG, or an .npz file."),

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from .csv_columns import NoColumn, read_columns
 from .files import CorruptData, in_utf8
+from .paths import Paths
 
 FORM = 'write an object a line, as {"text": "…", "label": "…"}'
 ARROW_LISTS = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a folder: several sets, or one
@@ -30,6 +34,13 @@ class TextRows:
     def held_back(self) -> bool:
         """Whether whoever has the labels keeps them: -1 of every row, as Hugging Face has it."""
         return bool(self.names) and set(self.labels) == {-1}
+
+    @property
+    def places(self) -> Tensor | Paths:
+        """Of all rows: the line, or the file."""
+        if self.files is not None:
+            return Paths.of(self.files)
+        return torch.tensor(range(1, len(self.texts) + 1) if self.lines is None else self.lines)
 
     def place(self, row: int) -> str:
         if self.files is not None:

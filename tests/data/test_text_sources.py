@@ -33,6 +33,13 @@ def test_texts_are_rows_of_ids_of_one_length_padded_at_the_end(file):
     assert ((loaded.train.x == PAD).int().diff(dim=1) >= 0).all()  # nothing after the first padding
 
 
+def test_each_text_knows_its_line(file):
+    loaded, lines = Texts(str(file), length=12, vocabulary=40).load(), file.read_text().splitlines()
+    for part in (loaded.train, loaded.test):
+        told = [json.loads(lines[line - 1])["label"] for line in part.places.tolist()]
+        assert told == [loaded.classes[label] for label in part.y]
+
+
 def test_the_words_are_those_of_the_training_texts_alone(tmp_path):
     write(tmp_path / "train.jsonl", [("red one", "a"), ("red two", "b")])
     write(tmp_path / "test.jsonl", [("blue one", "a")])
