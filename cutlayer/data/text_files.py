@@ -58,9 +58,12 @@ def read_texts(path: Path, text: str, label: str | None) -> TextRows:
             f"{path} is none of the forms that texts are read from: .jsonl, .jsonl.gz, .csv, .tsv, or a folder that "
             "Hugging Face's save_to_disk wrote"
         )
-    rows = TextRows(path, [], [])
+    lines = list[int]()
+    rows = TextRows(path, [], [], lines)
     for number, line in enumerate(_lines(path), 1):
-        _add(rows, number, line, text, label)
+        if line.strip():  # many editors leave an empty line at the end
+            _add(rows, number, line, text, label)
+            lines.append(number)
     if not rows.texts:
         raise CorruptData(path, "it holds no line")
     return rows

@@ -319,6 +319,19 @@ def test_half_an_emoji_is_told_with_its_line(tmp_path):
         Texts("a.jsonl").load(tmp_path)
 
 
+def test_empty_lines_are_no_texts_and_still_lines(tmp_path):
+    rows = [json.dumps({"text": f"{word} two", "label": label}) for word, label in zip("abcd", "xyxy", strict=True)]
+    (tmp_path / "a.jsonl").write_text("\n".join([rows[0], "", rows[1], "  ", *rows[2:], "", ""]))
+    loaded = Texts("a.jsonl", test="a.jsonl", length=3, vocabulary=9).load(tmp_path)
+    assert loaded.test.places.tolist() == [1, 3, 5, 6] and loaded.test.y.tolist() == [0, 1, 0, 1]
+    (tmp_path / "a.jsonl").write_text("\n".join([rows[0], "", json.dumps({"text": "", "label": "y"})]))
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 3: the text '' has not a word"):
+        Texts("a.jsonl", test="a.jsonl", length=3, vocabulary=9).load(tmp_path)
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    with pytest.raises(CorruptData, match="it holds no line"):
+        Texts("a.jsonl").load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
