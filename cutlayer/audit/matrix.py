@@ -373,7 +373,8 @@ def _read(
     served, seen = judge(attack, victim.in_service, *given)
     seconds = round(row["seconds"] + served["seconds"], 2)
     read_in = {"training": row["value"], "service": served["value"]}
-    if (not served["broken"], served["value"]) > (not row["broken"], row["value"]):
+    # One that diverged, or returned one picture for all, has found nothing, whatever its value.
+    if (why_invalid(served, None) is None, served["value"]) > (why_invalid(row, None) is None, row["value"]):
         row, pictures = served, seen
     return {**row, "seconds": seconds, "read_in": read_in}, pictures
 

@@ -8,6 +8,7 @@ import torch
 from toys import samples, tiny_parts, tiny_plan
 
 from cutlayer.attacks import Decoder, Linked
+from cutlayer.audit import matrix
 from cutlayer.audit.knowledge import after_training
 from cutlayer.audit.matrix import audit
 from cutlayer.audit.spec import AuditSpec
@@ -62,6 +63,19 @@ def test_what_it_sends_in_service_counts(guard):
     assert all("read_in" not in one for one in found.rows if "linked_by" in one), "in service nothing is sent again"
     (note,) = [one for one in verdict(found.rows, found.floors, repr(guard)).notes if "rests in service" in one]
     assert "1 of 1 read better in service" in note
+
+
+def test_a_reading_that_diverged_is_not_the_better_one(monkeypatch):
+    """Its row would count for nothing, and what was read in training for nothing with it."""
+    judge = matrix.judge
+
+    def diverging(attack, victim, *given):
+        row, pictures = judge(attack, victim, *given)
+        return ({**row, "recon_std": 0.0} if victim.still else row), pictures
+
+    monkeypatch.setattr(matrix, "judge", diverging)
+    row = ran(Drawing(), READER).rows[-1]
+    assert row["recon_std"] > 0 and row["value"] == row["read_in"]["training"] < row["read_in"]["service"]
 
 
 def test_one_that_draws_in_service_too_is_read_once():
