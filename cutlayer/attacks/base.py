@@ -35,10 +35,11 @@ class KnownGuard:
     public: int
     task: Task
     true_key: int | None = None  # a client's private seed: handed out by the judge alone, as a ceiling
+    rests: bool = False  # what is to be read was sent in service, where the guard rests
 
     def copy(self, own: int) -> GuardModule:
         """A client's half with keys of the attacker's own drawing."""
-        return self.spec.build(self.shape, self.public, own, self.task)
+        return self.spec.build(self.shape, self.public, own, self.task).train(not self.rests)
 
     def undo(self) -> nn.Module | None:
         return self.spec.undo(self.shape, self.public)
@@ -233,6 +234,12 @@ class Attack(Spec):
     def reads_classes(self) -> bool:
         """Whether it goes by the class of each sample: labels of pixels leave it nothing to find."""
         return self.secret in ("labels", "membership")
+
+    @property
+    def of_training(self) -> bool:
+        """Whether it reads what training alone has (answers, labels, one sample again and again), and nothing of a
+        client in service."""
+        return self.secret == "labels" or self.whole_steps or not {"turns", "passes", "order"}.isdisjoint(self.needs)
 
     @property
     def white_box(self) -> bool:

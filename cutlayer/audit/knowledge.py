@@ -15,7 +15,7 @@ from ..training.plan.plan import Plan
 from ..training.plan.shapes import cut_shapes
 from .passes import Lazily, order_of, passes_of
 from .turns import turns_of, why_no_turns
-from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded, ends_still
+from .victim import Victim, WhiteBox, _apart, _for_rows_apart, _unguarded
 
 
 def why_untold(attack: Attack, data: Parts, images: int) -> str | None:
@@ -80,10 +80,11 @@ def after_training(victim: Victim, data: Parts) -> Knowledge:
         order=Lazily(lambda: order_of(victim)),
         turns=Lazily(lambda: turns_of(victim)),
         body=_for_rows_apart(run.server.body),
+        guard=before.guard and replace(before.guard, rests=victim.still and run.plan.guard.rests_in_service),
         encode=victim.box,
         published=_published(victim) if run.plan.start is not None else None,
         tail=copy.deepcopy(victim.network.split.tail).requires_grad_(False),
-        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size, ends_still(run.plan)),
+        head=WhiteBox(_unguarded(victim.network.split), run.plan.batch_size, victim.still),
     )
 
 
@@ -93,4 +94,4 @@ def _published(victim: Victim) -> Published:
     run = victim.run
     plan = replace(run.plan, private_seed=derive(run.plan.private_seed or 0, "who has the file"))
     began = build_client(plan, run.task, victim.network.number, lambda message: message, run.device).split
-    return Published(WhiteBox(began, run.plan.batch_size, ends_still(run.plan)), began.tail.requires_grad_(False))
+    return Published(WhiteBox(began, run.plan.batch_size, victim.still), began.tail.requires_grad_(False))

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from ..attacks import Attack
+from ..attacks import Attack, Attacker
 from ..core.errors import NonFinite
 from ..core.seeds import derive
 from ..data.base import Loaded, Parts
@@ -349,7 +349,7 @@ def _cell(
         if attack.active:
             row, pictures = _active_row(scene, attack, lpips, again)
         else:
-            row, pictures = judge(attack, scene.victim, scene.shared.data, scene.plan.seed, lpips, again)
+            row, pictures = _read(attack, scene, scene.victim, lpips, again)
         failed = control["why_control_failed"] if control is not None else None
         if control is None:
             failed = why_control_failed(attack, row, marks.get("class_mean", marks["mean"]), scene.plan)
@@ -361,11 +361,29 @@ def _cell(
     return whole, {} if pictures is None else {"pictures": pictures}
 
 
+def _read(
+    attack: Attack, scene: Scene, victim: Victim, lpips: LPIPS | None, again: int, attacker: Attacker | None = None
+) -> tuple[Row, Tensor | None]:
+    """What is sent in training. Where the guard rests in service, what is sent there as well, and the row is the one
+    that found more: what is drawn in training covers nothing that is predicted."""
+    given = (scene.shared.data, scene.plan.seed, lpips, again, attacker)
+    row, pictures = judge(attack, victim, *given)
+    if not scene.plan.guard.rests_in_service or victim.still or attack.of_training:
+        return row, pictures
+    served, seen = judge(attack, victim.in_service, *given)
+    seconds = round(row["seconds"] + served["seconds"], 2)
+    read_in = {"training": row["value"], "service": served["value"]}
+    # One that diverged, or returned one picture for all, has found nothing, whatever its value.
+    if (why_invalid(served, None) is None, served["value"]) > (why_invalid(row, None) is None, row["value"]):
+        row, pictures = served, seen
+    return {**row, "seconds": seconds, "read_in": read_in}, pictures
+
+
 def _active_row(scene: Scene, attack: Attack, lpips: LPIPS | None, again: int) -> tuple[Row, Tensor | None]:
     """An active attack has a run of its own. What the guard costs is still told by the honest one."""
     run, attacker, seconds, trial = scene.hijacked(attack, again)
     victim = Victim(run, scene.shared.images)
-    row, pictures = judge(attack, victim, scene.shared.data, scene.plan.seed, lpips, again, attacker)
+    row, pictures = _read(attack, scene, victim, lpips, again, attacker)
     row["seconds"] = round(row["seconds"] + seconds, 2)
     row["hijacked"] = {
         "accuracy": mean(run.evaluate(run.parts.test)),

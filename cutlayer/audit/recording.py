@@ -40,7 +40,7 @@ class Recorded(Victim):
                 f"what was sent are crops or mirror images of {run.plan.data}, and which ones is not looked up: "
                 "judge it with an audit"
             )
-        self.run, self.network = run, run.newest(client)
+        self.run, self.network, self.still = run, run.newest(client), ends_still(run.plan)
         own = [m for m in messages if m.client == client and m.kind is not Kind.PREDICT]
         forward = uploads(own)
         if not forward:
@@ -60,7 +60,7 @@ class Recorded(Victim):
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = self.gallery = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.network.split, run.plan.batch_size, ends_still(run.plan))
+        self.box = WhiteBox(self.network.split, run.plan.batch_size, self.still)
 
 
 def attack_recording(

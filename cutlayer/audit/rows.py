@@ -177,6 +177,7 @@ class Row(RunFacts, Remarks, total=False):
     n: int
     seconds: float
     hijacked: dict[str, Any]
+    read_in: dict[str, float]
     detectors_attacked: list[DetectorRow]
     feature_mse: float
     feature_cosine: float

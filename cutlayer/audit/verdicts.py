@@ -258,6 +258,13 @@ def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], mis
             found.append(f"{secret_name(one).capitalize()}: over {len(one.by_seed)} seeds {spread} left.")
     if guard != "none" and epsilon_holds([row for row in rows if row["guard"] == guard]):
         found.append("The ledger's ε is no larger than what was asked for.")
+    both_read = [row for row in rows if row["guard"] == guard and "read_in" in row]
+    if both_read:
+        more = sum(row["read_in"]["service"] > row["read_in"]["training"] for row in both_read)
+        found.append(
+            "The guard rests in service: attackers read what it sends in training and what it sends in service, and "
+            f"the better reading counts ({more} of {len(both_read)} read better in service)."
+        )
     if missing:
         travels = "labels" in missing and any(row.get("labels_travel") for row in rows)
         found.append(

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -26,22 +27,33 @@ MOST_OBSERVED = 4096  # samples of the victim's data whose messages an attacker 
 
 
 class Victim:
-    """One client at the end of training: what it would send now for some of its private images, and the truth."""
+    """One client at the end of training: what it would send now for some of its private images, and the truth.
 
-    def __init__(self, run: LocalRun, images: int, client: int = 0):
+    `still`: it sends as in service; None: as its training ended.
+    """
+
+    def __init__(self, run: LocalRun, images: int, client: int = 0, still: bool | None = None):
+        self.still = ends_still(run.plan) if still is None else still
         self.run, self.network = run, run.newest(client)
         samples, order = run.samples[client], _order(run, client)
         pick, self.unscored = order[:images], order[images:]
         self.y = samples.y[pick]
         self.s = {name: values[pick] for name, values in samples.s.items()}
         self.truth = self.gallery = samples.images(pick.to(samples.y.device))
-        self.box = WhiteBox(self.network.split, run.plan.batch_size, ends_still(run.plan))
-        observed = replay(run, client, pick, "judged")
+        self.box = WhiteBox(self.network.split, run.plan.batch_size, self.still)
+        observed = replay(run, client, pick, "judged", still=self.still)
         self.messages, self.rows, self.units = observed.messages, observed.rows, observed.units
-        self.observed = replay(run, client, order[:MOST_OBSERVED], "observed").messages
+        self.observed = replay(run, client, order[:MOST_OBSERVED], "observed", still=self.still).messages
         self.history: list[Message] | None = None  # of the training, where it was recorded
         self.bodies: list[nn.Module] | None = None  # of the server at the end of each epoch, where they were kept
         self.passes: list[Any] | None = None  # of its last epochs (`audit.passes`), where they were recorded
+
+    @cached_property
+    def in_service(self) -> "Victim":
+        """The same client, and what it sends of the same images when the network predicts."""
+        served = Victim(self.run, len(self.truth), self.network.number, still=True)
+        served.history, served.bodies, served.passes = self.history, self.bodies, self.passes
+        return served
 
     def given_away(self, share: float) -> tuple[Tensor, Tensor]:
         """A share of this client's images with their labels, or as many as are not scored."""
@@ -55,7 +67,7 @@ class Victim:
         """The same conversation about samples that were not trained on."""
         test = self.run.parts.test
         pick = torch.randperm(len(test), generator=generator(self.run.plan.seed))[: len(self.truth)]
-        return replay(self.run, self.network.number, pick, "strangers", test)
+        return replay(self.run, self.network.number, pick, "strangers", test, self.still)
 
     def fewer(self, most: int | None) -> "Victim":
         """The same victim, judged on its first images only; they are still looked for among all (`gallery`)."""
@@ -91,11 +103,20 @@ class Observed(NamedTuple):
     units: list[int] | None = None  # which samples shared what was sent: equal numbers; None: each was sent alone
 
 
-def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samples | None = None) -> Observed:
+def replay(
+    run: LocalRun,
+    client: int,
+    pick: Tensor,
+    purpose: str,
+    samples: Samples | None = None,
+    still: bool | None = None,
+) -> Observed:
     """What the server would receive now for these samples: every message of a training step, nobody learning.
 
-    In train mode, batch by batch, as the server saw them; the last short batch joins the one before.
+    Batch by batch, as the server saw them: in train mode or, where it is `still`, as in service (None: as at the end
+    of the training). The last short batch joins the one before.
     """
+    still = ends_still(run.plan) if still is None else still
     split, body = copy.deepcopy(run.networks[client].split), copy.deepcopy(run.server.body)
     freeze(split)
     freeze(body)
@@ -120,7 +141,7 @@ def replay(run: LocalRun, client: int, pick: Tensor, purpose: str, samples: Samp
             run.device
         )
         with seeded(batch.seed, run.device):
-            _in_training(split, ends_still(run.plan))
+            _in_training(split, still)
             terms = split.terms(batch, remote)
             terms["task"].backward()
     return Observed(heard, rows, _units(shared))

@@ -332,7 +332,10 @@ def predict(
     device: Device = "cpu",
     threads: Threads = None,
     data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="A CSV file for the predictions.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file for the predictions; row (or file) says which row of one's own data."),
+    ] = None,
     masks: Annotated[
         Path | None,
         typer.Option(help="Segmentation: a new folder for the label maps as PNG, or an .npz file."),
@@ -436,7 +439,7 @@ def status_lines(facts: dict[str, Any]) -> list[str]:
         lines.append(f"{moved / 2**20:.1f} MiB crossed, {facts['rewinds']} rewinds, {facts['skipped']} turns skipped")
         for one in facts["clients"]:
             here = "done" if facts["state"] == "finished" else "connected" if one["connected"] else "AWAY"
-            late = " <- the run waits for it" if one["name"] == facts["waiting_for"] and not one["connected"] else ""
+            late = " <- the run waits for it" if one.get("waited_for") and not one["connected"] else ""
             silent = "" if one["silent"] is None else f", last heard {one['silent']:.0f} s ago"
             lines.append(f"  {one['name']:20} {here:10} {one['steps']} steps{silent}{late}")
     if facts["refused"]:

@@ -104,7 +104,7 @@ def costs(
 
     with taken(out, "costs") as folder:
         chosen, task = _chosen(plan, changes, guard, data_dir)
-        found = table(chosen, task, steps or [1, 2, 5, 10, 25, 50, 100])
+        found = table(chosen, task, list(dict.fromkeys(steps or [1, 2, 5, 10, 25, 50, 100])))
         write_together(folder, {"costs.json": _json({"plan": repr(chosen), **found}), "costs.png": chart(found)})
     if as_json:
         print(json.dumps({**found, "out": str(folder)}))

@@ -79,7 +79,9 @@ def decode(train: Listing, test: Listing, size: Size | None) -> tuple[Samples, S
 def framed(train: Listing, test: Listing, frame: Frame) -> tuple[Samples, Samples]:
     """The pictures of both; where they are too many for the memory they are decoded as they are asked for."""
     x, x_test = in_memory_or_not(PictureRows(train.paths, frame), PictureRows(test.paths, frame))
-    return Samples(x, train.y, train.s, train.identity), Samples(x_test, test.y, test.s, test.identity)
+    pictures = ((x, train), (x_test, test))
+    first, second = (Samples(rows, of.y, of.s, of.identity, places=Paths.of(of.paths)) for rows, of in pictures)
+    return first, second
 
 
 def check_size(size: Size | None) -> None:

@@ -189,6 +189,7 @@ def _samples(arrays: "_Arrays", end: str, reader: Reader, ignore: int | None) ->
         kept(place(f"y{end}"), y, labels, 8) if maps else labels(place(f"y{end}"), np.asarray(y)),
         {name[2:].removesuffix("_test"): arrays.numbers(name) for name in sorted(attributes)},
         arrays.numbers(f"identity{end}") if f"identity{end}" in arrays else None,
+        places=torch.arange(len(x)),
     )
 
 

@@ -186,16 +186,18 @@ def _enough(
         if owner is not None and owner.bincount(minlength=clients).min() >= partition.minimum:
             return owner
     ways = ["raise alpha"] if isinstance(partition, Dirichlet) else []
-    ways += ["lower minimum"] + ([] if partition.refill else ["give refill=True"])
+    ways += ["lower minimum"] if partition.minimum > 1 else []
+    ways += [] if partition.refill else ["give refill=True"]
     raise ValueError(
         f"{partition!r}: no draw gave {clients} clients {partition.minimum} or more of {count} samples: "
-        f"{', '.join(ways)}, or use fewer clients or more samples"
+        f"{''.join(f'{way}, ' for way in ways)}{'or ' if ways else ''}use fewer clients or more samples"
     )
 
 
 def _need_classes(partition: Partition, samples: Samples) -> None:
     if samples.y.dim() > 1:
-        raise ValueError(f"{partition} goes by the class of a sample, and here every pixel has its own: use IID()")
+        what = "place" if samples.vocabulary else "pixel"
+        raise ValueError(f"{partition} goes by the class of a sample, and here every {what} has its own: use IID()")
 
 
 def _holders(labels: int, clients: int, m: int, draw: torch.Generator) -> Tensor:

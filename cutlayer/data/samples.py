@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.batch import NO_LABEL
 from ..core.columns import Column, features
+from .paths import Paths
 from .rows import Rows, at, soon
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Samples:
     columns: tuple[Column, ...] = ()  # of a table whose columns have names
     vocabulary: int = 0  # of texts: how many token ids there are
     tokenizer: "Tokenizer | None" = None  # of texts: what their ids stand for, where it is known
+    places: Tensor | Paths | None = None  # where each row stands: a number in its file, or a file of its own
 
     def __len__(self) -> int:
         return len(self.x)
@@ -43,6 +45,7 @@ class Samples:
             self.columns,
             self.vocabulary,
             self.tokenizer,
+            self._places(index),
         )
 
     def images(self, index: Tensor | None = None) -> Tensor:
@@ -50,6 +53,11 @@ class Samples:
         whole = self.x[:] if isinstance(self.x, Rows) and index is None else self.x
         x = whole if index is None else whole[index]
         return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+
+    def _places(self, index: Tensor) -> Tensor | Paths | None:
+        if isinstance(self.places, Paths):
+            return self.places.at(index.cpu())
+        return None if self.places is None else self.places[index.cpu()]
 
     @property
     def on_disk(self) -> bool:

@@ -53,7 +53,7 @@ class Table(Source):
         kept, held = carve(y, derive(0, "table", "test"))
         columns, parts = _described(table, rest, kept)
         refuse_one_class(table.path, y, f"the column {self.target!r}")
-        pool = Samples(torch.cat(parts, 1), y, s, columns=columns)
+        pool = Samples(torch.cat(parts, 1), y, s, columns=columns, places=torch.tensor(table.lines))
         return Loaded(pool[kept], pool[held], classes, _scale(columns))
 
     def has_labels(self, folder: Path | None) -> bool:

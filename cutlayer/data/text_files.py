@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from .csv_columns import NoColumn, read_columns
 from .files import CorruptData, in_utf8
+from .paths import Paths
 
 FORM = 'write an object a line, as {"text": "…", "label": "…"}'
 ARROW_LISTS = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a folder: several sets, or one
@@ -31,6 +35,13 @@ class TextRows:
         """Whether whoever has the labels keeps them: -1 of every row, as Hugging Face has it."""
         return bool(self.names) and set(self.labels) == {-1}
 
+    @property
+    def places(self) -> Tensor | Paths:
+        """Of all rows: the line, or the file."""
+        if self.files is not None:
+            return Paths.of(self.files)
+        return torch.tensor(range(1, len(self.texts) + 1) if self.lines is None else self.lines)
+
     def place(self, row: int) -> str:
         if self.files is not None:
             return str(self.files[row])
@@ -47,9 +58,12 @@ def read_texts(path: Path, text: str, label: str | None) -> TextRows:
             f"{path} is none of the forms that texts are read from: .jsonl, .jsonl.gz, .csv, .tsv, or a folder that "
             "Hugging Face's save_to_disk wrote"
         )
-    rows = TextRows(path, [], [])
+    lines = list[int]()
+    rows = TextRows(path, [], [], lines)
     for number, line in enumerate(_lines(path), 1):
-        _add(rows, number, line, text, label)
+        if line.strip():  # many editors leave an empty line at the end
+            _add(rows, number, line, text, label)
+            lines.append(number)
     if not rows.texts:
         raise CorruptData(path, "it holds no line")
     return rows

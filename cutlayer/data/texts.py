@@ -73,7 +73,7 @@ class TextSource(Source):
         x = ids[:, : self.length].contiguous()
         if more:
             y = ids[:, 1:].masked_fill(ids[:, 1:] == PAD, NO_LABEL)
-        return Samples(x, y, vocabulary=self.vocabulary, tokenizer=tokenizer)
+        return Samples(x, y, vocabulary=self.vocabulary, tokenizer=tokenizer, places=rows.places)
 
     def notes(self, cut: "Cut") -> tuple[str, ...]:
         """What reading did to the texts."""

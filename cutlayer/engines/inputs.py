@@ -64,7 +64,7 @@ class Inputs:
         if x.is_floating_point() and scale is not None and scale != AS_THEY_ARE:
             x = scale.apply(x)
         new = replace(known.test, x=x, y=torch.zeros(len(x), *known.train.y.shape[1:], dtype=torch.int64))
-        new = replace(new, s={}, identity=None)
+        new = replace(new, s={}, identity=None, places=None)  # all rows, in the order of the file
         replace(known, test=new)  # which checks the values
         return known, replace(new, y=torch.full_like(new.y, NO_LABEL))
 

@@ -19,6 +19,7 @@ from ..core.message import Kind, through
 from ..core.remote import Remote
 from ..core.seeds import derive
 from ..data.meaning import Meaning
+from ..data.paths import Paths
 from ..data.streamed import soon_of
 from ..training import checkpoint
 from ..training.batches import as_batch, in_batches, task_of
@@ -50,6 +51,7 @@ class Predictions:
     link: Link | None = None  # to say how long it would take over
     left: int = 0  # samples of the same data that would train, and were not predicted
     surprise: Tensor | None = None  # of next tokens: the sum over the places of each text (evaluation.py)
+    places: Tensor | Paths | None = None  # of each sample: its row in the file, or its file
 
     @property
     def maps(self) -> bool:
@@ -115,6 +117,10 @@ class Predictions:
         if self.stream:
             columns["ms"] = [f"{1e3 * spent:.3f}" for spent in self.seconds]
             columns |= {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        if isinstance(self.places, Paths):
+            columns["file"] = list(map(str, self.places))
+        elif self.places is not None:
+            columns["row"] = self.places.tolist()
         rows.writerow(["sample", *columns])
         rows.writerows([number, *row] for number, row in enumerate(zip(*columns.values(), strict=True)))
         return text.getvalue()
@@ -225,7 +231,7 @@ def predict(
     names = (*names, *range(len(names), scores.shape[1]))  # of classes that these samples have nothing of
     return Predictions(
         tuple(map(str, names)), torch.cat(found), torch.cat(confidence), torch.cat(labels),
-        seconds, up, down, stream, link, left, torch.cat(surprise) if surprise else None,
+        seconds, up, down, stream, link, left, torch.cat(surprise) if surprise else None, samples.places,
     )  # fmt: skip
 
 

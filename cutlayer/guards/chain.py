@@ -108,6 +108,10 @@ class Chain(Guard):
         return any(part.has_key for part in self.parts)
 
     @property
+    def rests_in_service(self) -> bool:  # type: ignore[override]
+        return any(part.rests_in_service for part in self.parts)
+
+    @property
     def draws_anew(self) -> bool:
         return any(part.draws_anew for part in self.parts)
 

@@ -57,9 +57,9 @@ class TopK(Guard, Compressor):
 
 @dataclass(frozen=True, repr=False)
 class RandTopK(TopK):
-    """TopK in which a part `alpha` of the places goes to values outside the largest, drawn anew at each step.
+    """TopK in which a part `alpha` of the places goes to other values: drawn at each step, and not in service.
 
-    Small activations get a gradient now and then. At inference the largest leave.
+    Small activations get a gradient now and then. At inference the largest leave, and an audit reads them, too.
     """
 
     alpha: float = 0.1

@@ -40,8 +40,15 @@ def refuse_too_few(plan: Plan, counts: Mapping[str, int]) -> None:
         if 0 < count < least or (count == 0 and whose.startswith("client") and least > 1):
             raise ValueError(
                 f"{whose} has {count} samples, {plan.guard} needs {least} at a time: "
-                f"fewer clients, more data, or {neediest.instead}"
+                f"{_more_samples(whose)}, or {neediest.instead}"
             )
+
+
+def _more_samples(whose: str) -> str:
+    """What gets a set more samples. What is held out is no client's."""
+    if whose.startswith("client"):
+        return "fewer clients, more data"
+    return "another --val-share (0: none), more data" if "validation" in whose else "more data to test on"
 
 
 def refuse_small_batches(plan: Plan, task: Task, counts: Mapping[str, int]) -> None:

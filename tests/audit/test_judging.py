@@ -257,7 +257,7 @@ def test_strangers_were_not_trained_on(monkeypatch):
     victim = Victim(run, images=8)
     monkeypatch.setattr(room, "replay", lambda *args: heard.append(args))
     victim.strangers()
-    ((_, client, pick, _, pool),) = heard
+    ((_, client, pick, _, pool, _),) = heard
     assert client == 0 and len(pick) == len(victim.truth) and pool is run.parts.test
 
 
@@ -290,7 +290,7 @@ def test_the_unaligned_decoder_learns_from_a_head_that_is_not_the_victims(monkey
 def test_in_an_audit_the_control_is_held_against_the_class_mean(monkeypatch):
     row = {**on_the_open_cut(ncc=0.45), "tries": 1}
     monkeypatch.setattr(auditing, "judge", lambda *args: (row, None))
-    plan = SimpleNamespace(data="unknown", net="any", seed=0)
+    plan = SimpleNamespace(guard=Quantize(bits=4), data="unknown", net="any", seed=0)
     scene = SimpleNamespace(victim=None, shared=SimpleNamespace(data=None), facts={}, plan=plan)
     marks = {"blank": {"ncc": 0.0}, "mean": {"ncc": 0.2}, "class_mean": {"ncc": 0.4}}
     made, _ = auditing._cell(scene, Decoder(), marks, None, None, 1)

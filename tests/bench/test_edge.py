@@ -208,3 +208,12 @@ def test_both_can_be_typed(command, file, tmp_path):
     assert (tmp_path / "a" / file).exists()
     written = json.loads((tmp_path / "a" / file).read_text())
     assert "LeNet" in written["plan"] and (command == "edge" or set(written["schemes"]) == set(SCHEMES))
+
+
+def test_a_number_of_steps_that_is_typed_twice_is_one_column(tmp_path):
+    typed = [f"--steps={steps}" for steps in (5, 1, 5)]
+    typed += ["--data", "Digits(limit=200)", "--net", "LeNet", "--out", str(tmp_path / "a")]
+    done = CliRunner().invoke(app, ["costs", *typed], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    schemes = json.loads((tmp_path / "a" / "costs.json").read_text())["schemes"]
+    assert all([row["steps"] for row in rows] == [5, 1] for rows in schemes.values())

@@ -116,6 +116,15 @@ def test_the_ledger_says_no_more_than_what_leaves():
     assert "longer than" not in " ".join(lines(told))
 
 
+def test_a_claim_that_begins_with_none_is_a_claim(monkeypatch):
+    said = Claim("none of what leaves is larger than 1", lambda sent: True)
+    monkeypatch.setattr(Subset, "claims", lambda self, shape: (said,))
+    told = lines(privacy(Plan(net=TinyNet(), guard=Chain(Subset(ratio=4), Gaussian(scale=0.1))), TASK))
+    assert "none of what leaves is larger than 1" not in told[0], "the noise behind it has taken it away"
+    told = lines(privacy(Plan(net=TinyNet(), guard=Subset(ratio=4)), TASK))
+    assert told[0] == "may be claimed: Subset(ratio=4): none of what leaves is larger than 1"
+
+
 def test_a_guard_beside_the_messages_takes_nothing_away():
     chain = Chain(Clip(norm=1.0), DPSGD(clip=1.0, noise=1.0))
     assert chain.claim(CUT) == "Clip: no row that leaves is longer than 1 in L2"

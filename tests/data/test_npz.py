@@ -35,6 +35,13 @@ def test_everything_reads_back(saved):
     assert loaded.classes == ("a", "b", "c", "d")
 
 
+def test_each_row_knows_its_place_in_the_arrays(saved):
+    whole, two = saved(x=X, y=Y).load(), saved(x=X, y=Y, x_test=X[:8], y_test=Y[:8]).load()
+    for part in (whole.train, whole.test):
+        assert torch.equal(torch.from_numpy(X)[part.places], part.x)
+    assert two.test.places.tolist() == list(range(8))
+
+
 def test_a_tenth_of_every_class_is_set_aside_when_there_is_no_test_set(saved):
     loaded = saved(x=X, y=Y, s_sex=Y % 2).load()
     assert loaded.test.y.bincount().tolist() == [1] * 4

@@ -25,6 +25,9 @@ def samples(y, identity=None):
     return Samples(torch.zeros(len(y), 1, dtype=torch.uint8), y, identity=identity)
 
 
+IDS = torch.arange(24).reshape(6, 4) % 9  # texts, of which each place learns the next
+
+
 def ten_classes(count=1000):
     number = torch.arange(count)
     return samples(number % 10, identity=number // 7)
@@ -257,8 +260,10 @@ def test_an_identity_is_never_torn_apart():
             Dirichlet(1e-3),
             ten_classes(60),
             50,
-            r"Dirichlet\(alpha=0.001\): no draw gave 50 clients 1 .* raise alpha",
+            r"Dirichlet\(alpha=0.001\): no draw gave 50 clients 1 .* raise alpha, give refill=True, or use fewer",
         ),
+        (Dirichlet(1.0), Samples(IDS, IDS, vocabulary=9), 2, r"here every place has its own: use IID\(\)"),
+        (Labels(m=1), Samples(IDS, IDS, vocabulary=9), 2, r"here every place has its own: use IID\(\)"),
         (
             Dirichlet(1e7, minimum=11),
             ten_classes(100),

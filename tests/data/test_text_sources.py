@@ -33,6 +33,13 @@ def test_texts_are_rows_of_ids_of_one_length_padded_at_the_end(file):
     assert ((loaded.train.x == PAD).int().diff(dim=1) >= 0).all()  # nothing after the first padding
 
 
+def test_each_text_knows_its_line(file):
+    loaded, lines = Texts(str(file), length=12, vocabulary=40).load(), file.read_text().splitlines()
+    for part in (loaded.train, loaded.test):
+        told = [json.loads(lines[line - 1])["label"] for line in part.places.tolist()]
+        assert told == [loaded.classes[label] for label in part.y]
+
+
 def test_the_words_are_those_of_the_training_texts_alone(tmp_path):
     write(tmp_path / "train.jsonl", [("red one", "a"), ("red two", "b")])
     write(tmp_path / "test.jsonl", [("blue one", "a")])
@@ -309,6 +316,19 @@ def test_half_an_emoji_is_told_with_its_line(tmp_path):
     """JSON can hold it, no file of words can: a training ended in an error of Python's that named no file."""
     write(tmp_path / "a.jsonl", [("one two", "a"), ("\U0001f600"[:1] + " two", "b"), ("cut \ud83d", "a")])
     with pytest.raises(ValueError, match=r"a\.jsonl, line 3: the text .* has half of a sign"):
+        Texts("a.jsonl").load(tmp_path)
+
+
+def test_empty_lines_are_no_texts_and_still_lines(tmp_path):
+    rows = [json.dumps({"text": f"{word} two", "label": label}) for word, label in zip("abcd", "xyxy", strict=True)]
+    (tmp_path / "a.jsonl").write_text("\n".join([rows[0], "", rows[1], "  ", *rows[2:], "", ""]))
+    loaded = Texts("a.jsonl", test="a.jsonl", length=3, vocabulary=9).load(tmp_path)
+    assert loaded.test.places.tolist() == [1, 3, 5, 6] and loaded.test.y.tolist() == [0, 1, 0, 1]
+    (tmp_path / "a.jsonl").write_text("\n".join([rows[0], "", json.dumps({"text": "", "label": "y"})]))
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 3: the text '' has not a word"):
+        Texts("a.jsonl", test="a.jsonl", length=3, vocabulary=9).load(tmp_path)
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    with pytest.raises(CorruptData, match="it holds no line"):
         Texts("a.jsonl").load(tmp_path)
 
 

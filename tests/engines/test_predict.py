@@ -6,13 +6,14 @@ import json
 import re
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from cutlayer.data import Digits, Npz, Table, Unlabelled
+from cutlayer.data import Digits, ImageFolder, Npz, Table, Unlabelled
 from cutlayer.engines.folder import learnt_from
 from cutlayer.engines.grpc.channel import Address
 from cutlayer.engines.grpc.deploy import Service, join
@@ -228,6 +229,36 @@ def test_a_table_without_its_target_is_predicted_whole_as_with_it(command, tmp_p
     ]:
         with pytest.raises(ValueError, match=words):
             predict(tmp_path / "run", Inputs(Table(csv_file(tmp_path / "new.csv", changed), "risk")))
+
+
+def test_a_prediction_says_which_row_of_the_file_it_is_of(tmp_path):
+    """Of a file of which a part is set aside, `sample` counts that part alone."""
+    people = [[20 + n, ("low", "high")[n % 3 == 0]] for n in range(40)]
+    lines = [["age", "risk"], *people[:7], [], *people[7:]]  # a blank line is no row, and still a line
+    data = Table(csv_file(tmp_path / "a.csv", lines), "risk")
+    plan = Plan(net=MLP(widths=(4, 4)), data=data, epochs=1, batch_size=16, val_share=0.0, private_seed=1)
+    start.train(plan, tmp_path / "run")
+    found = rows(predict(tmp_path / "run", Inputs(data, limit=3)))
+    scale, held = data.load().scale, data.load().test.x[:3, 0]
+    ages = (held.double() * scale.spread[0] + scale.mean[0]).round().int().tolist()
+    assert [int(lines[int(one["row"]) - 1][0]) for one in found] == ages
+    assert [lines[int(one["row"]) - 1][1] for one in found] == [one["label"] for one in found]
+    whole = Table(csv_file(tmp_path / "new.csv", [["age"], *([age] for age, _ in people)]), "risk")
+    assert all("row" not in one for one in rows(predict(tmp_path / "run", Inputs(whole)))), "sample is the row"
+
+
+def test_a_picture_that_is_predicted_is_named(trained, tmp_path):
+    x = np.load(mine(tmp_path / "new.npz", count=40).path)["x"]
+    for number, picture in enumerate(x):
+        (tmp_path / "pictures" / f"{number % 10}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / "pictures" / f"{number % 10}" / f"{number}.png")
+    data = ImageFolder(str(tmp_path / "pictures"))
+    named = [Path(one["file"]) for one in rows(predict(trained, Inputs(data)))]
+    held = data.load().test
+    assert len(named) == len(held) and all(
+        torch.equal(torch.from_numpy(np.array(Image.open(file))), picture[0])
+        for file, picture in zip(named, held.x, strict=True)
+    )
 
 
 def test_pictures_without_classes_are_predicted_all_in_the_order_of_their_names(trained, tmp_path):

@@ -19,6 +19,7 @@ from cutlayer.guards.clip import Clip
 from cutlayer.guards.kanonymous import GROUPINGS
 from cutlayer.guards.noise import Gaussian
 from cutlayer.guards.parts.grouping import consecutive, mdav, mdav_within_classes, squared_distances
+from cutlayer.training.enough import refuse_too_few
 from cutlayer.training.plan.shapes import cut_shapes
 from cutlayer.training.protocols import Bypass, UShaped, Vanilla
 from cutlayer.training.step import learn, predict
@@ -425,6 +426,19 @@ def test_a_guard_without_a_k_is_not_told_of_one():
             run_of(guard, private=12, clients=4)
     with pytest.raises(ValueError, match=r"more data, or a smaller k$"):
         run_of(Chain(KAnonymous(k=5), LightSplit(ratio=4)), private=16, clients=4)
+
+
+@pytest.mark.parametrize(
+    ("whose", "words"),
+    [
+        ("the validation data", r": another --val-share \(0: none\), more data, or a smaller k$"),
+        ("its validation data", r": another --val-share \(0: none\), more data, or a smaller k$"),
+        ("the test data", ": more data to test on, or a smaller k$"),
+    ],
+)
+def test_held_out_data_below_k_are_told_what_gets_more_of_them(whose, words):
+    with pytest.raises(ValueError, match=f"{whose} has 3 samples, .*{words}"):
+        refuse_too_few(tiny_plan(guard=KAnonymous(k=5)), {"client 0": 9, whose: 3})
 
 
 def test_what_cannot_be_chained():

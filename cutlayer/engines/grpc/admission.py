@@ -58,9 +58,17 @@ class Admission:
         self._struck: Counter[str] = Counter()  # refusals of those that only predict, by name
 
     def enrol(self, name: str, facts: dict[str, Any]) -> dict[str, Any]:
-        """Which client this is, if its plan is ours. Asked before a client reads its data."""
+        """Which client this is, if its plan is ours. Asked before a client reads its data, and told after it if with
+        these it cannot take part."""
         self._refuse_other_plan(facts)
-        return {"number": self._connection(name).number, "clients": self.plan.clients}
+        connection = self._connection(name)
+        if facts.get("leaves"):
+            if "task" in facts and self.task is None:
+                self._refuse_unfit(_task(facts))
+            raise Refused(
+                "data", f"{name} agreed to the plan and cannot take part with its data: its own last line says why"
+            )
+        return {"number": connection.number, "clients": self.plan.clients}
 
     def admit(self, name: str, facts: dict[str, Any]) -> ClientConnection:
         """The connection of a client that has come, with what it says of itself checked."""

@@ -3,7 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...training.plan.schedule import Turn
@@ -26,7 +28,28 @@ class Attendance:
         self.left_out: list[dict[str, Any]] = []  # clients that may not come back, and why
         self.parting = False  # the run is over: whoever is gone now misses only the news
         self.exact = True  # no turn was skipped and nobody lost its state
-        self.waiting_for = ""
+        self._waited_for = Counter[int]()  # by client: several are waited for where they are asked side by side
+        self._counting = threading.Lock()
+
+    @contextmanager
+    def waiting(self, connections: Sequence[ClientConnection]) -> Iterator[None]:
+        """Nothing goes on before these have answered, or come."""
+        with self._counting:
+            self._waited_for.update(one.number for one in connections)
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._waited_for.subtract(one.number for one in connections)
+
+    def waited_for(self, connection: ClientConnection) -> bool:
+        return self._waited_for[connection.number] > 0
+
+    @property
+    def waiting_for(self) -> str:
+        """One of those, who is away before who is there; empty: nobody is waited for."""
+        there = [one for one in self.connections if self.waited_for(one)]
+        return next((one.name for one in sorted(there, key=lambda one: one.connected)), "")
 
     def present(self) -> list[ClientConnection]:
         """Those the run goes on with, connected just now or not."""
@@ -89,27 +112,28 @@ class Attendance:
         """Until every client is there; the run goes on without those that stay away past the deadline."""
         began = time.monotonic()
         while missing := self._missing():
-            self.waiting_for = missing[0].name
             if self.stopping.is_set():
                 raise Stopped
             if banned := [one for one in missing if admission.banned(one)]:
                 for connection in banned:
                     self.lose(connection)
             elif not self.anybody():
-                self.wait_for_anybody()
+                with self.waiting(missing):
+                    self.wait_for_anybody()
                 began = time.monotonic()  # nobody is late while nobody is there: it is our network that is away
             elif time.monotonic() - began > self.limits.deadline:
                 for connection in missing:
                     self.wait_in_vain(connection)
             else:
                 left = began + self.limits.deadline - time.monotonic()
-                self._wakeup.wait_for(lambda: self.stopping.is_set() or self._missing() != missing, left)
+                with self.waiting(missing):
+                    self._wakeup.wait_for(lambda: self.stopping.is_set() or self._missing() != missing, left)
 
     def wait_for(self, connection: ClientConnection, until: float) -> bool:
         """Whether this client is there by then."""
-        self.waiting_for = connection.name
         left = max(0.0, until - time.monotonic())
-        self._wakeup.wait_for(lambda: self.stopping.is_set() or connection.connected, left)
+        with self.waiting([connection]):
+            self._wakeup.wait_for(lambda: self.stopping.is_set() or connection.connected, left)
         return connection.connected
 
     def _missing(self) -> list[ClientConnection]:

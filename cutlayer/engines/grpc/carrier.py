@@ -181,8 +181,8 @@ class GrpcCarrier:
                 raise
             self._refuse(connection, error)
         while True:
-            self.attendance.waiting_for = connection.name
-            frame = self._frame(connection, clock)
+            with self.attendance.waiting([connection]):
+                frame = self._frame(connection, clock)
             try:
                 message = decoded(frame, connection.limit)
                 if message.kind is order.kind:

@@ -34,7 +34,7 @@ from .audit_log import AuditLog
 from .channel import LINGER, Address, Ending, NewSession, ServerChannel
 from .credentials import Expiry
 from .distrust import answered_shape, decoded, refuse_wrong_answer, refuse_wrong_order, suspicion_of
-from .enrolment import Enrolment
+from .enrolment import Enrolment, in_greeting
 from .home import Home, OnStep
 from .service import LOOK, SAID
 from .session import Frame, Refused
@@ -80,7 +80,7 @@ class DeployedClient(Home):
         self._about = {
             "batches": self.party.batches,
             "own_data": own_data,
-            "task": [*task[:2], dict(task.attributes), task.vocabulary],
+            "task": in_greeting(task),
             "meaning": self._codes(parts.meaning),
             **({"batches_code": self.suspicion.batches_code.hex()} if self.suspicion is not None else {}),
         }

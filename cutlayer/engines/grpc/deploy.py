@@ -268,6 +268,7 @@ def join(
     plan = plan if data is None else replace(plan, data=data)  # which says how its images are varied
     site = DeployedClient(plan, name, address, folder, device)
     site.lock, site.audit = lock, AuditLog(folder, "cutlayer.join")
+    number = task = None
     try:
         on_open(site)
         number = site.enrol()
@@ -281,7 +282,9 @@ def join(
         keep_words(folder, own.private.tokenizer)
         keep_own_data(folder, data, samples)
         site.prepare(number, task, own, own_data=data is not None)
-    except BaseException:
+    except BaseException as error:
+        if number is not None and isinstance(error, Exception):
+            site.enrolment.leave(task)
         site.audit.close()
         lock.release()
         raise

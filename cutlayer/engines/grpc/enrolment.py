@@ -3,8 +3,10 @@
 import logging
 import secrets
 import time
+from contextlib import suppress
 from typing import Any
 
+from ...core.batch import Task
 from ...core.errors import ProtocolError
 from ...training.plan.plan import Plan
 from .channel import PERSISTENT, Address, GaveUp, ServerChannel, call, told
@@ -13,6 +15,13 @@ from .session import VERSION, Refused, Type, note, read_note
 from .versions import own_versions
 
 log = logging.getLogger("cutlayer.join")
+
+FAREWELL = 5.0  # seconds for which a server is looked for to be told that nothing comes of it
+
+
+def in_greeting(task: Task) -> list[Any]:
+    """What the data are like, as a server reads it."""
+    return [*task[:2], dict(task.attributes), task.vocabulary]
 
 
 class Enrolment:
@@ -31,6 +40,13 @@ class Enrolment:
             "fields": self.plan.agreed(),
             "process": self._process,
         }
+
+    def leave(self, task: Task | None) -> None:
+        """Tell the server that this client cannot take part, or it would be waited for. The reason may tell of the
+        data and stays here; what they are like (None: not known) the server is told of anyway."""
+        facts = self.who() | {"leaves": True} | ({} if task is None else {"task": in_greeting(task)})
+        with suppress(Exception):  # why it leaves is what its owner must hear, and nothing else
+            call(self.address, ENROLL, note(Type.HELLO, facts), FAREWELL)
 
     def enrol(self, channel: ServerChannel) -> int:
         """Which client this is. The server says it once; another number later would repeat another's randomness."""

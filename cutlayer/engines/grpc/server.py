@@ -80,7 +80,6 @@ class GrpcServer:
                     self.last = self.carrier.evaluate("test")
                     loop.back_to_best(self.coordinator, self.carrier)
                     self.used = self.carrier.evaluate("test")
-                    self.attendance.waiting_for = ""
                 elif self.recovery.kept >= 0:
                     self.recovery.keep()
                 return finished
@@ -101,7 +100,6 @@ class GrpcServer:
         for connection in sorted(self.connections, key=lambda one: not one.connected):
             if connection.name not in self._room.ended:
                 self._part_with(connection, told)
-        self.attendance.waiting_for = ""
 
     def stay(self, told: Callable[[str], None]) -> None:
         """Until it is asked to stop: predictions are answered, and a client that comes only now hears the end."""
@@ -110,7 +108,6 @@ class GrpcServer:
             for connection in self._late():
                 if not self._part_with(connection, told):
                     self.attendance.wait_in_vain(connection)
-            self.attendance.waiting_for = ""
 
     def _late(self) -> list[ClientConnection]:
         return [one for one in self.connections if one.connected and one.name not in self._room.ended]
@@ -171,6 +168,7 @@ class GrpcServer:
                 {
                     "name": connection.name,
                     "connected": connection.connected,
+                    "waited_for": attendance.waited_for(connection),
                     "skipped": connection.number in attendance.absent,
                     "steps": progress.taken[connection.number],
                     "connections": connection.connections,

@@ -100,7 +100,7 @@ def lines(data: dict[str, Any]) -> list[str]:
     said = [
         f"{entry['guard']}: {entry['claim']}"
         for entry in data["claims"]
-        if not entry["claim"].startswith(("none", "nothing"))
+        if entry.get("claimed", not entry["claim"].startswith(("none", "nothing")))  # it is not in older ledgers
     ]
     out = [f"may be claimed: {'; '.join(said) or 'nothing'}"]
     if data.get("beside"):
@@ -183,13 +183,15 @@ def _roughly(spent: Sequence[Spent], delta: float) -> float:
 
 
 # ------------------------------------------------------------------ what leaves
-def _along(guard: Guard, shape: Shape) -> tuple[list[dict[str, str]], Bound, list[float]]:
+def _along(guard: Guard, shape: Shape) -> tuple[list[dict[str, Any]], Bound, list[float]]:
     """(what each part may claim of what leaves, what holds behind the last, the δ that was asked for)"""
     parts, bound = guard.stages(), Bound()
     for part in parts:
         _, bound = behind(part, bound)
-    said = [one.sentence() for one in standing(guard, shape)]
-    claims = [{"guard": repr(part), "claim": sentence} for part, sentence in zip(parts, said, strict=True)]
+    claims = [
+        {"guard": repr(part), "claim": one.sentence(), "claimed": bool(one.claims)}
+        for part, one in zip(parts, standing(guard, shape), strict=True)
+    ]
     return claims, bound, [part.delta for part in parts if isinstance(part, Gaussian | DPSGD)]
 
 

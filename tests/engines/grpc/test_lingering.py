@@ -7,9 +7,11 @@ from dataclasses import replace
 import grpc
 import pytest
 from peers import Peer, Without, hello
+from proxy import wait_for
 from rehearsal import NAMES, Rehearsal, refuse_other_tensors, undisturbed
 from toys import TASK, tiny_plan
 
+from cutlayer.cli.deploy import status_lines
 from cutlayer.core.message import Kind
 from cutlayer.engines.grpc import admission as admission
 from cutlayer.engines.grpc import channel as uplink
@@ -81,6 +83,32 @@ def test_who_is_only_away_may_come_back_more_often():
     assert not admission.banned(line) and line.strikes == 0
     attendance.wait_in_vain(line)
     assert attendance.left_out == [{"client": "ward-c", "why": "ward-c stayed away past the deadline 10 times"}]
+
+
+def test_who_is_away_is_waited_for_though_another_was_asked_later(tmp_path):
+    """Of clients that are asked side by side, the one that was asked last was said to be waited for."""
+    room = Admission(PLAN, NAMES, Limits(deadline=30.0))
+    room.known = [{"batches": 2, "own_data": False, "task": TASK} for _ in NAMES]
+    room.task = TASK
+    host = GrpcServer(room, tmp_path)
+    away, there, idle = room.connections
+    connected(there)
+    connected(idle)
+    whole = {"state": "training", "plan": "", "missing": [], "refused": {}}
+
+    def marked():
+        lines = status_lines(whole | host.status())
+        return [name for name in NAMES for line in lines if name in line and "the run waits for it" in line]
+
+    until = time.monotonic() + 30.0
+    asked = threading.Thread(target=host.attendance.wait_for, args=(away, until))
+    asked.start()
+    wait_for(lambda: marked() == ["ward-a"], what="ward-a is waited for")
+    host.attendance.wait_for(there, until)  # it answers, and the other is still away
+    assert marked() == ["ward-a"]
+    connected(away)
+    asked.join()
+    assert marked() == [] and host.status()["waiting_for"] == ""
 
 
 @pytest.mark.campaign
