@@ -251,6 +251,20 @@ def test_validation_is_prediction_and_is_counted(changes, times):
     assert data["inference"]["validation_total"] == pytest.approx(expected, rel=1e-4)
 
 
+class Resting(Gaussian):
+    """Noise that is left out in service."""
+
+    rests_in_service = True
+
+
+def test_noise_that_rests_in_service_prices_no_prediction():
+    data = privacy(replace(FROZEN, guard=Chain(Clip(norm=1.0), Resting(epsilon=8.0))), TASK)
+    assert data["epsilon"] is not None and data["inference"] is None
+    assert any("in service the noise rests" in one for one in data["not_covered"])
+    behind = privacy(replace(FROZEN, guard=Chain(Clip(norm=1.0), Gaussian(epsilon=8.0), RandTopK(share=0.5))), TASK)
+    assert behind["inference"] is not None
+
+
 def test_unguarded_clients_predict_validation_records_in_the_clear():
     assert privacy(replace(FROZEN, clients=2, guarded_clients=1), TASK)["inference"]["validation_total"] is None
     assert privacy(replace(FROZEN, guard=Clip()), TASK)["inference"] is None

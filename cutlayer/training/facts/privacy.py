@@ -263,7 +263,7 @@ def _price(spent: list[Spent], delta: float, total: float | None) -> dict[str, A
 def _inference(plan: Plan, bound: Bound, delta: float, epochs: int) -> dict[str, Any] | None:
     """What a prediction costs the record that is predicted. It taught the client nothing, and in evaluation mode no
     layer mixes rows, so neither the head's training nor BatchNorm stands in the way."""
-    if bound.release is None:
+    if bound.release is None or _rests(plan.guard):
         return None
     everyone = plan.guarded_clients is None or plan.guarded_clients == plan.clients
     networks = 1 if plan.shared_client_network and plan.guarded_clients is None else plan.clients
@@ -273,6 +273,17 @@ def _inference(plan: Plan, bound: Bound, delta: float, epochs: int) -> dict[str,
         "validation_releases": times,
         "validation_total": epsilon_of([Spent(bound.release, times)], delta) if everyone else None,
     }
+
+
+def _rests(guard: Guard) -> bool:
+    """Whether the noise, or what bounds what it is added to, is left out in service; what is behind it may rest."""
+    rests, bound, found = False, Bound(), False
+    for part in guard.stages():
+        before, (_, bound) = bound.release, behind(part, bound)
+        rests |= part.rests_in_service
+        if bound.release != before:
+            found = rests
+    return found
 
 
 # ------------------------------------------------------------------ the client's weights
@@ -386,6 +397,8 @@ def _not_covered(plan: Plan, messages: dict[str, Any] | None, weights: dict[str,
         open_ends.append("the weights that are handed on from client to client")
     if plan.guarded_clients is not None and plan.guarded_clients < plan.clients:
         open_ends.append(f"the {plan.clients - plan.guarded_clients} client(s) that send without the guard")
+    if messages is not None and _rests(plan.guard):
+        open_ends.append("predictions, of validation data too: in service the noise rests")
     if plan.patience:
         open_ends.append("when training stops and which epoch is kept, which the validation data decide")
     return open_ends
