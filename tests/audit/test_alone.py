@@ -189,6 +189,12 @@ def test_the_first_sentence_says_it_plainly(alone, sentence):
     assert told(alone)[1] == [sentence]
 
 
+def test_without_a_row_of_the_open_cut_there_is_no_sentence_and_the_points_stay():
+    """Every attack on it had ended in an error: after all the work the report ended in a StopIteration."""
+    found, words = told(0.82, 0.84, (("A()", 0.85, 0.5),), costliest="A()")
+    assert words == [] and found[0]["points"] == pytest.approx(3)
+
+
 def test_a_client_alone_that_hardly_learnt_is_no_measure_of_the_split():
     first, second = told(0.15)[1]
     assert first.endswith("over a client alone (0.900 against 0.150), which hardly learnt in its 28 steps.")
