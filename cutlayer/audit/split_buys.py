@@ -71,7 +71,9 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
     if not found:
         why = next((row["why_none"] for row in alone if row["name"] == ALONE), None)
         return [f"What a client could do alone is not known: {why}."] if why else []
-    open_cut = next(one for one in found if one["guard"] == "none")
+    open_cut = next((one for one in found if one["guard"] == "none"), None)
+    if open_cut is None:  # no attack on it was finished, so it has no row
+        return []
     said = [compared("The split", open_cut["accuracy"], mean_accuracy(alone, ALONE), "a client alone")]
     first = over_seeds(alone)[0]
     if not learnt(first["accuracy"], first["accuracy_chance"]):

@@ -240,12 +240,17 @@ def _worst(asked: Sequence[SecretVerdict], untried: Sequence[str], guard: str) -
         return OPEN, OPEN, 1.0, " ".join(one.sentence for one in leaks)
     if not asked:
         return UNKNOWN, UNKNOWN, None, f"Nothing can be said: {listed(untried) or 'nothing'} was not tried."
-    worst = max(asked, key=lambda one: (BY_BADNESS.index(one.grade), one.leak or 0.0))
+    worst = decisive(asked)
     rest = [one for one in asked if one is not worst]
     said = worst.sentence + "".join(f" {secret_name(one).capitalize()}: {in_short(one)}." for one in rest)
     if untried and worst.grade in GOOD:
         return UNKNOWN, UNKNOWN, worst.leak, f"Nothing was tried on {listed(untried)}, and it was asked for. {said}"
     return worst.grade, worst.graded, worst.leak, said
+
+
+def decisive(asked: Sequence[SecretVerdict]) -> SecretVerdict:
+    """The secret that came off worst behind a guard: its verdict is the guard's."""
+    return max(asked, key=lambda one: (BY_BADNESS.index(one.grade), one.leak or 0.0))
 
 
 def _notes(rows: Sequence[Row], guard: str, judged: Sequence[SecretVerdict], missing: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import sqrt
 
-from .grades import UNKNOWN
+from .grades import GRADES, UNKNOWN
 from .kinds import KINDS, TEXTS, Kind, rebuilt
 from .leak import MOST, Found, secret_of
 from .rows import Row, SecretVerdict
@@ -36,6 +36,11 @@ def in_short(one: SecretVerdict) -> str:
     return one.graded if one.leak is None else f"{one.graded}, {100 * one.leak:.0f} % left"
 
 
+def at_least(one: SecretVerdict) -> bool:
+    """Whether the share that is left is a lower bound: the attackers may be too weak."""
+    return bool(one.doubts) and one.grade != GRADES[-1][1]
+
+
 def percents(ends: Sequence[float]) -> str:
     """Two shares of a leak, from the lower to the higher."""
     low, high = (f"{100 * end:.0f}" for end in ends)
@@ -54,10 +59,15 @@ def signed(points: float) -> str:
 
 def bytes_compared(ratio: float) -> str:
     """How many times fewer, or more, bytes travel."""
+    return f"{bytes_fewer(ratio) or 'as many'} bytes over everything that travels"
+
+
+def bytes_fewer(ratio: float) -> str:
+    """`2.4x fewer`, or more; empty: as many."""
     fewer, more = f"{ratio:.1f}", f"{1 / ratio:.1f}"
     if fewer == more == "1.0":
-        return "as many bytes over everything that travels"
-    return f"{f'{fewer}x fewer' if ratio > 1 else f'{more}x more'} bytes over everything that travels"
+        return ""
+    return f"{fewer}x fewer" if ratio > 1 else f"{more}x more"
 
 
 def reached_by(one: Found) -> str:
@@ -159,10 +169,9 @@ def in_words(judged: SecretVerdict, decided: Found, found: Sequence[Found], own:
             f" The column {decided.column['name']!r} is read at {reached_by(decided)}; unguarded "
             f"{decided.open_cut:.2f}, a blind guess {decided.floor:.2f}."
         )
-    # Attackers that may be too weak give a lower bound.
-    at_least = "at least " if judged.doubts and grade != "does not protect" else ""
+    least = "at least " if at_least(judged) else ""
     ends = judged.leak_interval
     within = "" if ends is None else f" ({percents(ends)})"
     control_failed = all(row.get("why_control_failed") is not None for row in own)
     unsure = " Its control failed, but what it found it has found." if control_failed else ""
-    return f"{opening} {said} So {at_least}{100 * judged.leak:.0f} % of the leak is left{within}.{unsure}"
+    return f"{opening} {said} So {least}{100 * judged.leak:.0f} % of the leak is left{within}.{unsure}"

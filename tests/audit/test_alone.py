@@ -189,6 +189,12 @@ def test_the_first_sentence_says_it_plainly(alone, sentence):
     assert told(alone)[1] == [sentence]
 
 
+def test_without_a_row_of_the_open_cut_there_is_no_sentence_and_the_points_stay():
+    """Every attack on it had ended in an error: after all the work the report ended in a StopIteration."""
+    found, words = told(0.82, 0.84, (("A()", 0.85, 0.5),), costliest="A()")
+    assert words == [] and found[0]["points"] == pytest.approx(3)
+
+
 def test_a_client_alone_that_hardly_learnt_is_no_measure_of_the_split():
     first, second = told(0.15)[1]
     assert first.endswith("over a client alone (0.900 against 0.150), which hardly learnt in its 28 steps.")
@@ -226,10 +232,12 @@ def test_accuracies_alone_are_means_over_the_seeds_that_could_be_trained(made):
     assert over_seeds([rows[0], lost])[0]["accuracy"] == 0.4 and over_seeds([lost])[0]["why_none"] == "lost"
 
 
-def test_the_report_begins_with_it_and_the_table_has_both_rows(made, capsys):
+def test_the_report_says_it_behind_the_leak_and_the_table_has_both_rows(made, capsys):
     page = unescape(report.html(made, {"tradeoff.png": b"", "reconstructions.png": b""}, "x"))
     first = report.as_data(made, "x")["split_buys_words"][0]
-    assert page.index(first) < page.index("An audit of") and page.count(EQUAL_COST) == 1
+    buys = page.index("<h2>What the split buys</h2>")
+    assert page.index("<h2>What it costs</h2>") < buys < page.index(first) < page.index("who learns")
+    assert page.count(EQUAL_COST) == 1
     print_table(made)
     shown = capsys.readouterr().err
     assert first in shown and EQUAL_COST in shown and shown.count("nothing leaves") == 2

@@ -95,6 +95,20 @@ def test_an_attack_that_failed_leaves_the_leak_open_and_the_figure_whole():
     assert lines[2]["leak"] == "" and lines[0]["leak"] == "1" and lines[1]["front"] == "true"
 
 
+def test_a_lost_task_has_no_leak_in_a_sweep_and_earns_no_place_on_the_front():
+    """What a network that learnt nothing sends is read badly, and that was drawn blue, as if a guard hid it."""
+    lost = row("Gaussian(scale=9)", 0.2, 30.0, 0.25)
+    found = by_guard([*ROWS, lost])
+    point = found["Gaussian(scale=9)"]
+    assert point.grade == "task lost" and point.leak is None
+    (line,) = csv.DictReader(io.StringIO(table([point]).decode()))
+    assert (line["leak"], line["grade"], line["ssim"]) == ("", "task lost", "0.25")
+    dear = by_guard([*ROWS, {**lost, "bytes_up": 2000.0}])["Gaussian(scale=9)"]
+    assert not dear.front_with_leakage, "nobody knows it to leak less than the others"
+    said = b"white: the task is lost"
+    assert said in figure(list(found.values()))[1] and said not in figure(points(ROWS, FLOORS))[1]
+
+
 def test_the_usual_sweep_can_be_read_and_has_what_its_help_says():
     assert len(read_guards(USUAL)) == 13
 

@@ -62,6 +62,25 @@ def test_tables_say_that_they_scroll_where_they_do(browser, page_file):
     assert any(wide for wide, _ in narrow) and all(said == wide for said, wide in narrow)
 
 
+def test_the_guard_stays_in_sight_while_its_figures_are_scrolled_even_without_a_script(browser, page_file):
+    page = browser.open(page_file, 420)
+    moved = "one.classList.remove('wide'); const cell = one.querySelector('tr:last-child > :first-child')"
+    places = "const before = cell.getBoundingClientRect().left; one.scrollLeft = 90"
+    told = f"(one => {{ {moved}; {places}; return [one.scrollLeft, cell.getBoundingClientRect().left - before] }})"
+    scrolled = [move for by, move in page.run(f"[...document.querySelectorAll('.scroll')].map{told}") if by == 90]
+    assert scrolled and set(scrolled) == {0}
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_a_reader_meets_the_leak_on_the_first_screen(browser, page_file, width):
+    """What is read, and the verdict on the first guards, without scrolling; costs and gains come behind it."""
+    page = browser.open(page_file, width)
+    bottom = "(what => document.querySelector(what).getBoundingClientRect().bottom)"
+    assert page.run(f"{bottom}('.leads')") < 700 and page.run(f"{bottom}('.verdict')") < 900
+    told = page.run("[...document.querySelectorAll('h2')].slice(0, 3).map(one => one.innerText)")
+    assert told == ["Verdict", "What it costs", "What the split buys"]
+
+
 @pytest.mark.parametrize("width", [1400, 420])
 def test_the_command_that_made_it_is_whole_on_the_screen(browser, page_file, width):
     cut_off = "[...document.querySelectorAll('pre')].map(one => one.scrollWidth > one.clientWidth + 1)"

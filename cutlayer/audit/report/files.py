@@ -14,7 +14,7 @@ from ...engines.tracking import Tracking
 from ...training.facts.compression import RATES, compared, crossing, in_units
 from ...training.facts.made import made
 from ...training.facts.privacy import lines
-from ..grades import GRADES, TASK_LOST, UNKNOWN, WIDE_GAP
+from ..grades import GRADES, WIDE_GAP
 from ..kinds import IMAGES, RECORDS, TEXTS, of_floors, rebuilt
 from ..result import Audit
 from ..rows import AuditFile, Bought, Verdict, picture_key
@@ -22,9 +22,10 @@ from ..split_buys import bought
 from ..split_buys import in_words as buys_in_words
 from ..split_buys import over_seeds as alone_over_seeds
 from ..verdicts import by_form, flags, guards_of, strongest, total_bytes
-from ..words import floor_name, percents, signed
+from ..words import bytes_fewer, floor_name, percents, signed
 from ..words_told import in_words as words_told
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
+from .lead import UNSURE, lead
 from .page import page
 from .pictures import grid, rebuilt_pictures, rows_drawn, tradeoff, wrapped
 from .row_plots import best_records, column_table
@@ -122,6 +123,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
     verdicts = audit.verdicts()
     guards = [{"number": number, "guard": one.guard, "verdict": one} for number, one in enumerate(verdicts)]
     those = [row for name in names if (row := counted(audit.rows, name)) is not None]
+    costs = {name: cost(audit.rows, name) for name in names}
     sliding = _strips(audit) if of_floors(audit.floors) is IMAGES else []
     return page(
         "report.html.j2",
@@ -141,10 +143,12 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         secrets=list(dict.fromkeys((one.secret, one.target) for judged in verdicts for one in judged.secrets)),
         best=best_rows,
         flags=flags(audit.rows, verdicts),
-        costs={name: cost(audit.rows, name) for name in names},
+        costs=costs,
+        leads=lead(verdicts, {name: one["accuracy"] for name, one in costs.items()}, audit.secrets),
         grades=GRADES,
         percents=percents,
         signed=signed,
+        times=bytes_fewer,
         command=command,
         total_bytes=total_bytes,
         claims={row["guard"]: lines(row["privacy"]) for row in audit.rows if row["guard"] != "none"},
@@ -197,5 +201,4 @@ def _strips(audit: Audit) -> list[Strip]:
 
 def _rank(judged: Verdict) -> tuple[bool, float]:
     """For ranking: the least leakage first, and last of what nothing, or nothing good, can be said."""
-    unsure = judged.grade in (UNKNOWN, TASK_LOST)
-    return unsure, judged.leak if judged.leak is not None else float("inf")
+    return judged.grade in UNSURE, judged.leak if judged.leak is not None else float("inf")

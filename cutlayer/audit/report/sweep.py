@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 from typing import Any
 
-from ..grades import UNKNOWN
+from ..grades import TASK_LOST, UNKNOWN
 from ..rows import Floors, Row, Verdict
 from ..verdicts import guards_of, strongest, total_bytes, verdict
 from .plots import INK, SOFT, png_and_svg, pyplot
@@ -23,6 +23,7 @@ USUAL = (
 
 _NUMBER = re.compile(r"(?<==)-?\d[\w.+-]*")
 _MARKS = "osD^vP<>hX"
+_WHITE = {UNKNOWN: "too little is known", TASK_LOST: "the task is lost"}  # what has no colour, and why
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Point:
     attack: str
     ssim: float | None
     ncc: float | None
-    leak: float | None  # share of the unguarded leak that is left, as the verdict has it
+    leak: float | None  # share of the unguarded leak that is left; None: not known, or the task is lost
     grade: str
     front: bool = False  # no other guard has fewer bytes and at least this accuracy, or as many and more
     front_with_leakage: bool = False  # the same with leakage as the third figure
@@ -82,7 +83,8 @@ def _point(rows: list[Row], judged: Verdict, family: str, setting: str) -> Point
         attack="" if best is None else best["attack"],
         ssim=None if best is None else best["value"],
         ncc=None if best is None else best["ncc"],
-        leak=None if judged.grade == UNKNOWN else judged.leak,  # what weak attackers found is a lower bound
+        # What weak attackers found is a lower bound, and so may be what was read of a network that learnt nothing.
+        leak=None if judged.grade in (UNKNOWN, TASK_LOST) else judged.leak,
         grade=judged.grade,
     )  # fmt: skip
 
@@ -184,8 +186,8 @@ def _finish(axes: Any, found: list[Point]) -> None:
     axes.grid(color="#eef2f6", zorder=-1)
     axes.set_axisbelow(True)
     axes.legend(loc="upper center", bbox_to_anchor=(0.55, -0.12), ncols=2, frameon=False, fontsize=9)
-    if any(point.leak is None for point in found):
-        axes.text(0.01, 0.01, "white: too little is known", transform=axes.transAxes, color=SOFT, size=9)
+    if unsure := [said for grade, said in _WHITE.items() if grade in {point.grade for point in found}]:
+        axes.text(0.01, 0.01, f"white: {', or '.join(unsure)}", transform=axes.transAxes, color=SOFT, size=9)
 
 
 def _wrapped(text: str, width: int = 52) -> str:
