@@ -242,7 +242,7 @@ def test_the_words_of_a_run_are_kept_and_used(run, tmp_path):
 def test_predictions_of_texts_have_a_line_each(run):
     found = predictions(run[0], Inputs(limit=5))
     lines = found.as_csv().splitlines()
-    assert lines[0] == "sample,perplexity,accuracy,confidence" and len(lines) == 6
+    assert lines[0] == "sample,perplexity,accuracy,confidence,row" and len(lines) == 6
     whole = predictions(run[0])
     assert whole.summary()["perplexity"] == pytest.approx(run[2]["perplexity"], rel=1e-5)
     assert whole.summary()["accuracy"] == pytest.approx(run[2]["accuracy"], rel=1e-5)

@@ -217,7 +217,7 @@ def test_train_and_predict_write_maps(command, tmp_path):
     )
     assert code == 0, err
     told, lines = json.loads(out), (tmp_path / "a.csv").read_text().splitlines()
-    assert lines[0] == "sample,mean_iou,accuracy,confidence" and len(lines) == 1 + told["samples"]
+    assert lines[0] == "sample,mean_iou,accuracy,confidence,row" and len(lines) == 1 + told["samples"]
     code, _, err = command("predict", tmp_path / "a", "--threads", 1, "--masks", tmp_path / "maps2.npz")
     assert code == 0 and "label maps in" in err and "mIoU" in err
 
