@@ -13,6 +13,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -313,10 +314,15 @@ def _typed(kind: Any) -> "list[dataclasses.Field[Any]]":
     return [field for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
 
 
-def _kinds(kind: Any) -> set[str]:
+def _kinds(kind: Any) -> frozenset[str]:
     """The names of the types that a field may have."""
     text = kind if isinstance(kind, str) else kind.__name__ if isinstance(kind, type) else str(kind)
-    return {name.strip() for name in text.split("|")}
+    return _names(text)
+
+
+@cache
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split("|"))
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:

@@ -127,28 +127,23 @@ def test_the_relay_does_what_it_says():
 
 
 # ------------------------------------------------------------------------------ killed processes
-def test_killed_parties_come_back_and_the_run_is_the_undisturbed_one(nursery, identities, tmp_path):
-    """Two kills and two breaks in each of four runs, at seeded moments."""
-    first = play(
-        nursery, "U-shaped, chain", tmp_path / "one", seed=1, kills=2, faults=faults(("cut", "truncate"), 2, 1)
-    )
-    second = play(
-        nursery, "own heads, early stopping", tmp_path / "two", seed=2, kills=2,
-        faults=faults(("close", "duplicate"), 2, 2), identities=identities,
-    )  # fmt: skip
-    third = play(
-        nursery,
-        "SplitFed, Adam at the server",
-        tmp_path / "three",
-        seed=3,
-        kills=2,
-        faults=faults(("cut", "stall"), 2, 3),
-    )
-    fourth = play(
-        nursery, "a wave, own heads", tmp_path / "four", seed=4, kills=2, faults=faults(("close", "truncate"), 2, 4)
-    )
-    for story in (first, second, third, fourth):
-        assert sum(story.kills.values()) >= 2 and sum(story.faults.values()) == 2, story
+STORIES = {
+    "U-shaped, chain": ("cut", "truncate"),
+    "own heads, early stopping": ("close", "duplicate"),
+    "SplitFed, Adam at the server": ("cut", "stall"),
+    "a wave, own heads": ("close", "truncate"),
+}
+WITH_TLS = "own heads, early stopping"
+stories = [pytest.param(one, marks=() if one == WITH_TLS else pytest.mark.campaign) for one in STORIES]
+
+
+@pytest.mark.parametrize("plan", stories)
+def test_killed_parties_come_back_and_the_run_is_the_undisturbed_one(plan, nursery, identities, tmp_path):
+    """Two kills and two breaks, at seeded moments."""
+    seed = 1 + list(STORIES).index(plan)
+    own = {"identities": identities} if plan == WITH_TLS else {}
+    story = play(nursery, plan, tmp_path, seed=seed, kills=2, faults=faults(STORIES[plan], 2, seed), **own)
+    assert sum(story.kills.values()) >= 2 and sum(story.faults.values()) == 2, story
 
 
 DOOMS = {
