@@ -3,6 +3,7 @@
 # Share of the unguarded leak that is still there at most, and what we call it.
 GRADES = ((0.10, "hides"), (0.35, "blunts"), (0.70, "weakens"), (float("inf"), "does not protect"))
 OPEN, TASK_LOST, UNKNOWN = "open", "task lost", "unknown"
+UNSURE = (UNKNOWN, TASK_LOST)  # what was read is a lower bound of the leak, and ranks no guard
 GOOD = ("hides", "blunts")  # these need strong attackers; what a weak one fails to find proves nothing
 # From good to bad. What is not known is worse than what was shown to be good, and better than what is bad.
 BY_BADNESS = ("hides", "blunts", UNKNOWN, "weakens", "does not protect")

@@ -5,7 +5,7 @@ from statistics import mean
 from typing import Any
 
 from .alone import ALONE, EQUAL_COST
-from .grades import TASK_LOST, UNKNOWN
+from .grades import UNSURE
 from .rows import AloneRow, Bought, Row, Verdict
 from .strength import learnt
 from .words import signed
@@ -83,7 +83,7 @@ def in_words(found: Sequence[Bought], alone: Sequence[AloneRow]) -> list[str]:
         said[0] = said[0].removesuffix(".") + _fewer_steps(first["steps"], first["steps_of_all"])
     if (own := open_cut["points_own_data"]) is not None:
         said.append(f"On data like a client's own it is {signed(own)} points.")
-    sure = [one for one in found if one is not open_cut and one["grade"] not in (UNKNOWN, TASK_LOST)]
+    sure = [one for one in found if one is not open_cut and one["grade"] not in UNSURE]
     known = [(one["leak"], one) for one in sure if one["leak"] is not None]
     if known:
         leak, least = min(known, key=lambda pair: (pair[0], -pair[1]["points"]))

@@ -121,6 +121,14 @@ def test_no_column_of_the_report_is_only_dashes(result, tmp_path):
     assert "<th>LPIPS</th>" not in page and "<th>NCC</th>" in page, "this audit has no LPIPS"
 
 
+def test_a_lower_bound_of_a_leak_is_called_one_in_every_table(result, tmp_path, monkeypatch):
+    judged = [one if one.guard == "none" else replace(one, grade="unknown", leak=0.41) for one in result.verdicts()]
+    monkeypatch.setattr(type(result), "verdicts", lambda self: judged)
+    report.write(result, tmp_path / "a", "x")
+    cells = re.findall(r"[^<>]*\b41 %", (tmp_path / "a" / "report.html").read_text())
+    assert cells and all("at least" in one for one in cells), cells
+
+
 def test_figures_are_said_in_words(result, tmp_path):
     report.write(result, tmp_path / "a", "x")
     page = (tmp_path / "a" / "report.html").read_text()

@@ -14,7 +14,7 @@ from ...engines.tracking import Tracking
 from ...training.facts.compression import RATES, compared, crossing, in_units
 from ...training.facts.made import made
 from ...training.facts.privacy import lines
-from ..grades import GRADES, WIDE_GAP
+from ..grades import GRADES, UNSURE, WIDE_GAP
 from ..kinds import IMAGES, RECORDS, TEXTS, of_floors, rebuilt
 from ..result import Audit
 from ..rows import AuditFile, Bought, Verdict, picture_key
@@ -25,7 +25,7 @@ from ..verdicts import by_form, flags, guards_of, strongest, total_bytes
 from ..words import bytes_fewer, floor_name, percents, signed
 from ..words_told import in_words as words_told
 from .detectors import in_words, leak_plot, metered, meters, missed, noticed_poison, picture_floor, servers, watchdogs
-from .lead import UNSURE, lead
+from .lead import lead
 from .page import page
 from .pictures import grid, rebuilt_pictures, rows_drawn, tradeoff, wrapped
 from .row_plots import best_records, column_table
@@ -146,6 +146,7 @@ def html(audit: Audit, pictures: dict[str, bytes], command: str) -> str:
         costs=costs,
         leads=lead(verdicts, {name: one["accuracy"] for name, one in costs.items()}, audit.secrets),
         grades=GRADES,
+        unsure=UNSURE,
         percents=percents,
         signed=signed,
         times=bytes_fewer,

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ..grades import OPEN, TASK_LOST, UNKNOWN, at_best, grade_of, worse
+from ..grades import OPEN, TASK_LOST, UNKNOWN, UNSURE, at_best, grade_of, worse
 from ..kinds import KINDS
 from ..rows import SecretVerdict, Verdict
 from ..verdicts import decisive
 from ..words import at_least, listed, percents
 
 NAMED = 2  # attackers; of a whole budget of them nobody reads more
-UNSURE = (UNKNOWN, TASK_LOST)
 UNREAD = "No attack on the open cut was finished, so there is nothing to set a guard beside."
 _ONE_OR_MORE = {
     "hides": ("hides", "hide"),

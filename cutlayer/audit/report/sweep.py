@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 from typing import Any
 
-from ..grades import TASK_LOST, UNKNOWN
+from ..grades import TASK_LOST, UNKNOWN, UNSURE
 from ..rows import Floors, Row, Verdict
 from ..verdicts import guards_of, strongest, total_bytes, verdict
 from .plots import INK, SOFT, png_and_svg, pyplot
@@ -84,7 +84,7 @@ def _point(rows: list[Row], judged: Verdict, family: str, setting: str) -> Point
         ssim=None if best is None else best["value"],
         ncc=None if best is None else best["ncc"],
         # What weak attackers found is a lower bound, and so may be what was read of a network that learnt nothing.
-        leak=None if judged.grade in (UNKNOWN, TASK_LOST) else judged.leak,
+        leak=None if judged.grade in UNSURE else judged.leak,
         grade=judged.grade,
     )  # fmt: skip
 
